@@ -61,7 +61,7 @@ FORMATS: dict[str, Format] = {
 
 def torch_dtype(name: str) -> torch.dtype:
     """Return the torch dtype that stores the format `name` ("fp16" gives `torch.float16`)."""
-    import torch  # noqa: PLC0415  (a table of formats must not cost the import of torch)
+    import torch
 
     dtype = getattr(torch, FORMATS[name].dtype)
     assert isinstance(dtype, torch.dtype)

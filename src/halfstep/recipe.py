@@ -26,7 +26,7 @@ class LossScale:
     Attributes:
         dynamic: Whether the scale grows and backs off; a static one stays at `init`.
         init: The scale of the first step.
-        growth_factor: What the scale is multiplied by after `growth_interval` finite steps in a row.
+        growth_factor: What the scale is multiplied by after `growth_interval` finite steps.
         growth_interval: Number of finite steps in a row before the scale grows.
         backoff_factor: What the scale is multiplied by when a gradient is not finite.
         floor: The scale never falls below this; being stuck here is a collapse.
@@ -48,7 +48,10 @@ class LossScale:
 
     def __post_init__(self) -> None:
         checks = {
-            "init": (0 < self.floor <= self.init <= self.ceiling < math.inf, "floor <= init <= ceiling"),
+            "init": (
+                0 < self.floor <= self.init <= self.ceiling < math.inf,
+                "floor <= init <= ceiling",
+            ),
             "growth_factor": (1 < self.growth_factor < math.inf, "more than 1"),
             "growth_interval": (self.growth_interval >= 1, "1 or more"),
             "backoff_factor": (0 < self.backoff_factor < 1, "between 0 and 1"),
@@ -92,8 +95,8 @@ class LossScale:
         return cls(
             dynamic=False,
             init=number,
-            floor=min(cls.floor, number),
-            ceiling=max(cls.ceiling, number),
+            floor=min(LossScale().floor, number),
+            ceiling=max(LossScale().ceiling, number),
         )
 
     def __str__(self) -> str:
@@ -106,7 +109,7 @@ class Recipe:
 
     Attributes:
         name: What tables call it.
-        params: Format of the model's parameters and buffers; inputs are cast to it when it is a half.
+        params: Format of the model's parameters and buffers; inputs are cast to a half one.
         norms: "fp32" keeps norm layers' parameters, statistics and arithmetic in fp32 while the
             rest of the model is in a half format.
         autocast: Format that `torch.autocast` computes matrix products and convolutions in.
@@ -141,7 +144,8 @@ class Recipe:
             if given is not None and given not in allowed:
                 options = ", ".join(repr(option) for option in allowed)
                 raise ValueError(
-                    f"recipe field {name} is {given!r}; allowed: {options}{_closest(given, allowed)}"
+                    f"recipe field {name} is {given!r}; allowed: {options}"
+                    f"{_closest(given, allowed)}"
                 )
         if self.loss_scale is not None:
             object.__setattr__(self, "loss_scale", LossScale.parse(self.loss_scale))
@@ -158,7 +162,9 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """Return the fields that are set, without the name, as plain data for JSON and YAML."""
         return {
-            name: value for name, value in asdict(self).items() if name != "name" and value is not None
+            name: value
+            for name, value in asdict(self).items()
+            if name != "name" and value is not None
         }
 
     def __add__(self, other: Recipe) -> Recipe:
@@ -251,12 +257,57 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
             "IEEE single precision throughout: the reference",
         ),
         (
+            Recipe("tf32", params="fp32", matmul="tf32"),
+            "fp32, with matrix products and convolutions on TF32 tensor cores",
+        ),
+        (
             Recipe("fp16", params="fp32", autocast="fp16", loss_scale=LossScale()),
             "autocast to fp16 with a dynamic loss scale, fp32 parameters",
         ),
         (
             Recipe("bf16", params="fp32", autocast="bf16"),
             "autocast to bf16, fp32 parameters; no loss scale needed",
+        ),
+        (
+            Recipe("half", params="fp16"),
+            "model.half() and nothing else, the first scheme that people try",
+        ),
+        (
+            Recipe("half-bn32", params="fp16", norms="fp32"),
+            "model.half() with norm layers kept in fp32",
+        ),
+        (Recipe("o0", params="fp32"), "Apex O0: fp32 training"),
+        (
+            Recipe("o1", params="fp32", autocast="fp16", loss_scale=LossScale()),
+            "Apex O1: casts around functions, dynamic loss scale",
+        ),
+        (
+            Recipe(
+                "o2",
+                params="fp16",
+                norms="fp32",
+                master_weights=True,
+                gradients="fp32",
+                outputs="fp32",
+                loss_scale=LossScale(),
+            ),
+            "Apex O2: fp16 model, fp32 norms and master weights, dynamic loss scale",
+        ),
+        (
+            Recipe("o3", params="fp16", outputs="fp32"),
+            "Apex O3: fp16 throughout, fp32 outputs, no loss scale",
+        ),
+        (
+            Recipe("bf16-true", params="bf16"),
+            "bf16 parameters and optimizer state, rounded to nearest: small updates stall",
+        ),
+        (
+            Recipe("bf16-sr", params="bf16", update="stochastic"),
+            "bf16 parameters with stochastically rounded updates, no fp32 copy",
+        ),
+        (
+            Recipe("bf16-kahan", params="bf16", update="kahan"),
+            "bf16 parameters with Kahan-compensated updates, no fp32 copy",
         ),
     )
 }
@@ -272,7 +323,7 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
 
     Args:
         spec: A name ("fp16"), names joined by "+" ("bf16+tf32"; the order does not matter), a
-            mapping of fields (with an optional `base` that names a recipe to change), or a `Recipe`.
+            mapping of fields (`base` in it names a recipe to change), or a `Recipe`.
 
     Raises:
         ValueError: If a name or field is unknown (the closest is named), or if the composition

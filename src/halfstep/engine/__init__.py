@@ -1,0 +1,8 @@
+"""One training step under a recipe, for a loop of your own."""
+
+from halfstep.engine.engine import Engine
+from halfstep.engine.misuse import EngineWarning
+from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.techniques import LossScaleCollapse
+
+__all__ = ["Engine", "EngineWarning", "LossScaleCollapse", "OptimizerStep", "StepResult"]

@@ -1,0 +1,133 @@
+"""Averages of the weights (EMA, SWA), in fp32 whatever format the parameters have.
+
+Whether a step happened is decided on the device: an average moves only with a real step.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class EMA:
+    """Exponential moving average: each real step moves it by `1 - decay` towards the weights.
+
+    Attributes:
+        decay: Weight of the past, between 0 and 1.
+    """
+
+    decay: float = 0.9999
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ValueError(
+                f"EMA decay is {self.decay!r}; allowed: between 0 and 1, such as 0.999"
+            )
+
+    def weight(self, taken: torch.Tensor, step: int) -> torch.Tensor:
+        """Return how far step number `step` moves the average, on the device of `taken`."""
+        del step
+        return torch.full_like(taken, 1 - self.decay)
+
+
+@dataclass(frozen=True, slots=True)
+class SWA:
+    """Stochastic weight averaging: the plain mean of the weights of every `every`-th step.
+
+    Izmailov et al., "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407), equation 2.
+
+    Attributes:
+        start: Steps before the mean begins.
+        every: Steps between two weights of the mean.
+    """
+
+    start: int = 0
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.every < 1:
+            raise ValueError(
+                f"SWA(start={self.start!r}, every={self.every!r}); allowed: start 0 or more, "
+                "every 1 or more"
+            )
+
+    def weight(self, taken: torch.Tensor, step: int) -> torch.Tensor:
+        """Return how far step number `step` moves it: 1/n for the n-th weights taken, or 0."""
+        due = step > self.start and (step - self.start) % self.every == 0
+        return 1 / (taken + 1) if due else torch.zeros_like(taken)
+
+
+class WeightAverage:
+    """The average of the weights that one optimizer updates.
+
+    Buffers are not averaged: evaluation uses the current ones.
+
+    Args:
+        rule: How the average moves.
+        params: The model's parameters; the floating-point ones are averaged, in fp32.
+        full_precision: Gives the most precise value of a parameter.
+    """
+
+    def __init__(
+        self,
+        rule: EMA | SWA,
+        params: Sequence[torch.Tensor],
+        full_precision: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._rule = rule
+        self._full_precision = full_precision
+        self.weights = {
+            param: full_precision(param).detach().float().clone()
+            for param in params
+            if param.is_floating_point()
+        }
+        self._taken = torch.zeros((), device=params[0].device)
+        self._steps = 0
+
+    @torch.no_grad()
+    def update(self, found_inf: torch.Tensor | None) -> None:
+        """Move the average after a step.
+
+        Args:
+            found_inf: Scalar, set if the step was skipped; None if it cannot have been.
+        """
+        self._steps += 1
+        weight = self._rule.weight(self._taken, self._steps)
+        if found_inf is not None:
+            weight = torch.where(found_inf.to(weight.device) > 0, 0.0, weight)
+        self._taken += weight > 0
+        for param, average in self.weights.items():
+            average.lerp_(self._full_precision(param).float(), weight.to(average.device))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Run the model with the averaged weights, rounded to its format, and put back its own."""
+        params = [param.detach() for param in self.weights]
+        kept = [param.clone() for param in params]
+        torch._foreach_copy_(params, list(self.weights.values()))
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(params, kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages in the order of the parameters."""
+        return {
+            "weights": list(self.weights.values()),
+            "taken": self._taken,
+            "steps": self._steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        for average, saved in zip(self.weights.values(), state["weights"], strict=True):
+            average.copy_(saved)
+        self._taken.copy_(state["taken"])
+        self._steps = state["steps"]

@@ -1,0 +1,134 @@
+"""What a loop may get wrong around an engine, and the line to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class EngineWarning(UserWarning):
+    """Legal code that is probably not what was meant."""
+
+
+_owned: WeakSet[Optimizer] = WeakSet()
+
+
+class StepGuard:
+    """Refuse `optimizer.step()` past the engine that owns the optimizer.
+
+    A second step with the same gradients, or one with gradients that are still multiplied by the
+    loss scale, ruins a run without a word.
+
+    Args:
+        optimizer: The optimizer that an engine takes over.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if optimizer in _owned:
+            raise ValueError(
+                f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
+                "engine first"
+            )
+        _owned.add(optimizer)
+        self._optimizer = optimizer
+        self._handle = optimizer.register_step_pre_hook(self._refuse)
+        self.open = False
+
+    def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self.open:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
+                "optimizer: a second step would apply the same gradients again, or gradients that "
+                "are still multiplied by the loss scale; delete the line, engine.step() is enough"
+            )
+
+    def close(self) -> None:
+        """Give the optimizer back to its caller."""
+        self._handle.remove()
+        _owned.discard(self._optimizer)
+
+
+def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
+    """Refuse models that are wrapped already, for a recipe that changes their parameters."""
+    for model in models:
+        wrapper = next((name for name, is_it in _WRAPPERS.items() if is_it(model)), None)
+        if wrapper:
+            raise ValueError(
+                f"recipe {recipe_name!r} changes the model's parameters, but the model is already "
+                f"wrapped in {wrapper}; write engine = Engine(model, ...) first, then {wrapper}"
+                "(engine.model)"
+            )
+
+
+_WRAPPERS: dict[str, Callable[[nn.Module], bool]] = {
+    "DistributedDataParallel": lambda m: isinstance(m, DistributedDataParallel),
+    "DataParallel": lambda m: isinstance(m, DataParallel),
+    "fully_shard": lambda m: type(m).__name__.startswith("FSDP"),
+    "torch.compile": lambda m: hasattr(m, "_orig_mod"),
+}
+
+
+def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
+    """Refuse a parameter that two optimizers own: both would unscale and update it."""
+    owners: dict[torch.Tensor, int] = {}
+    for index, optimizer in enumerate(optimizers):
+        for param in (p for group in optimizer.param_groups for p in group["params"]):
+            if owners.setdefault(param, index) != index:
+                raise ValueError(
+                    f"a parameter of shape {tuple(param.shape)} belongs to optimizers "
+                    f"{owners[param]} and {index}; allowed: one owner for each parameter"
+                )
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def warn_backward_in_autocast(device: torch.device) -> None:
+    """Warn of a backward inside autocast: its ops are chosen again, and memory is kept for it."""
+    if torch.is_autocast_enabled(device.type):
+        warnings.warn(
+            "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
+            "after the loss, so that gradients keep the formats of the forward pass",
+            EngineWarning,
+            stacklevel=3,
+        )
+
+
+def versions(params: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
+    """Return what tells whether a gradient was replaced or written to since."""
+    return [None if p.grad is None else (id(p.grad), p.grad._version) for p in params]
+
+
+def warn_touched() -> None:
+    """Warn of gradients that were changed while they were multiplied by the loss scale."""
+    warnings.warn(
+        "gradients changed between engine.backward() and engine.step(), while they are multiplied "
+        "by the loss scale; let the engine clip: Engine(..., clip_norm=1.0), and reach gradients "
+        "only through engine.backward()",
+        EngineWarning,
+        stacklevel=3,
+    )
+
+
+def warn_new_recipe(saved: str, here: str, *, lost_window: bool) -> None:
+    """Warn that gradients and loss scales made under another recipe are not taken over."""
+    warnings.warn(
+        f"the state was saved under recipe {saved!r} and goes on under {here!r}: the loss scale "
+        "starts anew" + (", and a half-filled window is dropped" if lost_window else ""),
+        EngineWarning,
+        stacklevel=3,
+    )

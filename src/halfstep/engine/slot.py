@@ -1,0 +1,152 @@
+"""What the engine knows of one optimizer: its parameters, and the accumulation window it is in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.engine.misuse import StepGuard, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from torch.optim import Optimizer
+
+    from halfstep.techniques import Technique
+
+
+class Slot:
+    """One optimizer, its guard and its window.
+
+    Args:
+        optimizer: The optimizer, already prepared by the techniques.
+        techniques: Those techniques.
+
+    Attributes:
+        guard: Opened while the engine itself steps the optimizer.
+        fused_momentum: Whether it is a fused SGD with momentum, whose first step needs care.
+        micro_steps: Micro-steps taken in the window.
+        samples: Samples seen in the window, where they are counted.
+        backwards: Backward passes that may have reached the parameters in the window.
+        pending: Whether a backward came since the last call of `engine.step()`.
+        true_grads: fp32 gradients of losses with a scale of their own, already unscaled.
+        found: Whether those were not finite: a scalar for each such loss.
+    """
+
+    def __init__(self, optimizer: Optimizer, techniques: Sequence[Technique]) -> None:
+        self.optimizer = optimizer
+        self.guard = StepGuard(optimizer)
+        self.fused_momentum = _fused_sgd_momentum(optimizer)
+        self._techniques = techniques
+        self._group_sizes: list[int] = []
+        self._params: list[torch.Tensor] = []
+        self._touched_at: list[tuple[int, int] | None] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new window."""
+        self.micro_steps = 0
+        self.samples = 0
+        self.backwards = 0
+        self.pending = False
+        self.true_grads: dict[torch.Tensor, torch.Tensor] = {}
+        self.found: dict[Hashable, torch.Tensor] = {}
+
+    @property
+    def params(self) -> list[torch.Tensor]:
+        """The model's parameters that this optimizer updates, in its order."""
+        sizes = [len(group["params"]) for group in self.optimizer.param_groups]
+        if sizes != self._group_sizes:
+            for technique in self._techniques:
+                technique.adopt(self.optimizer)
+            held = [p for group in self.optimizer.param_groups for p in group["params"]]
+            for technique in self._techniques:
+                held = technique.model_params(held)
+            self._params, self._group_sizes = held, sizes
+        return self._params
+
+    def missing_weight(self, accumulate: int, samples_per_micro_step: int | None) -> float:
+        """Return the factor between losses weighted for a full window and this one's mean.
+
+        Args:
+            accumulate: Micro-steps of a full window.
+            samples_per_micro_step: What sizes were weighted by, where samples are counted.
+        """
+        if self.samples and samples_per_micro_step:
+            return samples_per_micro_step * accumulate / self.samples
+        return accumulate / self.micro_steps if self.micro_steps else 1.0
+
+    def holds_gradients(self) -> bool:
+        """Tell whether any parameter has a gradient that was not used yet."""
+        return bool(self.true_grads) or any(param.grad is not None for param in self.params)
+
+    def zero_grad(self) -> None:
+        """Drop the gradients and start a new window."""
+        for param in self.params:
+            param.grad = None
+        self.reset()
+
+    def mark_gradients(self) -> None:
+        """Remember which gradients there are, to notice when somebody else changes them."""
+        self._touched_at = versions(self.params)
+
+    def touched(self) -> bool:
+        """Tell whether gradients changed since `mark_gradients`."""
+        return bool(self._touched_at) and self._touched_at != versions(self.params)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the window as it stands; gradients are copied, as the next step changes them."""
+        params = self.params
+        return {
+            "micro_steps": self.micro_steps,
+            "samples": self.samples,
+            "backwards": self.backwards,
+            "grads": [None if p.grad is None else p.grad.clone() for p in params],
+            "true_grads": [self.true_grads.get(p) for p in params],
+            "found": [[loss_id, found.clone()] for loss_id, found in self.found.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a window."""
+        self.zero_grad()
+        self.micro_steps, self.samples = state["micro_steps"], state["samples"]
+        self.backwards = state["backwards"]
+        device = self.params[0].device
+        self.found = {loss_id: found.to(device) for loss_id, found in state["found"]}
+        for param, grad, true in zip(self.params, state["grads"], state["true_grads"], strict=True):
+            if grad is not None:
+                if param.grad_dtype != grad.dtype:
+                    param.grad_dtype = grad.dtype
+                param.grad = grad.to(param.device, copy=True)
+            if true is not None:
+                self.true_grads[param] = true.to(param.device, copy=True)
+        self.mark_gradients()
+
+
+def _fused_sgd_momentum(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.SGD) and any(
+        group["fused"] and group["momentum"] for group in optimizer.param_groups
+    )
+
+
+def start_momentum(optimizer: Optimizer) -> bool:
+    """Give a fused SGD the momentum buffers that its kernel leaves uninitialised.
+
+    Its first step allocates them and returns early when a gradient is not finite; what was in that
+    memory is then taken for momentum (torch 2.11 to 2.15). Zeros give the same first step, unless
+    dampening is used, which the first step leaves out.
+
+    Returns:
+        Whether the buffers are now there; if not, the step must be skipped from the host.
+    """
+    ready = True
+    for group in optimizer.param_groups:
+        for param in group["params"] if group["momentum"] else ():
+            state = optimizer.state[param]
+            if state.get("momentum_buffer") is None:
+                if group["dampening"]:
+                    ready = False
+                else:
+                    state["momentum_buffer"] = torch.zeros_like(param)
+    return ready

@@ -1,0 +1,66 @@
+"""BatchNorm's running statistics as they were before a window, for a step that is skipped.
+
+A forward pass that overflows poisons running means and variances before anyone knows that its step
+will be skipped (pytorch#115500). They are copied at the first training forward of a window and put
+back in place, where the device decides whether they must be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from halfstep.techniques.base import as_function
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class RunningStatistics:
+    """Guard the running statistics of one model.
+
+    Args:
+        model: The model, whose norm layers may come and go no more.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        layers = [
+            m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None
+        ]
+        self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+        self._saved: list[torch.Tensor] | None = None
+        self._handles: list[RemovableHandle] = []
+        if layers:
+            # The root's hook serves compiled models, the layers' own those who call parts of it.
+            for module in (model, *layers):
+                hook = as_function(self._before_forward)
+                self._handles.append(module.register_forward_pre_hook(hook))
+
+    def _before_forward(self, module: nn.Module, _: Any) -> None:
+        if self._saved is None and module.training and not torch.compiler.is_compiling():
+            self._saved = [buffer.clone() for buffer in self._buffers]
+
+    def settle(self, found_inf: torch.Tensor) -> None:
+        """End a window: put the statistics back if `found_inf`, a scalar on any device, is set."""
+        if self._saved is None:
+            return
+        for buffer, saved in zip(self._buffers, self._saved, strict=True):
+            buffer.copy_(torch.where(found_inf.to(buffer.device) > 0, saved, buffer))
+        self._saved = None
+
+    def state_dict(self) -> list[torch.Tensor] | None:
+        """Return the copy that an open window holds."""
+        return self._saved
+
+    def load_state_dict(self, saved: list[torch.Tensor] | None) -> None:
+        """Take over the copy of an open window."""
+        pairs = zip(saved or [], self._buffers, strict=False)
+        self._saved = None if saved is None else [s.to(b.device, copy=True) for s, b in pairs]
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()

@@ -1,0 +1,237 @@
+"""What happens when windows close: unscale, measure, clip, step, and put things in order after.
+
+Every optimizer is measured before any of them steps, so that a host that must know what was found
+waits for the device once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.engine.gradients import Clipping, dense_gradients, norms
+from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.engine.settle import HostCopy, Outcome, Settlement
+from halfstep.engine.slot import Slot, start_momentum
+from halfstep.techniques.gradients import keep_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halfstep.engine.average import WeightAverage
+    from halfstep.engine.scales import LossScales
+    from halfstep.engine.statistics import RunningStatistics
+    from halfstep.techniques import Technique
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """A closing window with true, clipped gradients.
+
+    Attributes:
+        slot: Whose window it is.
+        params: The parameters that have a gradient.
+        each_norm: 2-norm of each gradient before clipping; None without any.
+        grad_norm: 2-norm over all of them.
+        found_inf: Whether one was not finite; None when nobody looked.
+        loss_scale: The scale that they were made with; None without one.
+    """
+
+    slot: Slot
+    params: list[torch.Tensor]
+    each_norm: torch.Tensor | None
+    grad_norm: torch.Tensor | None
+    found_inf: torch.Tensor | None
+    loss_scale: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Closes windows under a recipe.
+
+    Attributes:
+        slots: All optimizers of the engine.
+        techniques: What the recipe is carried out by.
+        scales: Its loss scales.
+        clipping: How gradients are clipped.
+        statistics: Guards of the models' running statistics, with the parameters of each model.
+        averages: Weight averages, one for each slot, or none.
+        settlement: Where what follows from a step is left.
+        names: Names of the parameters, for messages.
+        full_precision: Gives the most precise value of a parameter.
+    """
+
+    slots: Sequence[Slot]
+    techniques: Sequence[Technique]
+    scales: LossScales
+    clipping: Clipping
+    statistics: Sequence[tuple[RunningStatistics, frozenset[torch.Tensor]]]
+    averages: Sequence[WeightAverage]
+    settlement: Settlement
+    names: dict[torch.Tensor, str]
+    full_precision: Callable[[torch.Tensor], torch.Tensor]
+
+    def close(
+        self,
+        closing: Sequence[tuple[Slot, float]],
+        *,
+        step: int,
+        closure: Callable[[], float] | None = None,
+    ) -> StepResult:
+        """Close windows.
+
+        Args:
+            closing: Whose windows close, each with the weight its gradients still lack.
+            step: Number of the step, from 1.
+            closure: Passed to the optimizer, which then makes its own gradients.
+
+        Returns:
+            What every optimizer of the engine did.
+        """
+        measured = [self._measure(slot, factor) for slot, factor in closing]
+        skips = self._skips_on_host(measured)
+        for each in measured:
+            if each.params or closure is not None:
+                self._take_step(each, closure, skip=skips.get(each.slot, False))
+        self._put_back_statistics(measured)
+        for each in measured:
+            if self.averages and each.params:
+                self.averages[self.slots.index(each.slot)].update(each.found_inf)
+            each.slot.zero_grad()
+        self._leave_outcome([each for each in measured if each.params or closure is not None], step)
+        done = {each.slot: each for each in measured}
+        return StepResult(
+            tuple(_report(done.get(slot), closure is not None) for slot in self.slots)
+        )
+
+    def _measure(self, slot: Slot, factor: float) -> Measured:
+        found: torch.Tensor | None = None
+        scale: torch.Tensor | None = None
+        if self.scales or self.clipping or factor != 1.0:
+            for param in slot.params:
+                if param.grad is not None and param.grad.dtype in (torch.float16, torch.bfloat16):
+                    keep_grad(param, torch.float32)
+        if self.scales:
+            shared = self.scales.shared
+            assert shared is not None
+            scale = shared.scale.clone()
+            found = self.scales.unscale(slot, factor)
+        elif factor != 1.0:
+            for grad in dense_gradients(slot.params):
+                grad.mul_(factor)
+        params = [param for param in slot.params if param.grad is not None]
+        if not params:
+            return Measured(slot, params, None, None, None, scale)
+        each_norm = norms(dense_gradients(params))
+        grad_norm = torch.linalg.vector_norm(each_norm)
+        if self.clipping:
+            self.clipping.apply(params, grad_norm, self.full_precision)
+        return Measured(slot, params, each_norm, grad_norm, found, scale)
+
+    def _skips_on_host(self, measured: Sequence[Measured]) -> dict[Slot, bool]:
+        """Ask the device about those optimizers that cannot leave a step out by themselves."""
+        asking = [m for m in measured if m.found_inf is not None and not self._skips_itself(m.slot)]
+        if not asking:
+            return {}
+        found = torch.stack([m.found_inf for m in asking if m.found_inf is not None]).tolist()
+        return {m.slot: bool(value) for m, value in zip(asking, found, strict=True)}
+
+    def _skips_itself(self, slot: Slot) -> bool:
+        if not getattr(slot.optimizer, "_step_supports_amp_scaling", False):
+            return False
+        if not all(technique.skips_on_device for technique in self.techniques):
+            return False
+        return not slot.fused_momentum or start_momentum(slot.optimizer)
+
+    def _take_step(
+        self, measured: Measured, closure: Callable[[], float] | None, *, skip: bool
+    ) -> None:
+        if skip:
+            return
+        optimizer = measured.slot.optimizer
+        for technique in self.techniques:
+            technique.before_step(optimizer, measured.params)
+
+        def take() -> None:
+            if closure is None:
+                optimizer.step()
+            else:
+                optimizer.step(closure)
+
+        for technique in self.techniques:
+            take = _around(technique, optimizer, take)
+        # The contract of torch.amp.GradScaler with fused optimizers: they read these attributes.
+        if measured.found_inf is not None and self._skips_itself(measured.slot):
+            vars(optimizer).update(found_inf=measured.found_inf, grad_scale=None)
+        measured.slot.guard.open = True
+        try:
+            take()
+        finally:
+            measured.slot.guard.open = False
+            vars(optimizer).pop("found_inf", None)
+            vars(optimizer).pop("grad_scale", None)
+        for technique in self.techniques:
+            technique.after_step(optimizer)
+
+    def _put_back_statistics(self, measured: Sequence[Measured]) -> None:
+        looked = [m for m in measured if m.found_inf is not None]
+        for statistics, params in self.statistics:
+            own = [m for m in looked if not params.isdisjoint(m.slot.params)] or looked
+            if own:
+                found = [m.found_inf for m in own if m.found_inf is not None]
+                statistics.settle(torch.stack(found).amax())
+
+    def _leave_outcome(self, measured: Sequence[Measured], step: int) -> None:
+        if not measured:
+            return
+        waiting = [slot for slot in self.slots if all(m.slot is not slot for m in measured)]
+        updated = self.scales.update(waiting)
+        values = [m.found_inf for m in measured if m.found_inf is not None]
+        found = list(range(len(values))) if values else [None] * len(measured)
+        places = []
+        for loss_id, scaler, seen in updated:
+            places.append((loss_id, scaler, len(values), len(values) + 1))
+            values += [seen, scaler.scale]
+        self.settlement.add(
+            Outcome(
+                step=step,
+                optimizers=[m.slot.optimizer for m in measured],
+                found=found,
+                scalers=places,
+                copied=HostCopy(torch.stack(values)) if values else None,
+                names=lambda: self._not_finite(measured),
+            )
+        )
+
+    def _not_finite(self, measured: Sequence[Measured]) -> list[str]:
+        """Name the parameters whose gradient was not finite."""
+        names = []
+        for each in measured:
+            if each.each_norm is not None:
+                finite = each.each_norm.isfinite().tolist()
+                names += [
+                    self.names.get(param, f"a parameter of shape {tuple(param.shape)}")
+                    for param, is_finite in zip(each.params, finite, strict=True)
+                    if not is_finite
+                ]
+        return names
+
+
+def _around(
+    technique: Technique, optimizer: torch.optim.Optimizer, take: Callable[[], None]
+) -> Callable[[], None]:
+    return lambda: technique.step(optimizer, take)
+
+
+def _report(measured: Measured | None, by_closure: bool) -> OptimizerStep:
+    if measured is None:
+        return OptimizerStep(closed=False)
+    return OptimizerStep(
+        closed=True,
+        has_gradients=bool(measured.params) or by_closure,
+        _found_inf=measured.found_inf,
+        _grad_norm=measured.grad_norm,
+        _loss_scale=measured.loss_scale,
+    )

@@ -1,0 +1,23 @@
+"""The one error that every floor raises for a mistake of the person at the keyboard.
+
+The command line prints it as one line and exits with 2; a program that calls halfstep catches it as
+the `ValueError` that it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something given from outside is wrong; the message says what, where, and what to write."""
+
+
+def closest(given: object, allowed: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the name nearest to `given`, or "" when none is near."""
+    matches = difflib.get_close_matches(str(given), list(allowed), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

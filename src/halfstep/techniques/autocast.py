@@ -1,0 +1,30 @@
+"""Autocast: fp32 parameters, matrix products and convolutions in a half format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.formats import torch_dtype
+from halfstep.techniques.base import Technique
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from halfstep.recipe import HalfFormat
+
+
+class Autocast(Technique):
+    """Run the forward pass under `torch.autocast`.
+
+    Args:
+        format_: The half format of matrix products and convolutions.
+    """
+
+    def __init__(self, format_: HalfFormat) -> None:
+        self._dtype = torch_dtype(format_)
+
+    def forward(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return a fresh autocast region, so that no cached cast outlives a weight update."""
+        return torch.autocast(device.type, dtype=self._dtype)

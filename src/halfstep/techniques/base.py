@@ -1,0 +1,93 @@
+"""The seam: what a technique may do to a training step.
+
+A technique overrides the hooks in which it differs; every hook does nothing by default. The engine
+calls them in the order of `techniques_for`, and none of them decides when a step happens.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Technique:
+    """One mechanism of low-precision training."""
+
+    reshapes_params = False
+    """Whether it changes the parameters themselves, and so needs the bare model."""
+
+    skips_on_device = True
+    """Whether a step that the optimizer itself skips, on the device, leaves nothing behind."""
+
+    def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Change models and optimizers before the first step."""
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        """Take in parameters that were added to `optimizer` after `prepare`."""
+
+    def forward(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context of a forward pass on `device`."""
+        del device
+        return nullcontext()
+
+    def model_params(self, params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Map parameters that an optimizer holds to the model's own, which get the gradients."""
+        return list(params)
+
+    def full_precision(self, param: torch.Tensor) -> torch.Tensor:
+        """Return the most precise value of a model's parameter that is kept."""
+        return param
+
+    def before_backward(self, params: Iterable[torch.Tensor], *, again: bool) -> None:
+        """Get ready for gradients.
+
+        Args:
+            params: The model parameters that the backward may reach.
+            again: Whether gradients of the same window are there already.
+        """
+
+    def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
+        """Hand the true, clipped gradients of the model's `params` to `optimizer`."""
+
+    def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
+        """Carry out one optimizer step; `take()` is the optimizer's own."""
+        del optimizer
+        take()
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Bring the model's parameters up to date after a step that may have happened."""
+
+    def loading(self, optimizer: Optimizer) -> AbstractContextManager[Any]:
+        """Return a context in which `optimizer.load_state_dict` keeps the formats of its state."""
+        del optimizer
+        return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs of this technique: plain containers and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+
+    def close(self) -> None:
+        """Give back every setting and hook."""
+
+
+def as_function(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a bound method to serve as a module's hook.
+
+    A deep copy of the module copies its hooks, and with a bound method all that it belongs to; a
+    function is shared.
+    """
+
+    def hook(*args: Any) -> Any:
+        return method(*args)
+
+    return hook

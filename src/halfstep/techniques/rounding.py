@@ -1,0 +1,184 @@
+"""Weight updates of bf16 parameters that do not stall: stochastic rounding and Kahan summation.
+
+An update smaller than half the spacing of bf16 is lost when it is rounded to nearest. Rounded
+stochastically it survives on average; with a compensation it is kept for later. See Zamirai et al.,
+"Revisiting BFloat16 Training" (arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
+
+The optimizer itself, whichever it is, runs in fp32 on stand-ins that exist only while it steps, a
+few parameters at a time; its own state stays fp32.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from halfstep.techniques.base import Technique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.optim import Optimizer
+
+    from halfstep.recipe import Update
+
+CHUNK_ELEMENTS = 1 << 24
+"""How many elements are updated at a time: 64 MiB of fp32 stand-ins for the weights."""
+
+
+class RoundedUpdate(Technique):
+    """Round the weight update of bf16 parameters stochastically or with a compensation.
+
+    Args:
+        how: "stochastic" or "kahan".
+        seed: Seed of the stochastic rounding; the same seed gives the same weights.
+    """
+
+    skips_on_device = False
+
+    def __init__(self, how: Update, *, seed: int) -> None:
+        self._how = how
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._compensations: dict[torch.Tensor, torch.Tensor] = {}
+        self._optimizers: Sequence[Optimizer] = ()
+
+    def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Refuse optimizers whose update is not a function of one parameter at a time."""
+        del models
+        self._optimizers = optimizers
+        for optimizer in optimizers:
+            if type(optimizer) not in (SGD, Adam, AdamW):
+                raise TypeError(
+                    f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
+                    f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
+                    "master weights work with any optimizer"
+                )
+
+    def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
+        """Step in fp32 on a chunk of parameters after the other, and round each back."""
+        for chunk in _chunks(optimizer):
+            stand_ins = {p: self._stand_in(p) if p.dtype == torch.bfloat16 else p for p in chunk}
+            with _standing_in(optimizer, stand_ins):
+                take()
+            with torch.no_grad():
+                for param, stand_in in stand_ins.items():
+                    if stand_in is not param and stand_in.grad is not None:
+                        self._round_back(param, stand_in)
+
+    @contextmanager
+    def loading(self, optimizer: Optimizer) -> Iterator[None]:
+        """Keep the optimizer's state in fp32 while it loads; torch casts it to the parameters."""
+        stand_ins = {
+            p: nn.Parameter(torch.empty(0, device=p.device)) if p.dtype == torch.bfloat16 else p
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        with _standing_in(optimizer, stand_ins):
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the compensations in the order of the parameters, and the random states."""
+        return {
+            "compensations": [self._compensations.get(param) for param in self._params()],
+            "generators": {
+                str(device): generator.get_state() for device, generator in self._generators.items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        saved = zip(self._params(), state["compensations"], strict=True)
+        self._compensations = {
+            param: value.to(param.device, copy=True) for param, value in saved if value is not None
+        }
+        for device, random_state in state["generators"].items():
+            self._generator(torch.device(device)).set_state(random_state.cpu())
+
+    def _params(self) -> list[torch.Tensor]:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [param for group in groups for param in group["params"]]
+
+    def _stand_in(self, param: torch.Tensor) -> nn.Parameter:
+        value = param.detach().float()
+        if param in self._compensations:
+            value += self._compensations[param]
+        stand_in = nn.Parameter(value, param.requires_grad)
+        stand_in.grad = None if param.grad is None else param.grad.float()
+        return stand_in
+
+    def _round_back(self, param: torch.Tensor, stand_in: torch.Tensor) -> None:
+        if self._how == "stochastic":
+            param.copy_(round_stochastically(stand_in, self._generator(param.device)))
+        else:
+            param.copy_(stand_in)
+            self._compensations[param] = (stand_in - param).to(param.dtype)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Round fp32 to bf16 so that the expected result is the value itself.
+
+    bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
+    off rounds away from zero with a probability equal to the fraction cut off. A value that bf16
+    represents comes back unchanged, and so do inf and NaN.
+
+    Args:
+        value: fp32 tensor of any shape.
+        generator: Source of the random bits, on the device of `value`.
+
+    Returns:
+        A bf16 tensor of the same shape.
+    """
+    bits = value.detach().contiguous().view(torch.int32)
+    noise = torch.randint(
+        1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator
+    )
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    return torch.where(value.isfinite(), rounded, value).to(torch.bfloat16)
+
+
+def _chunks(optimizer: Optimizer) -> Iterator[list[torch.Tensor]]:
+    chunk: list[torch.Tensor] = []
+    elements = 0
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if chunk and elements + param.numel() > CHUNK_ELEMENTS:
+                yield chunk
+                chunk, elements = [], 0
+            chunk.append(param)
+            elements += param.numel()
+    if chunk:
+        yield chunk
+
+
+@contextmanager
+def _standing_in(
+    optimizer: Optimizer, stand_ins: dict[torch.Tensor, torch.Tensor]
+) -> Iterator[None]:
+    """Let `optimizer` see only the keys of `stand_ins`, each replaced, state and all."""
+    groups = optimizer.param_groups
+    kept = [group["params"] for group in groups]
+    for group, params in zip(groups, kept, strict=True):
+        group["params"] = [stand_ins[param] for param in params if param in stand_ins]
+    _rekey(optimizer, stand_ins)
+    try:
+        yield
+    finally:
+        _rekey(optimizer, {stand_in: param for param, stand_in in stand_ins.items()})
+        for group, params in zip(optimizer.param_groups, kept, strict=True):
+            group["params"] = params
+
+
+def _rekey(optimizer: Optimizer, names: dict[torch.Tensor, torch.Tensor]) -> None:
+    for old, new in names.items():
+        if old is not new and old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
