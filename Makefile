@@ -1,0 +1,33 @@
+# Each target does its own set-up: a virtual environment in .venv with what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test soak check bench clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test,check]'
+	touch $@
+
+demo: $(VENV)/installed  ## compare fp32, fp16 and bf16 on the digits
+	$(BIN)/halfstep compare digits --recipes fp32,fp16,bf16
+
+test: $(VENV)/installed  ## all tests but the long campaigns
+	$(BIN)/pytest -m "not slow"
+
+soak: $(VENV)/installed  ## the long campaigns
+	$(BIN)/pytest -m slow
+
+check: $(VENV)/installed  ## linter, formatter, type checker
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/installed  ## measure every claim; results go to benchmarks/results
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

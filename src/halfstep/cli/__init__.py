@@ -1,0 +1,115 @@
+"""The command line: one file a command, and one place where errors turn into a line and a code.
+
+A command parses, calls one function, and prints. Exit codes: 0 done, 1 the result is bad, 2 the
+input is wrong, 130 stopped by Ctrl-C.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import halfstep
+from halfstep.cli import compare, configs, recipes, train
+from halfstep.cli import eval as eval_
+from halfstep.cli.arguments import normalise
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="halfstep",
+    help="Mixed-precision training you can trust: measured side by side, explained when it breaks.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(halfstep.__version__)
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _global_options(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it and exit."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Anywhere on the line.")
+    ] = False,
+) -> None:
+    del version, debug  # one has acted in its callback, `main` looks for the other
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+train.register(app)
+eval_.register(app)
+compare.register(app)
+configs.register(app)
+recipes.register(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments after the program's name; `sys.argv`'s by default.
+
+    Returns:
+        The exit code.
+    """
+    arguments = normalise(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments  # the parser empties the list
+    command = typer.main.get_command(app)
+    try:
+        # Not command(): typer would turn Ctrl-C and usage errors into exits and boxes of its own.
+        with command.make_context("halfstep", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except KeyboardInterrupt as stop:
+        if debug:
+            raise
+        return _fail(str(stop) or "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:
+        if debug or not _is_of_the_user(error):
+            raise
+        return _fail(f"error: {_message(error)}", BAD_INPUT)
+    return 0
+
+
+def _is_of_the_user(error: Exception) -> bool:
+    # typer carries a click of its own in some versions, so its errors have no one class to catch.
+    return isinstance(error, ValueError | OSError) or hasattr(error, "format_message")
+
+
+def _message(error: Exception) -> str:
+    if not hasattr(error, "format_message"):
+        return " ".join(str(error).split())
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "halfstep"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return f"{said}; see {command} --help"
+
+
+def _fail(line: str, code: int) -> int:
+    typer.echo(line, err=True)
+    return code
+
+
+def _reader_left() -> int:
+    # `halfstep recipes | head` closes the pipe early; silence Python's own complaint at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

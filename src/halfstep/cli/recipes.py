@@ -1,0 +1,48 @@
+"""`halfstep recipes`: the table of named recipes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from halfstep.recipe import RECIPES
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recipes", short_help="List the recipes and what they set.")(recipes)
+
+
+def recipes(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the recipes: name, the fields that are set, and what each is for.
+
+    Join several by '+' where a recipe is asked for.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from halfstep.train.files import json_text
+
+    if as_json:
+        rows = [
+            {"name": name, "purpose": purpose, "settings": recipe.settings()}
+            for name, (recipe, purpose) in RECIPES.items()
+        ]
+        typer.echo(json_text(rows, indent=2))
+        return
+    table = Table("recipe", "sets", "purpose", box=box.SIMPLE)
+    for name, (recipe, purpose) in RECIPES.items():
+        table.add_row(name, _said(recipe.settings() | _shown(recipe.loss_scale)), purpose)
+    Console().print(table)
+
+
+def _shown(loss_scale: object) -> dict[str, Any]:
+    return {} if loss_scale is None else {"loss_scale": str(loss_scale)}
+
+
+def _said(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

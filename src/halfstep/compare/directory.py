@@ -1,0 +1,140 @@
+"""The comparison's directory on disk: who may write into it, and which cells have a result.
+
+    runs/compare/digits/
+        comparison.json  table.md       rewritten whenever a cell ends
+        fp16-seed0/
+            cell.json  config.yaml      the settings that the run below was started with
+            run/                        the run directory, written by `halfstep train`
+            stdout.log  stderr.log      what it said
+
+A cell has a result when `cell.json` bears its fingerprint and `run/summary.json`, which a run
+writes last, exists. Every other state, whatever caused it, means that the cell is to be run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from halfstep.compare.grid import Cell, Grid, changes
+from halfstep.compare.results import Result, as_json, from_summary
+from halfstep.compare.table import markdown
+from halfstep.errors import UserError
+from halfstep.train.config_yaml import dump
+from halfstep.train.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+COMPARISON = "comparison.json"
+TABLE = "table.md"
+
+
+@contextlib.contextmanager
+def claimed(directory: Path, config: str) -> Iterator[int]:
+    """Make the directory and keep every other comparison out of it.
+
+    Args:
+        directory: The comparison's directory; made if it does not exist.
+        config: Name of the config that is compared.
+
+    Yields:
+        The descriptor of the lock. A cell's process inherits it, so that a cell which outlives its
+        comparison keeps the directory claimed until it has ended.
+
+    Raises:
+        UserError: If the directory cannot be written, holds something else, or is in use.
+    """
+    _refuse_foreign(directory, config)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"cannot write into {directory}: {error.strerror}; name another directory with --out"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            raise UserError(
+                f"{directory} is in use by the comparison with process id {holder}, or by a run "
+                "that it started; wait for it, end it, or name another directory with --out"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def result_of(cell: Cell) -> Result:
+    """Return the result that the disk holds for this very cell; "pending" where it holds none."""
+    summary = _read(cell.run_directory / "summary.json")
+    if summary is None or _record(cell).get("fingerprint") != cell.fingerprint:
+        return Result(cell, "pending")
+    return from_summary(cell, summary)
+
+
+def changed_since(cell: Cell) -> list[str]:
+    """Say which settings differ from those of the finished run that lies in the cell's place."""
+    record = _record(cell)
+    if not (cell.run_directory / "summary.json").exists() or "settings" not in record:
+        return []
+    return changes(record["settings"], cell.settings)
+
+
+def prepare(cell: Cell) -> None:
+    """Remove what an earlier run of the cell left and record what the next one is started with."""
+    record = cell.directory / "cell.json"
+    record.unlink(missing_ok=True)
+    if cell.run_directory.exists():
+        shutil.rmtree(cell.run_directory)
+    write_atomically(cell.config_file, dump(dict(cell.settings)))
+    _write_json(record, {"fingerprint": cell.fingerprint, "settings": dict(cell.settings)})
+
+
+def write_tables(directory: Path, grid: Grid, results: Sequence[Result]) -> None:
+    """Write the comparison as it stands, for people and for programs."""
+    _write_json(directory / COMPARISON, as_json(grid, results))
+    write_atomically(directory / TABLE, markdown(grid, results))
+
+
+def _refuse_foreign(directory: Path, config: str) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file; name a directory with --out")
+    # Hidden names are the lock, and what a kill left of the very first write.
+    if not directory.is_dir() or all(path.name.startswith(".") for path in directory.iterdir()):
+        return
+    held = (_read(directory / COMPARISON) or {}).get("config")
+    if held is None:
+        raise UserError(
+            f"{directory} holds files but no comparison; name an empty or new directory with --out"
+        )
+    if held != config:
+        raise UserError(
+            f"{directory} holds a comparison of {held!r}, not of {config!r}; "
+            "name another directory with --out"
+        )
+
+
+def _record(cell: Cell) -> dict[str, Any]:
+    return _read(cell.directory / "cell.json") or {}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

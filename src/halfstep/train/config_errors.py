@@ -1,0 +1,142 @@
+"""What pydantic reports about a config, as the one line that a person can act on.
+
+The line says where the value came from (a file, `--options`), which field it is, what was given and
+what is allowed; for an unknown key it names the closest valid one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from halfstep.errors import closest
+
+Source = tuple[str, Mapping[str, Any]]
+"""A label to print ("digits.yaml", "--options") and the values that came from there."""
+
+
+def one_line(
+    error: ValidationError,
+    config: type[BaseModel],
+    given: Mapping[str, Any],
+    sources: Sequence[Source],
+) -> str:
+    """Describe the first thing that is wrong, and say how many more there are.
+
+    Args:
+        error: What pydantic raised.
+        config: The class that `given` was checked against.
+        given: The merged values.
+        sources: Where they came from, the last one having the last word.
+    """
+    first, *others = error.errors(include_url=False)
+    path = _path(first["loc"], given)
+    dotted = ".".join(path)
+    files = [label for label, _ in sources if not label.startswith("--")]
+    holding = [label for label, values in sources if _holds(values, path)]
+    where = (holding or files or ["config"])[-1]
+    section = ".".join(path[:-1])
+    if first["type"] == "extra_forbidden":
+        said = _unknown_key(dotted, section, first["loc"], config)
+    elif first["type"] == "missing":
+        said = f"{dotted} is missing; write it in the file or as --options {dotted}=..."
+    elif first["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        said = _unknown_kind(first, dotted)
+    elif first["type"] == "value_error":
+        reason = str(first["ctx"]["error"])
+        said = reason if where == f"--{dotted}" or not dotted else f"{dotted}: {reason}"
+    else:
+        is_section = first["type"] in {"model_type", "model_attributes_type", "dict_type"}
+        allowed = "a mapping" if is_section else first["msg"].removeprefix("Input should be ")
+        said = f"{dotted} is {first['input']!r}; allowed: {allowed}"
+    more = f" (and {len(others)} more)" if others else ""
+    return " ".join(f"{where}: {said}{more}".split())
+
+
+def keys(config: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return every key that a config may have, dotted, in the order of the classes."""
+    found: list[str] = []
+    for name, field in config.model_fields.items():
+        found.append(prefix + name)
+        for member in _members(field.annotation):
+            found.extend(keys(member, f"{prefix}{name}."))
+    return list(dict.fromkeys(found))
+
+
+def _unknown_key(
+    dotted: str, section: str, loc: tuple[int | str, ...], config: type[BaseModel]
+) -> str:
+    name = dotted.rpartition(".")[2]
+    siblings = _siblings(loc, config)
+    near = difflib.get_close_matches(name, siblings, n=1)
+    found = [".".join([*filter(None, [section]), near[0]])] if near else []
+    found += [key for key in keys(config) if key.rpartition(".")[2] == name and key != dotted]
+    hint = f"; did you mean {found[0]!r}?" if found else ""
+    return f"no key is named {dotted!r}; allowed here: {', '.join(siblings)}{hint}"
+
+
+def _unknown_kind(error: Any, dotted: str) -> str:
+    context = error["ctx"]
+    if "tag" not in context:
+        if isinstance(error["input"], Mapping):
+            return f"{dotted}.name is missing; write --options {dotted}.name=..."
+        return f"{dotted} is {error['input']!r}; allowed: a mapping with the key 'name'"
+    expected = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+    return (
+        f"{dotted}.name is {context['tag']!r}; allowed: {', '.join(expected)}"
+        f"{closest(context['tag'], expected)}"
+    )
+
+
+def _path(loc: tuple[int | str, ...], given: Any) -> list[str]:
+    """Drop from pydantic's location the tags of unions, which are no keys of the config."""
+    path: list[str] = []
+    for index, part in enumerate(loc):
+        is_tag = isinstance(given, Mapping) and part not in given and part == given.get("name")
+        if is_tag:
+            continue
+        path.append(str(part))
+        if isinstance(given, Mapping):
+            given = given.get(part)
+        elif isinstance(given, list) and isinstance(part, int) and part < len(given):
+            given = given[part]
+        elif index + 1 < len(loc):
+            break
+    return path
+
+
+def _holds(values: Any, path: list[str]) -> bool:
+    for part in path:
+        if not isinstance(values, Mapping):
+            return True
+        if part not in values:
+            return False
+        values = values[part]
+    return bool(path)
+
+
+def _siblings(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
+    sections = [config]
+    for part in loc[:-1]:
+        tagged = [section for section in sections if part in _tags(section)]
+        sections = tagged or [
+            member
+            for section in sections
+            if part in section.model_fields
+            for member in _members(section.model_fields[str(part)].annotation)
+        ]
+    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+
+
+def _tags(section: type[BaseModel]) -> tuple[Any, ...]:
+    return (
+        get_args(section.model_fields["name"].annotation) if "name" in section.model_fields else ()
+    )
+
+
+def _members(annotation: Any) -> list[type[BaseModel]]:
+    options = get_args(annotation) or (annotation,)
+    return [one for one in options if isinstance(one, type) and issubclass(one, BaseModel)]

@@ -1,0 +1,162 @@
+"""Finds a config by name or path, lays it over its `base`, then the command line over both.
+
+    halfstep train digits --recipe fp16 --options optimizer.lr=0.02 epochs=3
+
+A mapping is merged key by key, anything else is replaced. A section whose `name` changes starts
+anew: the momentum of SGD says nothing about AdamW.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import halfstep
+from halfstep.errors import UserError, closest
+from halfstep.train.config import Config
+from halfstep.train.config_errors import Source, one_line
+from halfstep.train.config_yaml import dump, parse
+
+_FOLDER = Path(halfstep.__file__).parent / "configs"
+_OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
+
+
+def shipped() -> dict[str, Path]:
+    """Return the configs that come with halfstep: name to file, in alphabetical order."""
+    files = sorted(_FOLDER.rglob("*.yaml"))
+    return {file.relative_to(_FOLDER).with_suffix("").as_posix(): file for file in files}
+
+
+def load(
+    config: str, options: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+) -> Config:
+    """Read, inherit, override and check a config.
+
+    Args:
+        config: The name of a shipped config, or the path of a YAML file.
+        options: Overrides "key.sub=value", the value in YAML.
+        flags: Values of the command line's own flags by field ("recipe", "seed", "device"); None
+            means not given. `options` have the last word.
+
+    Raises:
+        UserError: If a file, key or value is wrong, in one line.
+    """
+    sources = _with_bases(find(config), ())
+    sources += [
+        (f"--{key}", {key: value}) for key, value in (flags or {}).items() if value is not None
+    ]
+    merged: dict[str, Any] = {"recipe": Config.model_fields["recipe"].default}
+    for _, values in sources:
+        merged = merge(merged, values)
+    overlay = parse_options(options)
+    if isinstance(overlay.get("recipe"), Mapping) and isinstance(merged["recipe"], str):
+        # recipe.loss_scale.init=1024 changes the recipe in force; it does not start an empty one.
+        merged["recipe"] = {"base": merged["recipe"]}
+    return check(merge(merged, overlay), [*sources, ("--options", overlay)])
+
+
+def check(values: Mapping[str, Any], sources: Sequence[Source]) -> Config:
+    """Return the config that plain data describe.
+
+    Raises:
+        UserError: If a key or value is wrong, naming the one of `sources` that it came from.
+    """
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise UserError(one_line(error, Config, values, sources)) from error
+
+
+def resolved(config: Config) -> str:
+    """Return the whole config, defaults included, as YAML that `load` accepts."""
+    return dump(config.model_dump(mode="json"))
+
+
+def find(config: str) -> Path:
+    """Return the file of a shipped config's name or of a path.
+
+    Raises:
+        UserError: If there is none; the closest shipped name is given.
+    """
+    known = shipped()
+    if config in known:
+        return known[config]
+    path = Path(config)
+    if path.is_file():
+        return path
+    if path.suffix in {".yaml", ".yml"}:
+        raise UserError(f"no config file at {config!r}; shipped configs: {', '.join(known)}")
+    raise UserError(
+        f"no config is named {config!r}; allowed: {', '.join(known)}, or the path of a .yaml file"
+        f"{closest(config, known)}"
+    )
+
+
+def parse_options(options: Sequence[str]) -> dict[str, Any]:
+    """Turn "optimizer.lr=0.02" and the like into nested data; the last of equal keys wins.
+
+    Raises:
+        UserError: If an option is not key=value, or its value is not YAML.
+    """
+    overlay: dict[str, Any] = {}
+    for option in options:
+        match = _OPTION.fullmatch(option)
+        if match is None:
+            raise UserError(
+                f"--options takes key=value, not {option!r}; write --options optimizer.lr=0.02"
+            )
+        key, text = match.groups()
+        nested = parse(text, f"--options {option}")
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        overlay = merge(overlay, nested)
+    return overlay
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one config over another; see the module's docstring for the rules."""
+    return {**below, **{key: _lay(below.get(key), value) for key, value in above.items()}}
+
+
+def _lay(below: Any, above: Any) -> Any:
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return above
+    if below.get("name", above.get("name")) != above.get("name", below.get("name")):
+        return above
+    return merge(below, above)
+
+
+def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
+    """Return the file's values preceded by those of its bases, the most distant one first."""
+    here = file.resolve()
+    if here in above:
+        circle = " -> ".join(path.name for path in (*above[above.index(here) :], here))
+        raise UserError(f"configs inherit in a circle: {circle}; take one `base:` out")
+    try:
+        values = parse(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the config {str(file)!r}: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{file} holds no config; allowed: lines such as 'epochs: 8'")
+    base = values.pop("base", None)
+    if not above:
+        values.setdefault("name", _name(file))
+        values.setdefault("description", "")
+    if base is None:
+        return [(str(file), values)]
+    if not isinstance(base, str):
+        raise UserError(f"{file}: base is {base!r}; allowed: a config's name or a relative path")
+    beside = file.parent / base
+    try:
+        below = beside if beside.is_file() else find(base)
+    except UserError as error:
+        raise UserError(f"{file}: base: {error}") from error
+    return [*_with_bases(below, (*above, here)), (str(file), values)]
+
+
+def _name(file: Path) -> str:
+    return next((name for name, path in shipped().items() if path == file), file.stem)

@@ -1,0 +1,60 @@
+"""The machine and the versions that a run was made with, and the device that it was made on."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from halfstep.errors import UserError
+
+_PACKAGES = ("halfstep", "torch", "torchvision", "timm")
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device that a config asks for; "auto" is the first GPU, or the CPU without one.
+
+    Raises:
+        UserError: If it asks for a GPU that is not here.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    here = ["cpu", *(f"cuda:{index}" for index in range(count))]
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise UserError(
+            f"device is {name!r}, which torch {torch.__version__} does not see on this machine; "
+            f"allowed: {', '.join(here)}; write --device {here[-1]}"
+        )
+    return device
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return versions, processor, threads and device as plain data, for `environment.json`."""
+    return {
+        "python": platform.python_version(),
+        **{package: version(package) for package in _PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": device_name(device),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """Return what the maker calls the device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

@@ -1,0 +1,107 @@
+"""How much memory training takes, measured as the device allows.
+
+On a GPU it is the most that torch had allocated. A CPU has no such counter, so it is the rise of
+the process's resident memory from right before training to its highest point; `kind` says which.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+import torch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MemoryKind = Literal["device", "resident-rise"]
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc_pid_clear_refs(5): reset the peak resident set size
+_SAMPLE_EVERY_S = 0.01
+
+
+class PeakMemory:
+    """Measures from `with` to the end of its block.
+
+    Args:
+        device: Where the training runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.kind: MemoryKind = "device" if device.type == "cuda" else "resident-rise"
+        self._device = device
+        self._baseline = 0
+        self._sampled = 0
+        self._sampler: threading.Thread | None = None
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        if self.kind == "device":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            return self
+        _give_back_freed_memory()
+        self._baseline = self._sampled = _resident()
+        if not _reset_peak():
+            self._sampler = threading.Thread(target=self._sample, daemon=True)
+            self._sampler.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        if self._sampler:
+            self._sampler.join()
+
+    def peak(self) -> int:
+        """Return the most memory so far, in bytes."""
+        if self.kind == "device":
+            return torch.cuda.max_memory_allocated(self._device)
+        highest = max(self._sampled, _resident()) if self._sampler else _status("VmHWM")
+        return max(0, highest - self._baseline)
+
+    def _sample(self) -> None:
+        while not self._done.wait(_SAMPLE_EVERY_S):
+            self._sampled = max(self._sampled, _resident())
+
+
+def _give_back_freed_memory() -> None:
+    """Return what loading and building freed to the system, lest training reuse it unnoticed."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(0)
+
+
+def _reset_peak() -> bool:
+    """Make the kernel's own high-water mark start anew; a system without /proc cannot."""
+    try:
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return _STATUS.exists() and _status("VmHWM") > 0
+
+
+def _resident() -> int:
+    if _STATUS.exists():
+        return _status("VmRSS")
+    # The highest so far, which is all that POSIX offers; macOS counts in bytes, others in KiB.
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return highest if sys.platform == "darwin" else highest * 1024
+
+
+def _status(field: str) -> int:
+    for line in _STATUS.read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,157 @@
+"""The directory that a run leaves: its name, who may write into it, and its summary.
+
+    runs/digits/fp16-seed0/
+        config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
+
+`summary.json` is written last: a directory without one holds a run that did not finish.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from halfstep.errors import UserError
+from halfstep.train.config_files import resolved
+from halfstep.train.config_yaml import parse
+from halfstep.train.files import json_text, write_atomically
+
+if TYPE_CHECKING:
+    from halfstep.train.config import Config
+
+Status = Literal["finished", "nonfinite", "collapsed"]
+
+_LEFT_BY_A_RUN = ("summary.json", "metrics.jsonl", "environment.json", "tensorboard", "checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run went; figures of validation are None when no epoch was finished.
+
+    Attributes:
+        status: "finished", or why not: "nonfinite" (a loss that was not finite reached the weights)
+            or "collapsed" (no loss scale made the gradients finite).
+        config: The config's name.
+        tag: What the user called the run, if anything.
+        recipe: The recipe's name.
+        seed: The seed.
+        best_accuracy: Highest validation accuracy, 0 to 1.
+        best_epoch: The first epoch that reached it, from 1.
+        final_accuracy: Validation accuracy after the last epoch.
+        final_val_loss: Validation loss after the last epoch.
+        train_seconds: Time in training, validation and files excluded.
+        wall_seconds: Time from reading the data to the end.
+        images_per_second: Training images over `train_seconds`.
+        peak_memory_bytes: See `peak_memory_kind`.
+        peak_memory_kind: "device" memory, or the "resident-rise" of the process in training.
+        skipped_steps: Optimizer steps left out because a gradient was not finite.
+        first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.
+        steps: Optimizer steps, skipped ones included.
+        epochs: Finished epochs.
+        device: Where it ran.
+        error: What ended the run early, in one line.
+    """
+
+    status: Status
+    config: str
+    tag: str | None
+    recipe: str
+    seed: int
+    best_accuracy: float | None
+    best_epoch: int | None
+    final_accuracy: float | None
+    final_val_loss: float | None
+    train_seconds: float
+    wall_seconds: float
+    images_per_second: float
+    peak_memory_bytes: int
+    peak_memory_kind: str
+    skipped_steps: int
+    first_nonfinite_step: int | None
+    steps: int
+    epochs: int
+    device: str
+    error: str | None
+
+
+def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:
+    """Return the run directory of a config: `runs/<config>/<tag, or recipe-seedN>`.
+
+    Raises:
+        UserError: If the tag cannot name a folder.
+    """
+    if tag is not None and not re.fullmatch(r"[\w+-][\w.+-]*", tag):
+        raise UserError(
+            f"--tag is {tag!r}; allowed: letters, digits and . _ + -; write --tag baseline"
+        )
+    recipe_name = re.sub(r"[^\w.+-]", "_", config.build_recipe().name)
+    return root / config.name / (tag or f"{recipe_name}-seed{config.seed}")
+
+
+def refuse_another_run(run: Path, config: Config) -> None:
+    """Refuse a directory in which a run of another config has finished.
+
+    Raises:
+        UserError: Naming what to write instead.
+    """
+    if not (run / "summary.json").is_file():
+        return
+    try:
+        theirs = parse((run / "config.yaml").read_text(encoding="utf-8"), str(run / "config.yaml"))
+    except (OSError, ValueError):
+        theirs = None
+    if theirs != parse(resolved(config), "config"):
+        raise UserError(
+            f"{str(run)!r} holds a finished run of another config; write --tag with a new name to "
+            "keep both, or --overwrite to replace it"
+        )
+
+
+def prepare(run: Path, config: Config, environment: dict[str, Any]) -> None:
+    """Make the directory ready: what an earlier run left goes, config and environment are written.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        write_atomically(run / ".writable", b"")
+        (run / ".writable").unlink()
+        for name in _LEFT_BY_A_RUN:
+            left = run / name
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        write_atomically(run / "config.yaml", resolved(config))
+        write_atomically(run / "environment.json", json_text(environment, indent=2) + "\n")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"cannot write the run directory {str(run)!r}: {reason}; write --out with a directory "
+            "that you may write to"
+        ) from error
+
+
+def write_summary(run: Path, summary: Summary) -> None:
+    """Declare the run over."""
+    write_atomically(run / "summary.json", json_text(asdict(summary), indent=2) + "\n")
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run, or None when it has not finished.
+
+    Raises:
+        UserError: If the file is no summary.
+    """
+    file = run / "summary.json"
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {str(file)!r}: {error}") from error
+    if not isinstance(summary, dict):
+        raise UserError(f"{str(file)!r} holds no summary of a run")
+    return summary

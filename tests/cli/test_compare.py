@@ -1,0 +1,139 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from halfstep.cli import main
+
+TINY = ["--options", "epochs=1", "data.resolution=8", "log_every=1"]
+TINY += ["model.args={channels: [8, 8, 8, 8]}", "batch_size=256", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def empty_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def cell(recipe, seed=0, root="runs/compare/digits"):
+    return Path(root) / f"{recipe}-seed{seed}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["digit"], "no config is named 'digit'; .*did you mean 'digits'"),
+        (["digits", "--recipes", "fp32,fb16"], "--recipes: no recipe is named 'fb16'"),
+        (["digits", "--recipes", "fp32,fp32"], "--recipes .* names fp32 twice"),
+        (["digits", "--seeds", "none"], "--seeds is 'none'; allowed: how many"),
+        (["digits", "--options", "epoch=1"], "no key is named 'epoch'; .*did you mean 'epochs'"),
+        (["digits", "--options", "epochs=few"], "epochs is 'few'"),
+        (["digits", "--options", "recipe=fp16"], "--options sets 'recipe', .* write --recipes"),
+        (["digits", "--options", "seed=1"], "--options sets 'seed', .* write --seeds"),
+        (["digits", "--options", "model.name=resnet1"], "model.name is 'resnet1'"),
+        (["digits", "--options", "model.args.layer=1"], "timm.s resnet18 refuses"),
+        (["digits", "--device", "gpu"], "'gpu' .*allowed: auto, cpu"),
+        (["digits", "--tag", "../x"], "--tag is '../x'; allowed: letters"),
+        (["digits", "--out", "taken/below"], "cannot write into taken/below: Not a directory"),
+        (["digits", "--out", "thesis"], "thesis holds files but no comparison"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_run(arguments, said, capsys):
+    Path("taken").touch()
+    Path("thesis").mkdir()
+    Path("thesis", "chapter").touch()
+    before = sorted(Path().rglob("*"))
+    assert main(["compare", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert re.search(said, printed.err), printed.err
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU where none is")
+def test_a_gpu_that_is_not_there_is_one_line(capsys):
+    assert main(["compare", "digits", "--device", "cuda"]) == 2
+    assert "allowed: cpu; write --device cpu" in capsys.readouterr().err
+
+
+def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
+    arguments = ["compare", "digits", "--recipes", "fp32,bf16", *TINY]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "[2/2] bf16 seed 0: finished" in printed
+    assert "table.md and comparison.json are in runs/compare/digits" in printed
+
+    summaries = {
+        name: json.loads((cell(name) / "run" / "summary.json").read_text())
+        for name in ("fp32", "bf16")
+    }
+    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert [each["summary"] for each in compared["cells"]] == list(summaries.values())
+    for row in compared["rows"]:
+        assert row["status"] == "finished"
+        for name, spread in row["measures"].items():
+            assert spread["mean"] == summaries[row["recipe"]][name], name
+    table = Path("runs/compare/digits/table.md").read_text()
+    for name, summary in summaries.items():
+        assert f"| {name} | {100 * summary['best_accuracy']:.2f} |" in table
+    assert r"memory MiB\*" in table
+
+    inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]
+    assert main(arguments) == 0
+    assert "from an earlier comparison" in capsys.readouterr().out
+    assert [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries] == inodes
+
+
+def test_a_run_that_goes_nonfinite_is_a_row_and_no_failure(capsys):
+    options = [*TINY, "--options", "optimizer.lr=1e30", "epochs=3"]
+    assert main(["compare", "digits", "--recipes", "fp32", "--tag", "hot", *options]) == 0
+    assert "fp32 nonfinite: " in capsys.readouterr().out
+    (found,) = json.loads(Path("runs/compare/digits-hot/comparison.json").read_text())["cells"]
+    assert found["status"] == "nonfinite"
+    assert found["summary"]["first_nonfinite_step"] > 1
+
+
+def test_a_crashed_run_makes_the_exit_code_1_and_the_table_is_printed(capsys, monkeypatch):
+    crash = [sys.executable, "-c", "raise SystemError('out of cheese')"]
+    monkeypatch.setattr("halfstep.compare.plan.train_command", lambda _: crash)
+    assert main(["compare", "digits", "--recipes", "fp32,fp16", *TINY]) == 1
+    printed = capsys.readouterr().out
+    assert "fp32 crashed: exit code 1: SystemError: out of cheese" in printed
+    assert "[2/2] fp16 seed 0: crashed" in printed
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, code):
+    program = [sys.executable, "-m", "halfstep", "compare", "digits", "--recipes", "fp32"]
+    options = [*TINY, "--options", "epochs=100000"]
+    process = subprocess.Popen(
+        [*program, *options], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    metrics = cell("fp32") / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.05)
+    # A terminal's Ctrl-C reaches the whole group, a scheduler's SIGTERM the comparison alone.
+    (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    assert process.wait() == code
+    if sent == signal.SIGINT:
+        assert errors.splitlines() == [
+            (
+                "interrupted; 0 of 1 cells have a result in 'runs/compare/digits'; "
+                "the same command goes on from there"
+            )
+        ]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert not (cell("fp32") / "run" / "summary.json").exists()
+    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert compared["cells"][0]["status"] == "pending"

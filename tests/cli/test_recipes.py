@@ -1,0 +1,23 @@
+import json
+
+from halfstep.recipe import RECIPES, recipe
+
+
+def test_table_names_every_recipe_and_its_purpose(halfstep):
+    code, out, _ = halfstep("recipes")
+    assert code == 0
+    flat = " ".join(out.split())
+    for name, (_, purpose) in RECIPES.items():
+        assert name in flat
+        assert purpose.split()[0] in flat
+    assert "loss_scale dynamic" in " ".join(out.split())
+
+
+def test_json_settings_build_the_recipe_again(halfstep):
+    code, out, _ = halfstep("recipes", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == list(RECIPES)
+    for row in rows:
+        assert recipe({"name": row["name"], **row["settings"]}) == RECIPES[row["name"]][0]
+        assert row["purpose"] == RECIPES[row["name"]][1]

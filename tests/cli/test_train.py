@@ -1,0 +1,102 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from halfstep.train import loop
+
+
+def summary(run):
+    return json.loads((Path(run) / "summary.json").read_text())
+
+
+def test_run_as_documented(halfstep, tiny_arguments):
+    code, out, _ = halfstep(
+        "train", "digits", "--recipe", "bf16", "--tag", "x", *tiny_arguments, "optimizer.lr=0.02"
+    )
+    assert code == 0
+    config = yaml.safe_load(Path("runs/digits/x/config.yaml").read_text())
+    assert (config["recipe"], config["optimizer"]["lr"], config["epochs"]) == ("bf16", 0.02, 1)
+    assert (summary("runs/digits/x")["recipe"], summary("runs/digits/x")["tag"]) == ("bf16", "x")
+    assert out.startswith("digits bf16 seed 0: best accuracy ")
+    assert out.endswith("run: runs/digits/x\n")
+
+
+def test_directory_is_by_recipe_and_seed_or_exactly_out(halfstep, tiny_arguments):
+    assert halfstep("train", "digits", "--seed", 3, *tiny_arguments)[0] == 0
+    assert summary("runs/digits/fp32-seed3")["seed"] == 3
+    assert halfstep("train", "digits", "--out", "a/b", *tiny_arguments)[0] == 0
+    assert summary("a/b")["status"] == "finished"
+
+
+def test_resolved_config_of_a_run_is_itself_a_config(halfstep, tiny_arguments):
+    assert halfstep("train", "digits", "--out", "first", *tiny_arguments)[0] == 0
+    assert halfstep("train", "first/config.yaml", "--out", "second")[0] == 0
+    assert Path("first/config.yaml").read_text() == Path("second/config.yaml").read_text()
+    assert summary("first")["final_val_loss"] == summary("second")["final_val_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["digit"], "no config is named 'digit'; allowed: digits.*did you mean 'digits'"),
+        (["no/such.yaml"], "no config file at 'no/such.yaml'; shipped configs: digits"),
+        (["digits", "--options", "optimizer.lrr=1"], "did you mean 'optimizer.lr'"),
+        (["digits", "--options", "epochs=few"], "epochs is 'few'; allowed: a valid integer"),
+        (["digits", "--options", "epochs"], "--options takes key=value, not 'epochs'"),
+        (["digits", "--options", "epochs=[1"], "--options epochs=.1 is not valid YAML"),
+        (["digits", "--recipe", "fp61"], "no recipe is named 'fp61'.*did you mean 'fp16'"),
+        (["digits", "--recipe", "fp16+bf16"], "'fp16' and 'bf16' disagree on autocast"),
+        (["digits", "--options", "model.name=resnet81"], "did you mean 'resnet18'"),
+        (["digits", "--tag", "a/b"], "--tag is 'a/b'; allowed: letters"),
+        (["digits", "--device", "gpu"], "'gpu' is no device; allowed: auto, cpu, cuda"),
+        (["digits", "--device", "cuda:99"], "device is 'cuda:99'.*allowed: cpu.*write --device"),
+        (["digits", "--out", "file/run"], "cannot write the run directory 'file/run': Not a dir"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_no_trace(halfstep, tmp_path, arguments, said):
+    (tmp_path / "file").touch()
+    code, out, err = halfstep("train", *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(said, err), err
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_finished_run_of_another_config_is_kept_unless_overwritten(halfstep, tiny_arguments):
+    assert halfstep("train", "digits", *tiny_arguments)[0] == 0
+    code, _, err = halfstep("train", "digits", *tiny_arguments, "log_every=1")
+    assert code == 2
+    assert "write --tag with a new name to keep both, or --overwrite" in err
+    assert halfstep("train", "digits", "--overwrite", *tiny_arguments, "log_every=1")[0] == 0
+
+
+def test_run_that_goes_nan_exits_with_1_and_says_so(halfstep, tiny_arguments):
+    code, out, err = halfstep(
+        "train", "digits", *tiny_arguments, "optimizer.lr=1e30", "log_every=1"
+    )
+    assert code == 1
+    assert "no epoch finished" in out
+    assert err.startswith("nonfinite: the loss was not finite at step 2")
+    assert "the run lies in 'runs/digits/fp32-seed0'" in err
+    assert summary("runs/digits/fp32-seed0")["status"] == "nonfinite"
+
+
+def test_ctrl_c_in_the_middle_exits_with_130_and_leaves_no_half_file(
+    halfstep, tiny_arguments, monkeypatch, tmp_path
+):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "validate", stop)
+    code, _, err = halfstep("train", "digits", *tiny_arguments)
+    assert code == 130
+    assert err == (
+        "interrupted in epoch 1; the run lies in 'runs/digits/fp32-seed0'; no epoch was finished\n"
+    )
+    assert not Path("runs/digits/fp32-seed0/summary.json").exists()
+    assert not list(tmp_path.rglob("*.tmp"))

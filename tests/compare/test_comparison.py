@@ -1,0 +1,150 @@
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from halfstep.compare import comparison
+from halfstep.compare.plan import Plan
+
+# Runs a pickled plan with the fake training, as the command line would.
+COMPARE = """
+import pickle, sys
+from rich.console import Console
+from halfstep.compare.comparison import compare
+
+plan, script, ran = pickle.load(sys.stdin.buffer)
+
+def command(cell):
+    return [sys.executable, script, str(cell.run_directory), cell.recipe, str(cell.seed), ran]
+
+compare(plan, command, Console())
+"""
+
+
+@pytest.fixture
+def compare(training, tmp_path):
+    def run(grid, *, fresh=False):
+        with (tmp_path / "said.txt").open("a") as said:
+            return comparison.compare(plan_of(grid), training, Console(file=said), fresh=fresh)
+
+    return run
+
+
+def plan_of(grid):
+    return Plan(grid, grid.cells[0].directory.parent, epochs=1)
+
+
+def table_of(grid):
+    directory = grid.cells[0].directory.parent
+    return json.loads((directory / "comparison.json").read_text())
+
+
+def inode_of(cell):
+    return (cell.run_directory / "summary.json").stat().st_ino
+
+
+def test_the_comparison_goes_on_after_cells_that_end_badly(make_grid, training, compare):
+    training.behave(fp32="segfaults", fp16="nonfinite")
+    results = compare(make_grid())
+    assert [result.status for result in results] == ["crashed", "nonfinite", "finished"]
+    assert [row["status"] for row in table_of(make_grid())["rows"]] == [
+        "crashed",
+        "nonfinite",
+        "finished",
+    ]
+
+
+def test_only_crashed_cells_are_tried_again(make_grid, training, compare):
+    training.behave(fp32="raises", fp16="nonfinite")
+    compare(make_grid())
+    training.behave(fp16="nonfinite")
+    compare(make_grid())
+    assert training.ran == ["fp32 0", "fp16 0", "bf16 0", "fp32 0"]
+    assert table_of(make_grid())["complete"] is True
+
+
+def test_more_recipes_and_seeds_run_only_the_new_cells(make_grid, training, compare):
+    compare(make_grid(("fp32",)))
+    compare(make_grid(("fp32", "fp16"), (0, 1)))
+    assert training.ran == ["fp32 0", "fp16 0", "fp32 1", "fp16 1"]
+
+
+def test_changed_settings_run_again_and_say_so(make_grid, training, compare, tmp_path):
+    compare(make_grid(("fp32",)))
+    compare(make_grid(("fp32",), lr=0.2))
+    assert training.ran == ["fp32 0", "fp32 0"]
+    assert (
+        "runs again, changed since: optimizer.lr: 0.1 -> 0.2" in (tmp_path / "said.txt").read_text()
+    )
+
+
+def test_fresh_runs_everything_again(make_grid, training, compare):
+    compare(make_grid(("fp32",)))
+    compare(make_grid(("fp32",)), fresh=True)
+    assert training.ran == ["fp32 0", "fp32 0"]
+
+
+def test_the_estimate_takes_no_notice_of_the_run_that_lay_there_before(
+    make_grid, training, compare, tmp_path
+):
+    compare(make_grid(("fp32",)))
+    run = make_grid(("fp32",)).cells[0].run_directory
+    (run / "metrics.jsonl").write_text('{"kind": "val"}\n')
+    compare(make_grid(("fp32",)), fresh=True)
+    assert "left in all" not in (tmp_path / "said.txt").read_text()
+
+
+def test_a_comparison_whose_process_group_is_killed_resumes_without_repeating_a_finished_cell(
+    make_grid, training, compare
+):
+    grid = make_grid()
+    compare(grid)
+    uninterrupted = table_of(grid)
+    grid.cells[0].directory.parent.rename(training.script.parent / "uninterrupted")
+    training.ran_file.unlink()
+
+    training.behave(fp16="waits")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPARE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps((plan_of(grid), str(training.script), str(training.ran_file))))
+    process.stdin.close()
+    waiting = training.ran_file.with_name("ran.txt.waiting")
+    while not waiting.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+    statuses = [cell["status"] for cell in table_of(grid)["cells"]]
+    assert statuses == ["finished", "pending", "pending"]
+    assert (grid.cells[1].run_directory / "config.yaml").exists()
+    first = inode_of(grid.cells[0])
+
+    training.behave()
+    compare(grid)
+    assert training.ran == ["fp32 0", "fp16 0", "fp16 0", "bf16 0"]
+    assert inode_of(grid.cells[0]) == first
+    assert not (grid.cells[1].run_directory / "config.yaml").exists()
+    assert table_of(grid) == uninterrupted
+
+
+def test_ctrl_c_says_what_is_left_and_how_to_go_on(make_grid, training, monkeypatch):
+    def interrupted(cell, command, *, keep_open):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "run_cell", interrupted)
+    grid = make_grid()
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 3 cells have a result .* the same command"):
+        comparison.compare(plan_of(grid), training, Console(quiet=True))
+    assert [cell["status"] for cell in table_of(grid)["cells"]] == ["pending"] * 3

@@ -1,0 +1,132 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from halfstep.compare.directory import changed_since, claimed, prepare, result_of, write_tables
+from halfstep.compare.results import Result
+
+
+def finish(cell):
+    prepare(cell)
+    cell.run_directory.mkdir()
+    (cell.run_directory / "summary.json").write_text('{"status": "finished"}')
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "comparison"
+
+
+def test_only_the_very_same_settings_have_a_result(make_grid, directory):
+    directory.mkdir()
+    finish(make_grid().cells[0])
+    assert result_of(make_grid().cells[0]).status == "finished"
+    assert result_of(make_grid(lr=0.2).cells[0]).status == "pending"
+    assert changed_since(make_grid(lr=0.2).cells[0]) == ["optimizer.lr: 0.1 -> 0.2"]
+    assert changed_since(make_grid().cells[1]) == []
+
+
+@pytest.mark.parametrize("damaged", ["run/summary.json", "cell.json"])
+def test_a_cell_with_half_of_its_files_is_run_again(make_grid, directory, damaged):
+    directory.mkdir()
+    cell = make_grid().cells[0]
+    finish(cell)
+    (cell.directory / damaged).write_text('{"sta')
+    assert result_of(cell).status == "pending"
+    (cell.directory / damaged).unlink()
+    assert result_of(cell).status == "pending"
+
+
+def test_preparing_a_cell_removes_its_last_run_and_writes_the_config_of_the_next(
+    make_grid, directory
+):
+    directory.mkdir()
+    finish(make_grid().cells[0])
+    (make_grid().cells[0].run_directory / "checkpoints").mkdir()
+    cell = make_grid(lr=0.2).cells[0]
+    prepare(cell)
+    assert not cell.run_directory.exists()
+    assert yaml.safe_load(cell.config_file.read_text()) == cell.settings
+    assert result_of(cell).status == "pending"
+
+
+def test_tables_are_strict_json_and_markdown(make_grid, directory):
+    grid = make_grid(("fp32",))
+    write_tables(directory, grid, [Result(grid.cells[0], "crashed", "nan")])
+    assert json.loads((directory / "comparison.json").read_text())["config"] == "digits"
+    assert (directory / "table.md").read_text().startswith("# digits on cpu, seed 0\n")
+
+
+def test_a_new_directory_is_made(directory):
+    with claimed(directory / "deeper", "digits"):
+        assert (directory / "deeper").is_dir()
+
+
+def test_a_comparison_killed_before_its_first_table_does_not_block_the_next(directory):
+    with claimed(directory, "digits"):
+        (directory / ".comparison.json.1234.tmp").touch()
+    with claimed(directory, "digits"):
+        pass
+
+
+def test_a_second_comparison_in_the_same_directory_is_refused(directory):
+    with (
+        claimed(directory, "digits"),
+        pytest.raises(ValueError, match="in use by the comparison with process id"),
+        claimed(directory, "digits"),
+    ):
+        pass
+
+
+def test_a_run_that_outlives_its_comparison_keeps_the_directory_claimed(directory):
+    with claimed(directory, "digits") as lock:
+        orphan = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
+        )
+    with (
+        pytest.raises(ValueError, match="or by a run that it started"),
+        claimed(directory, "digits"),
+    ):
+        pass
+    orphan.communicate(b"\n")
+    with claimed(directory, "digits"):
+        pass
+
+
+def test_a_directory_with_other_files_is_refused_and_left_as_it_was(directory):
+    directory.mkdir()
+    (directory / "thesis.txt").touch()
+    with (
+        pytest.raises(ValueError, match="holds files but no comparison"),
+        claimed(directory, "digits"),
+    ):
+        pass
+    assert [path.name for path in directory.iterdir()] == ["thesis.txt"]
+
+
+def test_a_comparison_of_another_config_is_refused(make_grid, directory):
+    grid = make_grid(("fp32",))
+    write_tables(directory, grid, [Result(grid.cells[0], "pending")])
+    with (
+        pytest.raises(ValueError, match="a comparison of 'digits', not of 'cifar'"),
+        claimed(directory, "cifar"),
+    ):
+        pass
+
+
+def test_a_file_in_the_directorys_place_is_refused(directory):
+    directory.touch()
+    with pytest.raises(ValueError, match="is a file"), claimed(directory, "digits"):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_refused(directory):
+    directory.touch()
+    with (
+        pytest.raises(ValueError, match=r"cannot write into .*Not a directory"),
+        claimed(directory / "below", "digits"),
+    ):
+        pass

@@ -1,0 +1,93 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from halfstep.compare.directory import prepare, result_of
+from halfstep.compare.runner import run_cell
+
+
+@pytest.fixture
+def cell(make_grid):
+    cell = make_grid(("fp16",)).cells[0]
+    prepare(cell)
+    return cell
+
+
+def test_a_finished_run_gives_its_summary_and_keeps_what_it_said(cell, training):
+    result = run_cell(cell, training)
+    assert (result.status, result.reason) == ("finished", None)
+    assert result.number("images_per_second") == 250.0
+    assert result == result_of(cell)
+    assert (cell.directory / "stderr.log").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("raises", "exit code 1: RuntimeError: no space left in the cupboard"),
+        ("killed", "killed by SIGKILL, which is how a system that is out of memory ends a process"),
+        ("segfaults", "killed by SIGSEGV"),
+    ],
+)
+def test_a_crash_is_a_result_with_its_reason(cell, training, behaviour, reason):
+    training.behave(fp16=behaviour)
+    result = run_cell(cell, training)
+    assert (result.status, result.reason) == ("crashed", reason)
+
+
+def test_a_silent_crash_names_the_log(cell, training):
+    training.behave(fp16="silent")
+    assert "exit code 3: it said nothing; see " in str(run_cell(cell, training).reason)
+
+
+def test_an_error_outranks_what_libraries_say_after_it(cell):
+    said = "Traceback\ntorch.OutOfMemoryError: no memory\n[W123] leaked semaphore\n"
+    program = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
+    result = run_cell(cell, lambda _: [sys.executable, "-c", program])
+    assert result.reason == "exit code 1: torch.OutOfMemoryError: no memory"
+
+
+def test_a_run_that_goes_nonfinite_is_a_result_of_its_own(cell, training):
+    training.behave(fp16="nonfinite")
+    result = run_cell(cell, training)
+    assert (result.status, result.reason) == ("nonfinite", "the loss was nan at step 7")
+
+
+def test_exit_code_zero_without_a_summary_is_a_crash(cell):
+    result = run_cell(cell, lambda _: [sys.executable, "-c", "print('done')"])
+    assert result.status == "crashed"
+    assert "no summary was written" in str(result.reason)
+
+
+def test_ctrl_c_ends_the_process_and_leaves_no_result(cell, training):
+    training.behave(fp16="waits")
+    waiting = training.ran_file.with_name("ran.txt.waiting")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupt() -> None:
+        while not waiting.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    original = subprocess.Popen
+
+    class Recorded(original):  # type: ignore[misc,valid-type]
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("halfstep.compare.runner._ENDING", ((None, 0.05), (signal.SIGINT, 10.0)))
+        patch.setattr("halfstep.compare.runner.subprocess.Popen", Recorded)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(cell, training)
+    thread.join()
+    assert [process.returncode for process in started] == [-signal.SIGINT]
+    assert result_of(cell).status == "pending"

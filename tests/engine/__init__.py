@@ -1,0 +1,1 @@
+"""Tests of the engine: one step under any recipe, against references written by hand."""

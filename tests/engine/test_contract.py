@@ -1,0 +1,322 @@
+"""One contract for every recipe of the table: what each part of a training step really is.
+
+`CONTRACT` is written by hand, from what the recipes promise; nothing in it is read from the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+from halfstep.engine import Engine
+from halfstep.recipe import RECIPES, LossScale, Recipe
+
+from .tiny import DigitsNet, differences, digits_net, through_a_file
+
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+DYNAMIC = (65536.0, 32768.0, True, 2.0, 2000, 0.5, 2.0**-10, 2.0**24, 30)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What is seen from outside while a recipe trains.
+
+    Attributes:
+        params: Format of the weights and buffers outside norm layers.
+        norms: Format of the parameters and statistics of norm layers.
+        computes: Format of what convolutions and linear layers return inside the model.
+        outputs: Format of what the model returns.
+        grads: Format of `.grad` of a weight after one backward.
+        held: Format of the weights in `optimizer.param_groups`.
+        state: Format of the momentum of a weight.
+        scale: Of the loss: at first, after an overflow, and the settings; None without one.
+        matmul: The process-wide precision of fp32 products while the engine is open; None if
+            left alone.
+        updates: What becomes of updates far below the spacing of the weights' format.
+    """
+
+    params: torch.dtype
+    norms: torch.dtype
+    computes: torch.dtype
+    outputs: torch.dtype
+    grads: torch.dtype
+    held: torch.dtype
+    state: torch.dtype
+    scale: tuple[float, ...] | None
+    matmul: str | None
+    updates: str
+
+
+def row(params, norms, computes, outputs, grads, held, state, scale, matmul, updates) -> Contract:
+    return Contract(
+        params, norms, computes, outputs, grads, held, state, scale, matmul, updates
+    )
+
+
+CONTRACT = {
+    "fp32": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, "ieee", "exact"),
+    "tf32": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, "tf32", "exact"),
+    "fp16": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact"),
+    "bf16": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact"),
+    "half": row(FP16, FP16, FP16, FP16, FP16, FP16, FP16, None, None, "stall"),
+    "half-bn32": row(FP16, FP32, FP16, FP16, FP16, FP16, FP16, None, None, "stall"),
+    "o0": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, None, "exact"),
+    "o1": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact"),
+    "o2": row(FP16, FP32, FP16, FP32, FP32, FP32, FP32, DYNAMIC, None, "exact"),
+    "o3": row(FP16, FP16, FP16, FP32, FP16, FP16, FP16, None, None, "stall"),
+    "bf16-true": row(BF16, BF16, BF16, BF16, BF16, BF16, BF16, None, None, "stall"),
+    "bf16-sr": row(BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "stochastic"),
+    "bf16-kahan": row(BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "compensated"),
+}
+
+SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+
+
+def switches() -> list[str]:
+    return [switch.fp32_precision for switch in SWITCHES]
+
+
+def fp64_digits_net(seed: int = 0) -> DigitsNet:
+    """A model in a format that no recipe leaves it in."""
+    return digits_net(seed).double()
+
+
+def sgd(model: nn.Module, lr: float = 0.05) -> SGD:
+    return SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def train(engine: Engine, batches: Any) -> list[float]:
+    losses = []
+    for images, labels in batches:
+        with engine.autocast():
+            loss = cross_entropy(engine.model(images), labels)
+        engine.backward(loss)
+        engine.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def observe(recipe: Recipe, batch: tuple[torch.Tensor, torch.Tensor]) -> Contract:
+    """Train two steps, the second of which overflows, and look everywhere."""
+    before = switches()
+    model = fp64_digits_net()
+    inside: list[torch.dtype] = []
+    for layer in (model.conv, model.hidden):
+        layer.register_forward_hook(lambda _, __, output: inside.append(output.dtype))
+    with Engine(model, sgd(model), recipe=recipe) as engine:
+        during = switches()
+        images, labels = batch
+        with engine.autocast():
+            output = engine.model(images)
+            loss = cross_entropy(output, labels) * 2.0**-7
+        engine.backward(loss)
+        grads = {p.grad.dtype for p in (model.conv.weight, model.hidden.weight)}
+        assert engine.step().stepped
+        held = engine.optimizer.param_groups[0]["params"][0]
+        state = {engine.optimizer.state[held]["momentum_buffer"].dtype}
+        scales = None
+        if engine.loss_scales:
+            first = engine.loss_scale
+            with engine.autocast():
+                loss = cross_entropy(engine.model(images), labels) * float("inf")
+            engine.backward(loss)
+            assert engine.step().skipped
+            settings = asdict(engine.loss_scales[None].settings)
+            del settings["init"]
+            scales = (first, engine.loss_scale, *settings.values())
+    norms = (model.batch_norm, model.layer_norm)
+    stored = [t for m in norms for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()]
+    outside = [p for m in (model.conv, model.hidden, model.head) for p in m.parameters()]
+    assert switches() == before, "the process-wide switches were not given back"
+    return Contract(
+        params=only({tensor.dtype for tensor in outside}),
+        norms=only({tensor.dtype for tensor in stored}),
+        computes=only(set(inside)),
+        outputs=output.dtype,
+        grads=only(grads),
+        held=held.dtype,
+        state=only(state),
+        scale=scales,
+        matmul=None if during == before else only(set(during)),
+        updates=small_updates(recipe),
+    )
+
+
+def only(seen: set[Any]) -> Any:
+    assert len(seen) == 1, f"not one format but {seen}"
+    return next(iter(seen))
+
+
+def small_updates(recipe: Recipe) -> str:
+    """Take 60 updates of 1e-4 from 1.0, less than half the spacing of fp16 below 1."""
+    layer = nn.Linear(1, 64, bias=False).double()
+    nn.init.ones_(layer.weight)
+    inputs = torch.ones(1, 1)
+    with Engine(layer, SGD(layer.parameters(), lr=1e-2), recipe=recipe) as engine:
+        for _ in range(60):
+            with engine.autocast():
+                # A power of two times the scale, which no half format rounds.
+                loss = engine.model(inputs).float().sum() * 2.0**-7
+            engine.backward(loss)
+            engine.step()
+        weights = layer.state_dict()["weight"].double()
+    reached = 1 - 60 * 1e-2 * 2.0**-7
+    if weights.unique().numel() > 1:
+        return "stochastic"
+    if (weights == 1).all():
+        return "stall"
+    return "exact" if (weights - reached).abs().max() < 1e-5 else "compensated"
+
+
+def violations(recipe: Recipe, expected: Contract, batch: Any) -> list[str]:
+    """Return the terms of the contract that `recipe` does not keep."""
+    try:
+        seen = observe(recipe, batch)
+    except (AssertionError, RuntimeError) as error:
+        return [f"does not train: {error}"]
+    return [
+        f"{field.name}: {getattr(seen, field.name)}, not {getattr(expected, field.name)}"
+        for field in fields(Contract)
+        if getattr(seen, field.name) != getattr(expected, field.name)
+    ]
+
+
+def test_the_contract_covers_the_table() -> None:
+    assert CONTRACT.keys() == RECIPES.keys()
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_recipe_keeps_its_contract(digits, name: str) -> None:
+    assert violations(RECIPES[name][0], CONTRACT[name], digits.batches(8, 1)[0]) == []
+
+
+FORMATS = (None, "fp32", "fp16", "bf16")
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "params": FORMATS,
+    "norms": (None, "fp32"),
+    "autocast": (None, "fp16", "bf16"),
+    "matmul": (None, "ieee", "tf32"),
+    "master_weights": (None, True),
+    "gradients": FORMATS,
+    "outputs": (None, "fp32"),
+    "loss_scale": (
+        None,
+        LossScale.parse(128),
+        *(
+            replace(LossScale(), **{name: value})
+            for name, value in {
+                "init": 1024.0,
+                "growth_factor": 4.0,
+                "growth_interval": 100,
+                "backoff_factor": 0.25,
+                "floor": 1.0,
+                "ceiling": 2.0**17,
+                "collapse_after": 5,
+            }.items()
+        ),
+    ),
+    "update": (None, "stochastic", "kahan"),
+}
+
+
+def changes_nothing(recipe: Recipe, field: str, value: Any) -> bool:
+    """Tell whether `value` says aloud what holds without it: gradients in the weights' format."""
+    plain = {None, "fp32" if recipe.half_params is None else recipe.params}
+    return field == "gradients" and {value, recipe.gradients} <= plain
+
+
+@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("name", CONTRACT)
+def test_changing_any_field_breaks_the_contract(digits, name: str, field: str) -> None:
+    recipe = RECIPES[name][0]
+    batch = digits.batches(8, 1)[0]
+    for value in CHANGES[field]:
+        if value == getattr(recipe, field) or changes_nothing(recipe, field, value):
+            continue
+        try:
+            changed = replace(recipe, **{field: value})
+        except ValueError:
+            continue  # A contradiction, which is refused before it can train.
+        assert violations(changed, CONTRACT[name], batch), f"{field}={value!r} went unnoticed"
+
+
+def test_the_changes_cover_every_field() -> None:
+    assert {*CHANGES, "name"} == {field.name for field in fields(Recipe)}
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_recipe_learns_and_its_checkpoint_is_fp32(digits, name: str) -> None:
+    model = fp64_digits_net()
+    with Engine(model, sgd(model), recipe=name) as engine:
+        losses = train(engine, digits.batches(32, 30))
+        assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+        checkpoint = model.state_dict()
+        held = engine.optimizer.param_groups[0]["params"]
+        for (key, _), weight in zip(model.named_parameters(), held, strict=True):
+            # What the optimizer holds is the most exact copy that there is.
+            assert checkpoint[key].dtype == torch.float32
+            assert torch.equal(checkpoint[key], weight.detach().float())
+        for key, buffer in model.named_buffers():
+            if buffer.is_floating_point():
+                assert checkpoint[key].dtype == torch.float32
+                assert torch.equal(checkpoint[key], buffer.float())
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_state_round_trips_bitwise_in_the_middle_of_a_window(digits, name: str) -> None:
+    batches = digits.batches(8, 16)
+
+    def build() -> Engine:
+        model = fp64_digits_net()
+        settings = {"base": name, "name": name}
+        if RECIPES[name][0].loss_scale:
+            settings["loss_scale"] = {"init": 2.0**14, "growth_interval": 2}
+        return Engine(model, sgd(model), recipe=settings, accumulate=3, seed=5)
+
+    with build() as engine:
+        train(engine, batches[:8])
+        saved = through_a_file({"model": engine.model.state_dict(), "engine": engine.state_dict()})
+        train(engine, batches[8:])
+        went_on = {"model": engine.model.state_dict(), "engine": engine.state_dict()}
+    with build() as engine:
+        train(engine, batches[:2])  # Whatever came before is forgotten.
+        engine.model.load_state_dict(saved["model"])
+        engine.load_state_dict(saved["engine"])
+        assert engine.steps == 2
+        train(engine, batches[8:])
+        resumed = {"model": engine.model.state_dict(), "engine": engine.state_dict()}
+    assert engine.steps == 5
+    assert not differences(resumed, went_on)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_fine_tuning_with_batch_norm_in_eval_works(digits, name: str) -> None:
+    model = fp64_digits_net()
+    model.train()
+    model.batch_norm.eval()
+    model.batch_norm.weight.requires_grad_(requires_grad=False)
+    model.batch_norm.running_mean.fill_(0.25)
+    with Engine(model, sgd(model), recipe=name) as engine:
+        statistics = {key: buffer.clone() for key, buffer in model.named_buffers()}
+        losses = train(engine, digits.batches(32, 20))
+        with engine.evaluating():
+            engine.model(digits.images)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert not differences(dict(model.named_buffers()), statistics)
+    assert not model.batch_norm.training
+    assert model.conv.training
+
+
+def test_switches_are_given_back_when_the_loop_fails() -> None:
+    before = switches()
+    model = digits_net()
+    with pytest.raises(ZeroDivisionError), Engine(model, sgd(model), recipe="tf32"):
+        assert switches() == ["tf32"] * 3
+        _ = 1 / 0
+    assert switches() == before

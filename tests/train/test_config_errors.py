@@ -1,0 +1,91 @@
+import pytest
+
+from halfstep.errors import UserError
+from halfstep.train.config import Config
+from halfstep.train.config_errors import keys
+from halfstep.train.config_files import load
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["epochs=few"], "--options: epochs is 'few'; allowed: a valid integer"),
+        (["epochs=1.5"], "--options: epochs is 1.5; allowed: a valid integer"),
+        (["data.resolution=true"], "--options: data.resolution is True; allowed: a valid integer"),
+        (["epochs=0"], "--options: epochs is 0; allowed: greater than or equal to 1"),
+        (["data.name=digit"], "--options: data.name is 'digit'; allowed: 'digits'"),
+        (["model.args=3"], "--options: model.args is 3; allowed: a mapping"),
+        (["optimizer=sgd"], "--options: optimizer is 'sgd'; allowed: a mapping"),
+        (["optimizer=null"], "--options: optimizer is None; allowed: a mapping"),
+        (
+            ["optimizer.name=adam"],
+            "--options: optimizer.name is 'adam'; allowed: sgd, adamw; did you mean 'adamw'?",
+        ),
+        (
+            ["optimizer={name: adamw, betas: [0.9, 2]}"],
+            "--options: optimizer.betas.1 is 2; allowed: less than 1",
+        ),
+        (
+            ["optimizer.lrr=1"],
+            (
+                "--options: no key is named 'optimizer.lrr'; allowed here: name, lr, momentum, "
+                "nesterov, weight_decay; did you mean 'optimizer.lr'?"
+            ),
+        ),
+        (["epochs=a", "seed=b"], "--options: seed is 'b'; allowed: a valid integer (and 1 more)"),
+    ],
+)
+def test_mistake_is_one_line_with_source_field_value_and_what_is_allowed(tiny, options, line):
+    with pytest.raises(UserError) as caught:
+        tiny(*options)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("epocs", "epochs"),
+        ("lr", "optimizer.lr"),
+        ("model.nam", "model.name"),
+        ("args", "model.args"),
+    ],
+)
+def test_unknown_key_names_the_closest_valid_one(tiny, key, meant):
+    with pytest.raises(UserError, match=f"no key is named '{key}'.*did you mean '{meant}'"):
+        tiny(f"{key}=1")
+
+
+def test_key_of_another_optimizer_is_not_suggested_to_itself(tiny):
+    with pytest.raises(UserError) as caught:
+        tiny("optimizer.betas=[0.9, 0.99]")
+    assert "did you mean 'optimizer.betas'" not in str(caught.value)
+
+
+def test_error_names_the_file_or_flag_that_the_value_came_from(tiny, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text("base: digits\nepochs: few\n")
+    with pytest.raises(UserError, match=r"bad\.yaml: epochs is 'few'"):
+        load(str(file))
+    with pytest.raises(UserError, match=r"^--recipe: no recipe is named 'fp61'"):
+        tiny(recipe="fp61")
+
+
+def test_missing_key_names_the_file(tmp_path):
+    file = tmp_path / "empty.yaml"
+    file.write_text("seed: 1\n")
+    with pytest.raises(UserError, match=r"empty\.yaml: epochs is missing; write it .*epochs="):
+        load(str(file))
+
+
+def test_section_without_its_name_is_told_so(tmp_path):
+    file = tmp_path / "f.yaml"
+    file.write_text(
+        "epochs: 1\nbatch_size: 1\nmodel: {name: x}\noptimizer: {name: sgd}\nschedule: {}\n"
+    )
+    with pytest.raises(UserError, match=r"f\.yaml: schedule\.name is missing"):
+        load(str(file))
+
+
+def test_keys_are_dotted_and_include_every_kind_of_section():
+    assert {"epochs", "optimizer.betas", "optimizer.momentum", "model.args"} <= set(keys(Config))

@@ -1,0 +1,112 @@
+import pytest
+
+from halfstep.errors import UserError
+from halfstep.train.config import AdamWConfig
+from halfstep.train.config_files import find, load, merge, parse_options, resolved, shipped
+
+
+def test_every_shipped_config_is_valid_and_described():
+    for name in shipped():
+        assert load(name).name == name
+        assert load(name).description
+    assert "digits" in shipped()
+
+
+def test_resolved_config_loads_to_the_same(tiny, tmp_path):
+    config = tiny("clip_norm=1.0", "recipe.loss_scale.init=8", recipe="fp16")
+    (tmp_path / "config.yaml").write_text(resolved(config))
+    assert load(str(tmp_path / "config.yaml")) == config
+
+
+def test_base_is_found_by_name_and_by_relative_path(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "parent.yaml").write_text("base: digits\nepochs: 3\nseed: 5\n")
+    (tmp_path / "sub" / "child.yaml").write_text(
+        "base: ../parent.yaml\nseed: 6\ndata: {workers: 1}\n"
+    )
+    config = load(str(tmp_path / "sub" / "child.yaml"))
+    assert (config.epochs, config.seed, config.data.workers) == (3, 6, 1)
+    assert config.data.resolution == load("digits").data.resolution
+    assert config.name == "child"
+    assert config.description == ""
+
+
+def test_circle_of_bases_is_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(
+        UserError, match=r"circle: a\.yaml -> b\.yaml -> a\.yaml; take one `base:` out"
+    ):
+        load(str(tmp_path / "a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("base: digit\n", "f.yaml: base: no config is named 'digit'"),
+        ("base: [digits]\n", "base is .*allowed: a config's name or a relative path"),
+        ("- 1\n", "holds no config"),
+        ("", "holds no config"),
+    ],
+)
+def test_files_that_are_no_configs_are_refused(tmp_path, text, said):
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        load(str(tmp_path / "f.yaml"))
+
+
+def test_binary_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "f.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot read the config"):
+        load(str(tmp_path / "f.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("digit", "no config is named 'digit'.*did you mean 'digits'"),
+        ("nowhere.yaml", "no config file at 'nowhere.yaml'; shipped configs: .*digits"),
+    ],
+)
+def test_unknown_config_is_refused(name, said):
+    with pytest.raises(UserError, match=said):
+        find(name)
+
+
+def test_options_have_the_last_word_over_flags_and_files(tiny):
+    assert tiny("seed=3", seed=2).seed == 3
+    assert tiny(seed=2).seed == 2
+    assert tiny(seed=None).seed == 0
+
+
+def test_option_values_are_yaml():
+    parsed = parse_options(["a.b=1e-3", "a.c=[1, x]", "d=", "e=true", "f=a=b"])
+    assert parsed == {"a": {"b": 1e-3, "c": [1, "x"]}, "d": None, "e": True, "f": "a=b"}
+
+
+@pytest.mark.parametrize("option", ["epochs", "=3", "a..b=1", "1=2", "a b=1"])
+def test_option_that_is_no_assignment_is_refused(option):
+    with pytest.raises(UserError, match="--options takes key=value, not"):
+        parse_options([option])
+
+
+def test_section_whose_name_changes_starts_anew(tiny):
+    # In either order on the command line, the momentum of SGD is gone and the lr is kept.
+    for options in (
+        ["optimizer.name=adamw", "optimizer.lr=0.5"],
+        ["optimizer.lr=0.5", "optimizer.name=adamw"],
+    ):
+        assert tiny(*options).optimizer == AdamWConfig(name="adamw", lr=0.5)
+    assert tiny("model.name=resnet10t").model.args == {}
+
+
+def test_mappings_merge_by_key_and_all_else_is_replaced():
+    below = {"a": {"x": 1, "y": [1, 2]}, "b": 1}
+    assert merge(below, {"a": {"y": [3]}, "c": 2}) == {"a": {"x": 1, "y": [3]}, "b": 1, "c": 2}
+    assert below == {"a": {"x": 1, "y": [1, 2]}, "b": 1}
+
+
+def test_dotted_recipe_option_changes_the_recipe_in_force(tiny):
+    assert tiny("recipe.loss_scale.init=8", recipe="fp16").build_recipe().autocast == "fp16"
+    assert tiny("recipe={autocast: bf16}").build_recipe().params == "fp32"
+    assert tiny("recipe.base=bf16", recipe="fp16").build_recipe().autocast == "bf16"

@@ -1,0 +1,44 @@
+import pytest
+import torch
+
+from halfstep.errors import UserError
+from halfstep.train.setup import set_up
+
+CPU = torch.device("cpu")
+
+
+def weights(config):
+    with set_up(config, CPU).engine as engine:
+        return engine.model.state_dict()
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_initial_weights_and_order_are_the_seeds_alone(tiny):
+    assert same(weights(tiny()), weights(tiny(recipe="bf16")))
+    assert not same(weights(tiny()), weights(tiny(seed=1)))
+    orders = [
+        torch.cat([labels for _, labels in set_up(tiny(recipe=name), CPU).train])
+        for name in ("fp32", "fp16")
+    ]
+    assert torch.equal(*orders)
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 12), (4, 4), (100, 2)])
+def test_steps_count_windows_of_every_epoch(tiny, accumulate, steps):
+    # 1,347 training images make 6 batches of 256, and an epoch closes its last window early.
+    setup = set_up(tiny(f"accumulate={accumulate}", "clip_norm=2"), CPU)
+    assert setup.steps == steps
+    assert setup.engine.accumulate == accumulate
+
+
+def test_weights_that_do_not_fit_are_refused(tiny):
+    with pytest.raises(UserError, match="the weights do not fit model 'timm:resnet18'"):
+        set_up(tiny(), CPU, weights={"fc.weight": torch.ones(1)})
+
+
+def test_optimizer_is_what_the_config_says(tiny):
+    engine = set_up(tiny("optimizer={name: adamw, lr: 0.5}"), CPU).engine
+    assert type(engine.optimizer) is torch.optim.AdamW
