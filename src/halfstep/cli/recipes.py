@@ -9,6 +9,9 @@ import typer
 from halfstep.recipe import RECIPES
 
 
+COLUMNS = ("recipe", "sets", "purpose")
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("recipes", short_help="List the recipes and what they set.")(recipes)
@@ -16,6 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="For a page.")] = False,
 ) -> None:
     """List the recipes: name, the fields that are set, and what each is for.
 
@@ -34,9 +38,17 @@ def recipes(
         ]
         typer.echo(json_text(rows, indent=2))
         return
-    table = Table("recipe", "sets", "purpose", box=box.SIMPLE)
-    for name, (recipe, purpose) in RECIPES.items():
-        table.add_row(name, _said(recipe.settings() | _shown(recipe.loss_scale)), purpose)
+    rows_of_text = [
+        (name, _said(recipe.settings() | _shown(recipe.loss_scale)), purpose)
+        for name, (recipe, purpose) in RECIPES.items()
+    ]
+    if as_markdown:
+        for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows_of_text):
+            typer.echo(f"| {' | '.join(cells)} |")
+        return
+    table = Table(*COLUMNS, box=box.SIMPLE)
+    for cells in rows_of_text:
+        table.add_row(*cells)
     Console().print(table)
 
 

@@ -1,8 +1,17 @@
 """One training step under a recipe, for a loop of your own."""
 
+from halfstep.engine.average import EMA, SWA
 from halfstep.engine.engine import Engine
 from halfstep.engine.misuse import EngineWarning
 from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.techniques import LossScaleCollapse
 
-__all__ = ["Engine", "EngineWarning", "LossScaleCollapse", "OptimizerStep", "StepResult"]
+__all__ = [
+    "EMA",
+    "SWA",
+    "Engine",
+    "EngineWarning",
+    "LossScaleCollapse",
+    "OptimizerStep",
+    "StepResult",
+]

@@ -31,9 +31,9 @@ class EMA:
                 f"EMA decay is {self.decay!r}; allowed: between 0 and 1, such as 0.999"
             )
 
-    def weight(self, taken: torch.Tensor, step: int) -> torch.Tensor:
-        """Return how far step number `step` moves the average, on the device of `taken`."""
-        del step
+    def weight(self, taken: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """Return how far real step number `steps` moves the average, on the device of `taken`."""
+        del steps
         return torch.full_like(taken, 1 - self.decay)
 
 
@@ -58,10 +58,10 @@ class SWA:
                 "every 1 or more"
             )
 
-    def weight(self, taken: torch.Tensor, step: int) -> torch.Tensor:
-        """Return how far step number `step` moves it: 1/n for the n-th weights taken, or 0."""
-        due = step > self.start and (step - self.start) % self.every == 0
-        return 1 / (taken + 1) if due else torch.zeros_like(taken)
+    def weight(self, taken: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """Return how far real step number `steps` moves it: 1/n for the n-th taken, or 0."""
+        due = (steps > self.start) & ((steps - self.start) % self.every == 0)
+        return torch.where(due, 1 / (taken + 1), 0.0)
 
 
 class WeightAverage:
@@ -89,7 +89,7 @@ class WeightAverage:
             if param.is_floating_point()
         }
         self._taken = torch.zeros((), device=params[0].device)
-        self._steps = 0
+        self._steps = torch.zeros_like(self._taken)
 
     @torch.no_grad()
     def update(self, found_inf: torch.Tensor | None) -> None:
@@ -98,10 +98,13 @@ class WeightAverage:
         Args:
             found_inf: Scalar, set if the step was skipped; None if it cannot have been.
         """
-        self._steps += 1
-        weight = self._rule.weight(self._taken, self._steps)
-        if found_inf is not None:
-            weight = torch.where(found_inf.to(weight.device) > 0, 0.0, weight)
+        stepped = (
+            torch.ones_like(self._steps)
+            if found_inf is None
+            else 1 - found_inf.to(self._steps.device)
+        )
+        self._steps += stepped
+        weight = self._rule.weight(self._taken, self._steps) * stepped
         self._taken += weight > 0
         for param, average in self.weights.items():
             average.lerp_(self._full_precision(param).float(), weight.to(average.device))
@@ -130,4 +133,4 @@ class WeightAverage:
         for average, saved in zip(self.weights.values(), state["weights"], strict=True):
             average.copy_(saved)
         self._taken.copy_(state["taken"])
-        self._steps = state["steps"]
+        self._steps.copy_(state["steps"])

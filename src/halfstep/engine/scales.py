@@ -12,6 +12,7 @@ import torch
 
 from halfstep.engine.gradients import dense_gradients
 from halfstep.techniques import LossScaler
+from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -79,8 +80,7 @@ class LossScales:
         for param, grad in kept:
             param.grad = None
             if grad is not None:
-                param.grad_dtype = grad.dtype
-                param.grad = grad
+                put_grad(param, grad)
 
     def unscale(self, slot: Slot, factor: float) -> torch.Tensor:
         """Turn the gradients of a closing window into true ones, in fp32 at least.
@@ -100,7 +100,7 @@ class LossScales:
         for param, grad in slot.true_grads.items():
             if factor != 1.0:
                 grad.mul_(factor)
-            param.grad = grad if param.grad is None else param.grad.add_(grad)
+            put_grad(param, grad if param.grad is None else param.grad.add_(grad))
         for loss_id, own in slot.found.items():
             self._keep(loss_id, own)
             found = torch.maximum(found, own)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.misuse import StepGuard, versions
+from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -102,8 +103,11 @@ class Slot:
             "micro_steps": self.micro_steps,
             "samples": self.samples,
             "backwards": self.backwards,
+            "pending": self.pending,
             "grads": [None if p.grad is None else p.grad.clone() for p in params],
-            "true_grads": [self.true_grads.get(p) for p in params],
+            "true_grads": [
+                self.true_grads[p].clone() if p in self.true_grads else None for p in params
+            ],
             "found": [[loss_id, found.clone()] for loss_id, found in self.found.items()],
         }
 
@@ -111,14 +115,12 @@ class Slot:
         """Take over a window."""
         self.zero_grad()
         self.micro_steps, self.samples = state["micro_steps"], state["samples"]
-        self.backwards = state["backwards"]
+        self.backwards, self.pending = state["backwards"], state["pending"]
         device = self.params[0].device
         self.found = {loss_id: found.to(device) for loss_id, found in state["found"]}
         for param, grad, true in zip(self.params, state["grads"], state["true_grads"], strict=True):
             if grad is not None:
-                if param.grad_dtype != grad.dtype:
-                    param.grad_dtype = grad.dtype
-                param.grad = grad.to(param.device, copy=True)
+                put_grad(param, grad.to(param.device, copy=True))
             if true is not None:
                 self.true_grads[param] = true.to(param.device, copy=True)
         self.mark_gradients()

@@ -97,7 +97,7 @@ class Update:
                 self._take_step(each, closure, skip=skips.get(each.slot, False))
         self._put_back_statistics(measured)
         for each in measured:
-            if self.averages and each.params:
+            if self.averages and (each.params or closure is not None):
                 self.averages[self.slots.index(each.slot)].update(each.found_inf)
             each.slot.zero_grad()
         self._leave_outcome([each for each in measured if each.params or closure is not None], step)
@@ -177,8 +177,13 @@ class Update:
 
     def _put_back_statistics(self, measured: Sequence[Measured]) -> None:
         looked = [m for m in measured if m.found_inf is not None]
+        closing = {m.slot for m in measured}
+        still_open = [slot for slot in self.slots if slot.backwards and slot not in closing]
         for statistics, params in self.statistics:
-            own = [m for m in looked if not params.isdisjoint(m.slot.params)] or looked
+            own = [m for m in looked if not params.isdisjoint(m.slot.params)]
+            if not own and all(params.isdisjoint(slot.params) for slot in still_open):
+                # Nobody trains the model now: it was used in the turn of those that close.
+                own = looked
             if own:
                 found = [m.found_inf for m in own if m.found_inf is not None]
                 statistics.settle(torch.stack(found).amax())

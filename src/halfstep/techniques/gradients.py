@@ -85,6 +85,12 @@ def keep_grad(param: torch.Tensor, dtype: torch.dtype) -> None:
     """Cast `param.grad`, and what is accumulated into it from now on, to `dtype`."""
     grad = param.grad
     if grad is not None and grad.dtype != dtype:
+        put_grad(param, grad.to(dtype))
+
+
+def put_grad(param: torch.Tensor, grad: torch.Tensor) -> None:
+    """Set `param.grad`, and the format of what is accumulated into it from now on."""
+    if param.grad_dtype != grad.dtype:
         param.grad = None
-        param.grad_dtype = dtype
-        param.grad = grad.to(dtype)
+        param.grad_dtype = grad.dtype
+    param.grad = grad
