@@ -66,7 +66,9 @@ def digits() -> list[torch.Tensor]:
     return [images[train], images[valid], labels[train], labels[valid]]
 
 
-def train(recipe: str, setting: Setting, data: list[torch.Tensor]) -> Outcome:
+def train(
+    recipe: str, setting: Setting, data: list[torch.Tensor], *, steps: int = STEPS
+) -> Outcome:
     """Train one network and return what became of it."""
     images, valid_images, labels, valid_labels = data
     torch.manual_seed(0)
@@ -79,8 +81,8 @@ def train(recipe: str, setting: Setting, data: list[torch.Tensor]) -> Outcome:
     order = torch.Generator().manual_seed(0)
     nonfinite_step = None
     with Engine(network, optimizer, recipe=recipe) as engine:
-        for step in range(1, STEPS + 1):
-            chosen = torch.randint(0, len(labels), (256,), generator=order).to(DEVICE)
+        for step in range(1, steps + 1):
+            chosen = torch.randint(0, len(labels), (128,), generator=order).to(DEVICE)
             with engine.autocast():
                 loss = F.cross_entropy(engine.model(images[chosen]).float(), labels[chosen])
                 loss = loss * setting.loss_factor

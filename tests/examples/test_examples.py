@@ -1,0 +1,56 @@
+"""The programs under examples/ run and show what they say."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_second_step_applies_the_gradients_that_the_scaler_skipped(monkeypatch, capsys):
+    example = load("double_step")
+    monkeypatch.setattr(example, "STEPS", 40)
+    example.main()
+    printed = capsys.readouterr().out
+    ends = {line[:12].strip(): line.split()[-1] for line in printed.splitlines()[-3:]}
+    assert ends == {"correct": "never", "double step": "2", "engine": "never"}
+    assert "was called past the engine" in printed
+
+
+@pytest.fixture(scope="module")
+def without_loss_scale():
+    return load("without_loss_scale")
+
+
+@pytest.mark.parametrize("recipe", ["half", "half-bn32", "o3"])
+def test_adamw_without_master_weights_divides_zero_by_zero(without_loss_scale, recipe):
+    setting, data = without_loss_scale.SETTINGS["adamw"], without_loss_scale.digits()
+    assert without_loss_scale.train(recipe, setting, data, steps=3).nonfinite_step == 2
+
+
+@pytest.mark.parametrize("recipe", ["o1", "o2", "fp16"])
+def test_adamw_trains_with_master_weights_and_a_loss_scale(without_loss_scale, recipe):
+    setting, data = without_loss_scale.SETTINGS["adamw"], without_loss_scale.digits()
+    outcome = without_loss_scale.train(recipe, setting, data, steps=30)
+    assert outcome.nonfinite_step is None
+    assert outcome.accuracy > 0.5
+
+
+def test_gradients_of_a_small_loss_vanish_without_a_loss_scale(without_loss_scale):
+    setting, data = without_loss_scale.SETTINGS["small loss"], without_loss_scale.digits()
+    accuracy = {
+        recipe: without_loss_scale.train(recipe, setting, data, steps=40).accuracy
+        for recipe in ("fp32", "half", "fp16")
+    }
+    assert accuracy["half"] < accuracy["fp32"] - 0.05
+    assert abs(accuracy["fp16"] - accuracy["fp32"]) < 0.03
