@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from halfstep.formats import FORMATS
+
 ParamFormat = Literal["fp32", "fp16", "bf16"]
 HalfFormat = Literal["fp16", "bf16"]
 Matmul = Literal["ieee", "tf32"]
@@ -47,9 +49,21 @@ class LossScale:
     collapse_after: int = 30
 
     def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self) if field.name != "dynamic"):
+            given = getattr(self, name)
+            is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+            if not is_number:
+                raise ValueError(f"loss_scale.{name} is {given!r}; allowed: a number, such as 1024")
+        fp32 = FORMATS["fp32"]
         checks = {
+            "dynamic": (isinstance(self.dynamic, bool), "True or False"),
+            "floor": (
+                self.floor >= fp32.tiny,
+                f"{fp32.tiny:.3g} or more, so that fp32 holds 1/floor",
+            ),
+            "ceiling": (self.ceiling <= fp32.max, f"{fp32.max:.3g} or less, which fp32 holds"),
             "init": (
-                0 < self.floor <= self.init <= self.ceiling < math.inf,
+                self.floor <= self.init <= self.ceiling,
                 "floor <= init <= ceiling",
             ),
             "growth_factor": (1 < self.growth_factor < math.inf, "more than 1"),

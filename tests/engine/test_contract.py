@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -54,9 +55,7 @@ class Contract:
 
 
 def row(params, norms, computes, outputs, grads, held, state, scale, matmul, updates) -> Contract:
-    return Contract(
-        params, norms, computes, outputs, grads, held, state, scale, matmul, updates
-    )
+    return Contract(params, norms, computes, outputs, grads, held, state, scale, matmul, updates)
 
 
 CONTRACT = {
@@ -316,7 +315,7 @@ def test_fine_tuning_with_batch_norm_in_eval_works(digits, name: str) -> None:
 def test_switches_are_given_back_when_the_loop_fails() -> None:
     before = switches()
     model = digits_net()
-    with pytest.raises(ZeroDivisionError), Engine(model, sgd(model), recipe="tf32"):
+    with contextlib.suppress(KeyboardInterrupt), Engine(model, sgd(model), recipe="tf32"):
         assert switches() == ["tf32"] * 3
-        _ = 1 / 0
+        raise KeyboardInterrupt
     assert switches() == before

@@ -68,12 +68,10 @@ class Reference:
             param.grad = None
             if skip:
                 continue
-            if "clip_norm" in self.clipping:
-                grad = grad * min(1.0, self.clipping["clip_norm"] / self.norm)
-            if "clip_value" in self.clipping:
-                limit = self.clipping["clip_value"]
-                grad = grad.clamp(-limit, limit)
-            momentum.mul_(MOMENTUM).add_(grad)
+            norm_limit = self.clipping.get("clip_norm", float("inf"))
+            limit = self.clipping.get("clip_value", float("inf"))
+            clipped = (grad * min(1.0, norm_limit / self.norm)).clamp(-limit, limit)
+            momentum.mul_(MOMENTUM).add_(clipped)
             param.data -= LR * momentum
 
 
@@ -103,11 +101,15 @@ def assert_moved_alike(nets: list[nn.Module], references: list[Reference], engin
 
 def cases() -> list[Any]:
     found = []
-    for accumulate, clipping, count, losses_ in itertools.product((1, 4), CLIPPING, (1, 2, 3), (1, 2)):
+    for accumulate, clipping, count, losses_ in itertools.product(
+        (1, 4), CLIPPING, (1, 2, 3), (1, 2)
+    ):
         for overflow in (None, *range(count)):
             name = f"accumulate{accumulate}-{clipping}-{count}optimizers-{losses_}losses"
             found.append(
-                pytest.param(accumulate, clipping, count, losses_, overflow, id=f"{name}-{overflow}")
+                pytest.param(
+                    accumulate, clipping, count, losses_, overflow, id=f"{name}-{overflow}"
+                )
             )
     return found
 
@@ -157,67 +159,68 @@ def test_every_combination_equals_float64(
         assert_moved_alike(nets, references, engine)
 
 
-@pytest.mark.parametrize("overflow", [None, 0, 1])
-@pytest.mark.parametrize("order", ["in turns", "both backwards first"])
-@pytest.mark.parametrize("clipping", CLIPPING)
-@pytest.mark.parametrize("accumulate", [1, 4])
-def test_two_optimizers_taking_turns_equal_float64(
-    accumulate: int, clipping: str, order: str, overflow: int | None
-) -> None:
-    """Each loss reaches both nets; only its own optimizer may see its gradients."""
-    nets: list[nn.Module] = [mlp(seed) for seed in (0, 1)]
-    references = [Reference(mlp(seed), CLIPPING[clipping]) for seed in (0, 1)]
-    scale = ScaleByHand()
-    optimizers = [SGD(net.parameters(), lr=LR, momentum=MOMENTUM) for net in nets]
-    recipe = {"base": "fp16", "loss_scale": SCALE}
-    with Engine(
-        nets, optimizers, recipe=recipe, accumulate=accumulate, **CLIPPING[clipping]
-    ) as engine:
+@dataclass
+class Turns:
+    """Two nets whose optimizers take turns, each beside its reference in float64."""
 
-        def backward(turn: int, *, strike: bool) -> None:
-            with engine.autocast():
-                branches = [net(inputs) for net in engine.models]
-                if strike:
-                    branches = [with_infinite_gradient(branch) for branch in branches]
-                loss = losses(branches, targets, 2)[turn]
-            engine.backward(loss, optimizers=[optimizers[turn]])
+    engine: Engine
+    references: list[Reference]
 
-        def exact_backward(turn: int) -> None:
-            exact = [reference.net(inputs.double()) for reference in references]
-            loss = losses(exact, targets.double(), 2)[turn] / accumulate
-            loss.backward(inputs=references[turn].params)
+    def backward(
+        self, turn: int, batch: tuple[torch.Tensor, torch.Tensor], *, strike: bool
+    ) -> None:
+        """Run a loss that reaches both nets, for one optimizer only."""
+        inputs, targets = batch
+        with self.engine.autocast():
+            branches = [net(inputs) for net in self.engine.models]
+            if strike:
+                branches = [with_infinite_gradient(branch) for branch in branches]
+            loss = losses(branches, targets, 2)[turn]
+        self.engine.backward(loss, optimizers=[self.engine.optimizers[turn]])
+        exact = [reference.net(inputs.double()) for reference in self.references]
+        loss = losses(exact, targets.double(), 2)[turn] / self.engine.accumulate
+        loss.backward(inputs=self.references[turn].params)
 
-        def step(turn: int) -> bool:
-            used = engine.loss_scale
-            result = engine.step(optimizers=[optimizers[turn]])
-            if not result.closed:
-                return False
-            skip = turn == overflow and window == OVERFLOWING
-            references[turn].step(skip=skip)
+    def step(self, turn: int, *, skip: bool) -> bool:
+        used = self.engine.loss_scale
+        result = self.engine.step(optimizers=[self.engine.optimizers[turn]])
+        if result.closed:
+            self.references[turn].step(skip=skip)
             assert result[turn].skipped is skip
             assert result[turn].stepped is not skip
             assert result[turn].loss_scale == used
             assert not result[1 - turn].closed
-            return True
+        return result.closed
 
-        for place, (inputs, targets) in enumerate(data(accumulate)):
-            window = place // accumulate
-            strikes = [
-                window == OVERFLOWING and place % accumulate == 0 and turn == overflow
-                for turn in (0, 1)
-            ]
-            if order == "in turns":
-                for turn in (0, 1):
-                    backward(turn, strike=strikes[turn])
-                    exact_backward(turn)
-                    step(turn)
-            else:
-                for turn in (0, 1):
-                    backward(turn, strike=strikes[turn])
-                    exact_backward(turn)
-                closed = [step(turn) for turn in (0, 1)]
+
+@pytest.mark.parametrize("overflow", [None, 0, 1])
+@pytest.mark.parametrize("both_backwards_first", [False, True])
+@pytest.mark.parametrize("clipping", CLIPPING.values(), ids=CLIPPING)
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_two_optimizers_taking_turns_equal_float64(
+    accumulate: int,
+    clipping: dict[str, float],
+    both_backwards_first: bool,
+    overflow: int | None,
+) -> None:
+    nets: list[nn.Module] = [mlp(seed) for seed in (0, 1)]
+    references = [Reference(mlp(seed), clipping) for seed in (0, 1)]
+    optimizers = [SGD(net.parameters(), lr=LR, momentum=MOMENTUM) for net in nets]
+    recipe = {"base": "fp16", "loss_scale": SCALE}
+    scale = ScaleByHand()
+    with Engine(nets, optimizers, recipe=recipe, accumulate=accumulate, **clipping) as engine:
+        turns = Turns(engine, references)
+        for place, batch in enumerate(data(accumulate)):
+            struck = overflow if place // accumulate == OVERFLOWING else None
+            strike = struck if place % accumulate == 0 else None
+            for turn in (0, 1):
+                turns.backward(turn, batch, strike=turn == strike)
+                if not both_backwards_first:
+                    turns.step(turn, skip=turn == struck)
+            if both_backwards_first:
+                closed = [turns.step(turn, skip=turn == struck) for turn in (0, 1)]
                 if all(closed):
-                    scale.update(overflow=overflow is not None and window == OVERFLOWING)
+                    scale.update(overflow=struck is not None)
                     assert engine.loss_scale == scale.value
         assert engine.skipped == (overflow is not None)
         assert_moved_alike(nets, references, engine)
@@ -301,6 +304,8 @@ def test_gradients_meant_for_one_optimizer_reach_no_other() -> None:
 
 def test_an_optimizer_that_the_engine_does_not_own_is_refused() -> None:
     model = mlp()
-    with Engine(model, SGD(model.parameters(), lr=1.0)) as engine:
-        with pytest.raises(ValueError, match="an optimizer that this engine does not own"):
-            engine.backward(model(torch.ones(2, 6)).mean(), optimizers=[SGD(model.parameters())])
+    with (
+        Engine(model, SGD(model.parameters(), lr=1.0)) as engine,
+        pytest.raises(ValueError, match="an optimizer that this engine does not own"),
+    ):
+        engine.backward(model(torch.ones(2, 6)).mean(), optimizers=[SGD(model.parameters())])

@@ -21,6 +21,8 @@ from halfstep.engine.gradients import Clipping
 from halfstep.engine.misuse import (
     needs_closure,
     refuse_shared,
+    refuse_strangers,
+    refuse_unreduced,
     refuse_wrapped,
     warn_backward_in_autocast,
     warn_new_recipe,
@@ -29,7 +31,7 @@ from halfstep.engine.misuse import (
 from halfstep.engine.scales import LossScales
 from halfstep.engine.settle import Settlement
 from halfstep.engine.slot import Slot
-from halfstep.engine.state import holds_window, load_parts, save_parts
+from halfstep.engine.state import holds_window, load_optimizer, load_parts, save_parts
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
 from halfstep.recipe import Recipe
@@ -118,6 +120,9 @@ class Engine:
                 self._slots.append(Slot(each, self._techniques))
             for technique in self._techniques:
                 technique.prepare(self.models, self.optimizers)
+            for each in self.optimizers:
+                if self.recipe.params and each.state:
+                    load_optimizer(each, self._techniques, each.state_dict())
         except BaseException:
             self.close()
             raise
@@ -253,8 +258,9 @@ class Engine:
         wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         total = outputs.float().sum() if outputs.dtype != torch.float64 else outputs.sum()
         scaler = self._scales.shared
-        # The graph keeps the factor, and the next update changes the scale in place.
-        factor = scaler.scale.clone() if scaler else None
+        # The gradient of a sum is the factor itself, which fp16 must hold. It is a copy, as the
+        # graph keeps it and the next update changes the scale in place.
+        factor = scaler.scale.clamp(max=2.0**15) if scaler else None
         grads = torch.autograd.grad(
             total if factor is None else total * factor,
             wanted,
@@ -264,7 +270,7 @@ class Engine:
             materialize_grads=allow_unused,
         )
         wide = [g if g.dtype == torch.float64 else g.float() for g in grads]
-        return tuple(wide if scaler is None else (g * scaler.inverse() for g in wide))
+        return tuple(wide if factor is None else (g / factor for g in wide))
 
     def step(
         self,
@@ -304,6 +310,7 @@ class Engine:
             s for s in pending if close or self._last_batch or s.micro_steps >= self.accumulate
         ]
         if closing:
+            refuse_unreduced(self.models)
             self.steps += 1
         weighted = [
             (slot, slot.missing_weight(self.accumulate, self._samples_per_micro_step))
@@ -363,6 +370,7 @@ class Engine:
         self.flush()
         return {
             "recipe": self.recipe.name,
+            "settings": self.recipe.settings(),
             "steps": self.steps,
             "samples_per_micro_step": self._samples_per_micro_step,
             **save_parts(self._update),
@@ -375,7 +383,7 @@ class Engine:
             ValueError: If the state is of another number of optimizers, schedulers or averages.
         """
         self.flush()
-        same_recipe = state["recipe"] == self.recipe.name
+        same_recipe = state["settings"] == self.recipe.settings()
         load_parts(self._update, state, numerics=same_recipe)
         self.steps = state["steps"]
         self._samples_per_micro_step = state["samples_per_micro_step"]
@@ -400,6 +408,13 @@ class Engine:
 
     def _refuse_misfits(self) -> None:
         refuse_shared(self.optimizers)
+        refuse_strangers(self.models, self.optimizers)
+        for scheduler in self._settlement.schedulers:
+            if all(scheduler.optimizer is not optimizer for optimizer in self.optimizers):
+                raise ValueError(
+                    f"{type(scheduler).__name__} belongs to an optimizer that this engine does not "
+                    "own, and would never step; build it over one of the engine's optimizers"
+                )
         if any(technique.reshapes_params for technique in self._techniques):
             refuse_wrapped(self.models, self.recipe.name)
         for optimizer in self.optimizers:
@@ -412,11 +427,13 @@ class Engine:
     def _checked_closure(
         self, closure: Callable[[], float], slots: Sequence[Slot]
     ) -> Callable[[], float]:
-        if len(slots) != 1 or self.accumulate != 1 or self._scales or self.recipe.half_params:
+        plain = len(slots) == self.accumulate == 1 and not self._update.clipping
+        if not plain or self._scales or self.recipe.half_params:
             raise TypeError(
-                f"engine.step(closure=...) works for one optimizer, accumulate=1 and a recipe that "
-                f"neither scales the loss nor changes parameters; given: {len(slots)} optimizers, "
-                f"accumulate={self.accumulate}, recipe={self.recipe.name!r}"
+                f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and "
+                f"a recipe that neither scales the loss nor changes parameters; given: "
+                f"{len(slots)} optimizers, accumulate={self.accumulate}, {self._update.clipping}, "
+                f"recipe={self.recipe.name!r}"
             )
         return closure
 

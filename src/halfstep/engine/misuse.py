@@ -43,6 +43,7 @@ class StepGuard:
         _owned.add(optimizer)
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(self._refuse)
+        self._closed = False
         self.open = False
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
@@ -54,9 +55,11 @@ class StepGuard:
             )
 
     def close(self) -> None:
-        """Give the optimizer back to its caller."""
-        self._handle.remove()
-        _owned.discard(self._optimizer)
+        """Give the optimizer back to its caller; once, as it may have another owner by then."""
+        if not self._closed:
+            self._closed = True
+            self._handle.remove()
+            _owned.discard(self._optimizer)
 
 
 def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
@@ -89,6 +92,29 @@ def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
                     f"a parameter of shape {tuple(param.shape)} belongs to optimizers "
                     f"{owners[param]} and {index}; allowed: one owner for each parameter"
                 )
+
+
+def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """Refuse an optimizer that trains none of the models: it would never step, without a word."""
+    known = {param for model in models for param in model.parameters()}
+    for index, optimizer in enumerate(optimizers):
+        if known.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
+            raise ValueError(
+                f"optimizer {index} holds no parameter of the models (those of another model, or "
+                f"master weights of an engine before); write {type(optimizer).__name__}"
+                "(model.parameters(), ...) just before the engine"
+            )
+
+
+def refuse_unreduced(models: Iterable[nn.Module]) -> None:
+    """Refuse to close a window whose gradients stayed within this process."""
+    for model in models:
+        if isinstance(model, DistributedDataParallel) and not model.require_backward_grad_sync:
+            raise RuntimeError(
+                "engine.step(close=True) came after a backward that DistributedDataParallel did "
+                "not reduce, as its window was to go on; write `for batch in "
+                "engine.batches(loader)`, which knows where the last window closes"
+            )
 
 
 def needs_closure(optimizer: Optimizer) -> bool:

@@ -126,6 +126,10 @@ def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: st
     return (
         f"{which} collapsed at step {outcome.step}, down to {scaler.history[-1].scale:g}: "
         f"{reason}. Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
-        "A scale this small rules out overflow by scaling: look for inf or NaN in the inputs, the "
-        "loss or the forward pass, lower the learning rate, or write recipe='bf16'"
+        + (
+            "Look for inf or NaN in the inputs, the loss or the forward pass, lower the learning "
+            "rate, or write recipe='bf16'"
+            if scaler.settings.dynamic
+            else "A static scale cannot back off; write loss_scale='dynamic'"
+        )
     )

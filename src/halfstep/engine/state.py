@@ -6,9 +6,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sized
+    from collections.abc import Mapping, Sequence, Sized
+
+    from torch.optim import Optimizer
 
     from halfstep.engine.update import Update
+    from halfstep.techniques import Technique
 
 
 def save_parts(parts: Update) -> dict[str, Any]:
@@ -49,10 +52,7 @@ def load_parts(parts: Update, state: Mapping[str, Any], *, numerics: bool) -> No
                 "engine as it was built when the state was saved"
             )
     for slot, saved in zip(parts.slots, state["optimizers"], strict=True):
-        with ExitStack() as stack:
-            for technique in parts.techniques:
-                stack.enter_context(technique.loading(slot.optimizer))
-            slot.optimizer.load_state_dict(saved)
+        load_optimizer(slot.optimizer, parts.techniques, saved)
     for scheduler, saved in zip(parts.settlement.schedulers, state["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
     for average, saved in zip(parts.averages, state["averages"], strict=True):
@@ -60,6 +60,16 @@ def load_parts(parts: Update, state: Mapping[str, Any], *, numerics: bool) -> No
     parts.settlement.skipped = state["skipped"]
     if numerics:
         _load_numerics(parts, state)
+
+
+def load_optimizer(
+    optimizer: Optimizer, techniques: Sequence[Technique], saved: dict[str, Any]
+) -> None:
+    """Load the state of an optimizer, in the formats that the techniques keep it in."""
+    with ExitStack() as stack:
+        for technique in techniques:
+            stack.enter_context(technique.loading(optimizer))
+        optimizer.load_state_dict(saved)
 
 
 def holds_window(state: Mapping[str, Any]) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import TYPE_CHECKING, ClassVar
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,42 +34,53 @@ class MatmulPrecision(Technique):
         precision: "ieee" or "tf32".
     """
 
-    _lock: ClassVar = threading.Lock()
-    _claims: ClassVar[list[MatmulPrecision]] = []
-    _before: ClassVar[list[str]] = []
-
     def __init__(self, precision: Matmul) -> None:
-        self.precision = precision
+        self._precision = precision
+        self._release: weakref.finalize[Any, Any] | None = None
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Claim the switches."""
         del models, optimizers
-        with self._lock:
-            if not self._claims:
-                self._before[:] = _read()
-            elif self._claims[-1].precision != self.precision:
-                warnings.warn(
-                    f"fp32 matrix products of the whole process now compute as {self.precision}; "
-                    f"an engine that is still open had set {self._claims[-1].precision}: close it "
-                    "first if both are to run",
-                    stacklevel=2,
-                )
-            self._claims.append(self)
-            _write([self.precision] * len(_SWITCHES))
+        claim = object()
+        _claim(claim, self._precision)
+        # An engine that is dropped without close() gives them back too.
+        self._release = weakref.finalize(self, _give_back, claim)
 
     def close(self) -> None:
         """Give the switches back to the newest claim still open, or to what was there before."""
-        with self._lock:
-            if self not in self._claims:
-                return
-            self._claims.remove(self)
-            if self._claims:
-                _write([self._claims[-1].precision] * len(_SWITCHES))
-            else:
-                _write(self._before)
+        if self._release is not None:
+            self._release()
 
 
 _SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]  # torch's stubs lack conv and rnn
+
+
+_lock = threading.RLock()
+_claims: dict[object, str] = {}
+_before: list[str] = []
+
+
+def _claim(claim: object, precision: str) -> None:
+    with _lock:
+        if not _claims:
+            _before[:] = _read()
+        elif (open_one := next(reversed(_claims.values()))) != precision:
+            warnings.warn(
+                f"fp32 matrix products of the whole process now compute as {precision}; an engine "
+                f"that is still open had set {open_one}: close it first if both are to run",
+                stacklevel=2,
+            )
+        _claims[claim] = precision
+        _write([precision] * len(_SWITCHES))
+
+
+def _give_back(claim: object) -> None:
+    with _lock:
+        del _claims[claim]
+        if _claims:
+            _write([next(reversed(_claims.values()))] * len(_SWITCHES))
+        else:
+            _write(_before)
 
 
 def _read() -> list[str]:

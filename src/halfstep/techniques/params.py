@@ -52,6 +52,7 @@ class ParameterFormat(Technique):
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Cast the models and give them the hooks that their new format needs."""
+        del optimizers
         for model in models:
             self._cast(model)
             if not self.reshapes_params:
@@ -65,7 +66,6 @@ class ParameterFormat(Technique):
             outputs = torch.float32 if self._cast_outputs else None
             self._cast_around(model, self._dtype, outputs)
             self._handles.append(model.register_state_dict_post_hook(_widen_state_dict))
-        _match_state(optimizers)
 
     def close(self) -> None:
         """Take the hooks off; the parameters stay in their format."""
@@ -141,10 +141,3 @@ def _widen_state_dict(_: nn.Module, state: dict[str, Any], prefix: str, metadata
     for name, value in state.items():
         if name.startswith(prefix) and isinstance(value, torch.Tensor) and value.dtype in _HALVES:
             state[name] = value.float()
-
-
-def _match_state(optimizers: Sequence[Optimizer]) -> None:
-    """Give optimizer state that was made before the cast the format of its parameter."""
-    for optimizer in optimizers:
-        if optimizer.state:
-            optimizer.load_state_dict(optimizer.state_dict())

@@ -59,6 +59,11 @@ class RoundedUpdate(Technique):
                     "master weights work with any optimizer"
                 )
 
+    def full_precision(self, param: torch.Tensor) -> torch.Tensor:
+        """Return the parameter with its compensation."""
+        compensation = self._compensations.get(param)
+        return param if compensation is None else param.float() + compensation
+
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on a chunk of parameters after the other, and round each back."""
         for chunk in _chunks(optimizer):

@@ -1,0 +1,138 @@
+"""Parameters of all kinds: tied, frozen, in groups, added later; and the guard of fused SGD."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from halfstep.engine import Engine
+from halfstep.engine.slot import start_momentum
+
+from .tiny import differences, mlp, relative_error
+
+RECIPES = ["fp32", "fp16", "o2", "half-bn32", "bf16-sr", "bf16-kahan"]
+INPUTS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Tied(nn.Module):
+    """Encodes and decodes with one matrix, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encode = nn.Linear(6, 6, bias=False)
+        self.decode = nn.Linear(6, 6, bias=False)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.decode(self.encode(inputs).tanh())
+
+
+def take_step(engine: Engine) -> None:
+    with engine.autocast():
+        loss = engine.model(INPUTS).float().square().mean()
+    engine.backward(loss)
+    assert engine.step().stepped
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_tied_parameters_stay_one(recipe: str) -> None:
+    exact = Tied().double()
+    exact(INPUTS.double()).square().mean().backward()
+    model = Tied()
+    start = model.encode.weight.detach().clone()
+    with Engine(model, SGD(model.parameters(), lr=1.0), recipe=recipe) as engine:
+        take_step(engine)
+        assert model.encode.weight is model.decode.weight
+        state = model.state_dict()
+        assert torch.equal(state["encode.weight"], state["decode.weight"])
+        # Half weights round the update by up to 2**-9 of the weight.
+        tolerance = {"fp32": 1e-5, "fp16": 5e-3, "o2": 5e-3}.get(recipe, 0.1)
+        assert relative_error(start - state["encode.weight"], exact.encode.weight.grad) < tolerance
+        changed = {name: value + 1 for name, value in copy.deepcopy(state).items()}
+        model.load_state_dict(changed)
+        assert torch.equal(model.state_dict()["decode.weight"], changed["decode.weight"]) or (
+            recipe in {"half-bn32", "bf16-sr", "bf16-kahan"}
+        )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_frozen_parameters_stay_and_thawed_ones_move(recipe: str) -> None:
+    model = mlp()
+    model[0].requires_grad_(requires_grad=False)
+    with Engine(model, SGD(model.parameters(), lr=1.0, momentum=0.9), recipe=recipe) as engine:
+        before = copy.deepcopy(model.state_dict())
+        take_step(engine)
+        after = copy.deepcopy(model.state_dict())
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {"2.weight", "2.bias"}
+        model[0].requires_grad_(requires_grad=True)
+        take_step(engine)
+        assert not torch.equal(model.state_dict()["0.weight"], before["0.weight"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_groups_keep_their_learning_rates(recipe: str) -> None:
+    model = mlp()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    with Engine(model, SGD(groups, lr=1.0), recipe=recipe) as engine:
+        before = copy.deepcopy(model.state_dict())
+        take_step(engine)
+        after = model.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_group_added_later_trains_under_the_recipe(recipe: str, accumulate: int) -> None:
+    model = mlp()
+    optimizer = SGD(model[2].parameters(), lr=0.5, momentum=0.9)
+    with Engine(model, optimizer, recipe=recipe, accumulate=accumulate) as engine:
+        for _ in range(accumulate):
+            with engine.autocast():
+                loss = engine.model(INPUTS).float().square().mean()
+            engine.backward(loss)
+            engine.step()
+        engine.models[0].zero_grad()
+        optimizer.add_param_group({"params": model[0].parameters(), "lr": 1.0})
+        before = copy.deepcopy(model.state_dict())
+        for _ in range(accumulate):
+            with engine.autocast():
+                loss = engine.model(INPUTS).float().square().mean()
+            engine.backward(loss)
+            result = engine.step()
+        assert result.stepped
+        after = model.state_dict()
+        assert all(not torch.equal(before[name], after[name]) for name in before)
+        held = {p.dtype for group in optimizer.param_groups for p in group["params"]}
+        assert len(held) == 1
+        assert (held == {torch.float32}) is (recipe in {"fp32", "fp16", "o2"})
+
+
+def test_start_momentum_gives_zeros_unless_dampening_needs_the_first_gradient() -> None:
+    params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+    optimizer = SGD(
+        [{"params": params[:1], "momentum": 0.9}, {"params": params[1:], "momentum": 0.0}]
+    )
+    assert start_momentum(optimizer)
+    assert torch.equal(optimizer.state[params[0]]["momentum_buffer"], torch.zeros(2))
+    assert "momentum_buffer" not in optimizer.state[params[1]]
+    assert not start_momentum(SGD([nn.Parameter(torch.ones(2))], momentum=0.9, dampening=0.1))
+
+
+def test_an_optimizer_may_hold_parameters_of_no_model() -> None:
+    model = mlp()
+    temperature = nn.Parameter(torch.ones(()))
+    optimizer = SGD([*model.parameters(), temperature], lr=0.1)
+    with Engine(model, optimizer, recipe="fp16") as engine:
+        with engine.autocast():
+            loss = (engine.model(INPUTS).float() * temperature).square().mean()
+        engine.backward(loss)
+        assert engine.step().stepped
+    assert float(temperature.detach()) != 1
+    assert not differences(model.state_dict().keys() ^ mlp().state_dict().keys(), set())

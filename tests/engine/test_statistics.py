@@ -1,0 +1,98 @@
+"""Running statistics come back from a skipped step, and only from that."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from halfstep.engine import Engine
+
+from .tiny import differences, mlp, with_infinite_gradient
+
+INPUTS = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    return copy.deepcopy(dict(model.named_buffers()))
+
+
+def test_statistics_go_back_to_the_start_of_the_window() -> None:
+    model = mlp(norm=True)
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16", accumulate=3) as engine:
+        before = buffers(model)
+        for micro in range(3):
+            with engine.autocast():
+                output = engine.model(INPUTS + micro)
+                if micro == 1:
+                    output = with_infinite_gradient(output)
+            engine.backward(output.float().mean())
+            result = engine.step()
+        assert result.skipped
+        assert not differences(buffers(model), before)
+        for _ in range(3):
+            with engine.autocast():
+                output = engine.model(INPUTS)
+            engine.backward(output.float().mean())
+            result = engine.step()
+        assert result.stepped
+        assert int(model[1].num_batches_tracked) == int(before["1.num_batches_tracked"]) + 3
+
+
+@pytest.mark.parametrize("struck", [0, 1])
+def test_the_statistics_of_a_model_follow_its_own_optimizer(struck: int) -> None:
+    """Both backwards first, then both steps: neither step may settle the other's window."""
+    models = [mlp(0, norm=True), mlp(1, norm=True)]
+    optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
+    before = [buffers(model) for model in models]
+    with Engine(models, optimizers, recipe="fp16") as engine:
+        for index, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            with engine.autocast():
+                output = model(INPUTS)
+                if index == struck:
+                    output = with_infinite_gradient(output)
+            engine.backward(output.float().mean(), optimizers=[optimizer])
+        results = [engine.step(optimizers=[optimizer]) for optimizer in optimizers]
+    assert [result.skipped for result in results] == [struck == 0, struck == 1]
+    for index, model in enumerate(models):
+        assert bool(differences(buffers(model), before[index])) is (index != struck)
+
+
+def test_a_model_used_in_the_turn_of_another_goes_back_with_that_turn() -> None:
+    generator, critic = mlp(0), mlp(1, norm=True)
+    head = nn.Linear(3, 6)
+    models = [nn.Sequential(generator, head), critic]
+    optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
+    with Engine(models, optimizers, recipe="fp16") as engine:
+        before = buffers(critic)
+        with engine.autocast():
+            output = with_infinite_gradient(critic(models[0](INPUTS)))
+        engine.backward(output.float().mean(), optimizers=[optimizers[0]])
+        assert engine.step(optimizers=[optimizers[0]]).skipped
+        assert not differences(buffers(critic), before)
+
+
+def test_nothing_is_copied_for_layers_that_only_evaluate() -> None:
+    model = mlp(norm=True).eval()
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16") as engine:
+        engine.model(INPUTS)
+        assert engine.state_dict()["statistics"] == [None]
+        model.train()
+        engine.model(INPUTS)
+        assert engine.state_dict()["statistics"] != [None]
+
+
+def test_a_copy_of_the_model_keeps_its_hands_off_the_original() -> None:
+    model = mlp(norm=True)
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16") as engine:
+        twin = copy.deepcopy(model)
+        twin(INPUTS)
+        with engine.autocast():
+            output = with_infinite_gradient(engine.model(INPUTS))
+        engine.backward(output.float().mean())
+        engine.step()
+    assert int(model[1].num_batches_tracked) == 0
+    assert int(twin[1].num_batches_tracked) == 1

@@ -1,0 +1,118 @@
+"""Master weights: exact, owned by the optimizer, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, AdamW
+
+from halfstep.engine import Engine
+
+INPUTS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def take_step(engine: Engine) -> None:
+    engine.backward(engine.model(INPUTS).square().mean())
+    assert engine.step().stepped
+
+
+def test_masters_are_the_weights_before_they_were_rounded() -> None:
+    model = net()
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="o2") as engine:
+        held = engine.optimizer.param_groups[0]["params"]
+        for master, param, original in zip(
+            held, model.parameters(), net().parameters(), strict=True
+        ):
+            assert torch.equal(master, original)
+            assert torch.equal(param.float(), original.to(param.dtype).float())
+        # Norm layers are fp32 themselves and need no copy.
+        assert held[2] is model[1].weight
+
+
+@pytest.mark.parametrize("build", [partial(SGD, momentum=0.9), AdamW, partial(AdamW, fused=True)])
+def test_the_optimizer_steps_as_it_would_alone_on_the_masters(build) -> None:
+    model = net()
+    mirror = [nn.Parameter(param.detach().clone()) for param in model.parameters()]
+    optimizer = build(mirror, lr=1e-5)
+    with Engine(
+        model, build(model.parameters(), lr=1e-5), recipe={"base": "o2", "loss_scale": 1.0}
+    ) as engine:
+        for _ in range(4):
+            engine.backward(engine.model(INPUTS).square().mean())
+            for copy_, param in zip(mirror, model.parameters(), strict=True):
+                copy_.grad = param.grad.float()
+            optimizer.step()
+            engine.step()
+        masters = engine.optimizer.param_groups[0]["params"]
+        for master, copy_, param in zip(masters, mirror, model.parameters(), strict=True):
+            assert torch.equal(master, copy_)
+            assert torch.equal(param, copy_.to(param.dtype))
+            assert master.grad is None
+
+
+def test_checkpoints_are_exact_and_load_into_masters() -> None:
+    model = net()
+    with Engine(model, SGD(model.parameters(), lr=1e-4), recipe="o2") as engine:
+        take_step(engine)
+        saved = copy.deepcopy(model.state_dict())
+    plain = net()
+    plain.load_state_dict(saved)
+    other = net()
+    with Engine(other, SGD(other.parameters(), lr=1e-4), recipe="o2") as engine:
+        take_step(engine)
+        take_step(engine)
+        other.load_state_dict(saved)
+        for name, value in other.state_dict().items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, saved[name])
+            assert torch.equal(value, plain.state_dict()[name])
+        assert torch.equal(other[0].weight, saved["0.weight"].half())
+
+
+def test_part_of_a_larger_model_is_saved_and_loaded_with_its_masters() -> None:
+    model = net()
+    whole = nn.ModuleDict({"backbone": model})
+    with Engine(model, SGD(model.parameters(), lr=1e-4), recipe="o2"):
+        saved = copy.deepcopy(whole.state_dict())
+        assert torch.equal(saved["backbone.0.weight"], net()[0].weight)
+        saved["backbone.0.weight"] += 1e-5
+        whole.load_state_dict(saved)
+        assert torch.equal(whole.state_dict()["backbone.0.weight"], saved["backbone.0.weight"])
+
+
+def test_a_deep_copy_runs_and_saves_its_own_weights() -> None:
+    model = net()
+    with Engine(model, SGD(model.parameters(), lr=0.5), recipe="o2") as engine:
+        twin = copy.deepcopy(model)
+        before = {name: value.clone() for name, value in twin.state_dict().items()}
+        output = twin(INPUTS)
+        take_step(engine)
+        assert not torch.equal(model.state_dict()["0.weight"], before["0.weight"])
+        assert torch.equal(twin(INPUTS), output)
+        for name, value in twin.state_dict().items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, before[name])
+            # Its own weights, which are rounded, not the masters of the original.
+            assert torch.equal(value, dict(twin.named_parameters())[name].float())
+        nn.init.zeros_(twin[0].weight)
+        assert model[0].weight.any()
+
+
+def test_state_made_before_moves_to_the_masters() -> None:
+    model = net()
+    optimizer = Adagrad(model.parameters(), lr=0.1)
+    sums = [optimizer.state[param]["sum"] for param in model.parameters()]
+    with Engine(model, optimizer, recipe="o2") as engine:
+        take_step(engine)
+        held = engine.optimizer.param_groups[0]["params"]
+        assert {id(param) for param in optimizer.state} == {id(param) for param in held}
+        assert [optimizer.state[p]["sum"].shape for p in held] == [s.shape for s in sums]

@@ -1,0 +1,134 @@
+"""The shape of the house: imports point downward only, and what is instant needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import halfstep
+
+SOURCE = Path(halfstep.__file__).parent
+FLOORS = {
+    "recipe": 0,
+    "formats": 0,
+    "errors": 0,
+    "kernels": 0,
+    "techniques": 1,
+    "engine": 2,
+    "train": 3,
+    "apex": 3,
+    "compare": 4,
+    "doctor": 4,
+    "advise": 4,
+    "configs": 4,
+    "cli": 5,
+    "__main__": 5,
+}
+# What a part may not know though it is not above: compare starts training as processes.
+STRANGERS = {
+    "compare": ("train.loop", "train.setup", "train.evaluate", "doctor", "advise"),
+    "doctor": ("train", "apex", "compare", "advise"),
+    "train": ("apex",),
+    "apex": ("train",),
+}
+
+
+def room(path: Path) -> str:
+    """Return the part of the package that a file belongs to."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Return the line and name ("train.files") of what a file imports of halfstep, anywhere."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            names = [node.module or ""]
+            if node.module == "halfstep":
+                names = [f"halfstep.{alias.name}" for alias in node.names]
+        mine = [name for name in names if name.startswith("halfstep.")]
+        found += [(node.lineno, name.removeprefix("halfstep.")) for name in mine]
+    return found
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def test_every_part_has_a_floor() -> None:
+    assert {room(path) for path in FILES} <= FLOORS.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downward_only(path: Path) -> None:
+    here = room(path)
+    for line, name in imports(path):
+        other = name.split(".")[0]
+        if other == here or other not in FLOORS:
+            continue  # Itself, or a name of the public face such as __version__.
+        assert FLOORS[other] <= FLOORS[here], f"{path}:{line} imports {name}, which is above"
+        for stranger in STRANGERS.get(here, ()):
+            assert not f"{name}.".startswith(f"{stranger}."), f"{path}:{line} imports {name}"
+
+
+def test_only_the_engine_calls_backward_and_steps_an_optimizer() -> None:
+    for path in FILES:
+        if room(path) in {"engine", "techniques", "apex"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = ast.unparse(node.func.value)
+                assert node.func.attr != "backward" or owner.endswith("engine"), f"{path}: {owner}"
+                assert node.func.attr != "step" or not owner.endswith("optimizer"), f"{path}"
+
+
+HELP = """
+from halfstep.cli import main
+sys.argv[1:] = ['--help']
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import halfstep; halfstep.recipe('fp16+tf32')",
+        "import halfstep.recipe, halfstep.formats",
+        HELP,
+    ],
+    ids=["import", "ground floor", "help"],
+)
+def test_what_must_be_instant_does_not_import_torch(program: str) -> None:
+    done = run(f"import sys\n{program}\nprint('torch' in sys.modules, file=sys.stderr)")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "False"
+
+
+def test_the_public_face_offers_what_it_names() -> None:
+    for name in halfstep.__all__:
+        assert getattr(halfstep, name)
+    with pytest.raises(AttributeError, match="no attribute 'Engin'"):
+        _ = halfstep.Engin
+
+
+def test_modules_say_what_they_are_for_and_stay_readable() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
+        assert path.stem not in {"utils", "helpers", "common", "misc"}
