@@ -42,6 +42,7 @@ def test_finished_run_of_another_config_is_refused(tiny, tmp_path):
 
 
 def test_preparing_removes_what_a_run_left_and_nothing_else(tiny, tmp_path):
+    run_directory.prepare(tmp_path, tiny("epochs=9"), {})
     for name in ("checkpoints/best.pt", "tensorboard/events", "summary.json", "notes/mine.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -50,6 +51,15 @@ def test_preparing_removes_what_a_run_left_and_nothing_else(tiny, tmp_path):
     assert left == {"notes/mine.txt", "config.yaml", "environment.json"}
     assert load(str(tmp_path / "config.yaml")) == tiny()
     assert json.loads((tmp_path / "environment.json").read_text()) == {"python": "3"}
+
+
+def test_directory_of_somebody_elses_is_refused_and_left_alone(tiny, tmp_path):
+    theirs = tmp_path / "checkpoints" / "theirs.pt"
+    theirs.parent.mkdir()
+    theirs.write_text("weeks of work")
+    with pytest.raises(UserError, match="holds 'checkpoints' but no run"):
+        run_directory.prepare(tmp_path, tiny(), {})
+    assert theirs.read_text() == "weeks of work"
 
 
 def test_directory_that_cannot_be_written_is_refused(tiny, tmp_path):

@@ -115,8 +115,9 @@ def prepare(run: Path, config: Config, environment: dict[str, Any]) -> None:
     """Make the directory ready: what an earlier run left goes, config and environment are written.
 
     Raises:
-        UserError: If it cannot be written.
+        UserError: If it cannot be written, or holds something that no run has left.
     """
+    _refuse_foreign(run)
     try:
         run.mkdir(parents=True, exist_ok=True)
         write_atomically(run / ".writable", b"")
@@ -132,6 +133,18 @@ def prepare(run: Path, config: Config, environment: dict[str, Any]) -> None:
             f"cannot write the run directory {str(run)!r}: {reason}; write --out with a directory "
             "that you may write to"
         ) from error
+
+
+def _refuse_foreign(run: Path) -> None:
+    """Refuse a directory of somebody's own, whose `checkpoints` are not a run's to remove."""
+    if not run.is_dir() or (run / "config.yaml").is_file():
+        return
+    # Hidden names are what a kill left of the very first write.
+    found = next((path.name for path in run.iterdir() if not path.name.startswith(".")), None)
+    if found is not None:
+        raise UserError(
+            f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"
+        )
 
 
 def write_summary(run: Path, summary: Summary) -> None:
