@@ -8,9 +8,9 @@ batches, in fp16 autocast on whatever device there is:
 - `engine`: halfstep's engine, which would refuse the second step with an error that says so.
 
 The loss is summed over the batch, so that at the default loss scale of 65536 the first gradients
-overflow. That is normal: the scaler skips those steps and lowers the scale. The left-over step does
-not skip. It applies the infinite gradients, and every weight is NaN from then on; without an overflow
-it would silently update twice.
+overflow. That is normal: the scaler skips those steps and lowers the scale. The left-over step
+does not skip. It applies the infinite gradients, and every weight is NaN from then on; without an
+overflow it would silently update twice.
 
     python examples/double_step.py
 """

@@ -4,8 +4,9 @@ A small network learns scikit-learn's digits under seven recipes, from the same 
 batches, in three settings:
 
 - `sgd`: plain SGD. Nothing breaks: at this size half precision alone is enough.
-- `small loss`: the loss is multiplied by 1e-4 and the learning rate by 1e4, the same update in exact
-  arithmetic. Gradients fall below what fp16 can hold; recipes without a loss scale fall behind.
+- `small loss`: the loss is multiplied by 1e-4 and the learning rate by 1e4, the same update in
+  exact arithmetic. Gradients fall below what fp16 can hold, and recipes without a loss scale fall
+  behind.
 - `adamw`: AdamW with its default eps of 1e-8, which is zero in fp16. Recipes whose optimizer works
   on fp16 parameters divide zero by zero and are NaN at the second step.
 

@@ -26,5 +26,6 @@ def test_resuming_restores_the_run(tmp_path):
     names = run(AFTER)
     weights = [param.clone() for param in names["model"].parameters()]
     resumed = run(RESUME, **names, path=tmp_path / "run.pt")
-    assert all(torch.equal(a, b) for a, b in zip(weights, resumed["model"].parameters(), strict=True))
+    pairs = zip(weights, resumed["model"].parameters(), strict=True)
+    assert all(torch.equal(before, after) for before, after in pairs)
     assert resumed["engine"].steps == 5

@@ -8,7 +8,6 @@ import typer
 
 from halfstep.recipe import RECIPES
 
-
 COLUMNS = ("recipe", "sets", "purpose")
 
 
