@@ -59,7 +59,7 @@ def test_ema_sees_what_a_compensation_keeps() -> None:
 def test_swa_is_the_mean_of_every_nth_real_step(overflow_at: int | None) -> None:
     steps = 8 if overflow_at is None else 9
     _, (*weights, averaged) = constant_descent(
-        "o2", SWA(start=2, every=3), steps, lr=1.0, overflow_at=overflow_at
+        "o2", SWA(start=2, every=3), steps, lr=0.3, overflow_at=overflow_at
     )
     real = [w for step, w in enumerate(weights) if step != overflow_at]
     torch.testing.assert_close(averaged, (real[4] + real[7]) / 2, rtol=1e-6, atol=0)

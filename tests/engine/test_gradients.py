@@ -39,7 +39,8 @@ def test_adaptive_clipping_equals_timm(digits, recipe: str) -> None:
     assert relative_error(start - end, clipped) < (1e-5 if recipe == "fp32" else 2e-2)
 
 
-values = st.floats(-1e3, 1e3, allow_nan=False, width=32)
+# The square of anything smaller is not a number of fp32, in torch's own norm neither.
+values = st.floats(-1e3, 1e3, width=32).filter(lambda value: value == 0 or abs(value) > 1e-12)
 
 
 @settings(max_examples=30, deadline=None)

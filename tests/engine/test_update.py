@@ -163,6 +163,15 @@ def test_a_true_norm_beyond_fp16_is_clipped_and_not_lost(recipe: str) -> None:
     assert float(moved) == pytest.approx(100, rel=3e-3)
 
 
+def test_a_true_gradient_below_fp16_survives_unscaling() -> None:
+    """1e-8 is lost in fp16, whose smallest number is 6e-8; times 2**15 it is not."""
+    model = nn.Linear(1, 1, bias=False)
+    recipe = {"params": "fp16", "loss_scale": 2.0**15}
+    with Engine(model, SGD(model.parameters(), lr=1.0), recipe=recipe) as engine:
+        engine.backward(engine.model(torch.ones(1, 1)).float().sum() * 1e-8)
+        assert engine.step().grad_norm == pytest.approx(1e-8, rel=2e-3)
+
+
 @pytest.mark.parametrize("recipe", ["half", "bf16-true"])
 def test_half_gradients_of_a_window_are_added_up_in_fp32(recipe: str) -> None:
     """1 + 256 times 2**-12 is 1.0625; in a half format each addition would be lost."""

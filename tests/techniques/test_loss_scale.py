@@ -103,9 +103,11 @@ def test_no_scale_that_is_allowed_makes_a_gradient_non_finite(init: float) -> No
 
 def test_a_half_loss_is_widened_before_it_is_scaled() -> None:
     scaler = LossScaler(LossScale(), CPU)
-    scaled = scaler.apply(torch.tensor(2.0, dtype=torch.float16))
-    assert scaled.dtype == torch.float32
-    assert float(scaled) == 131072.0
+    # torch itself promotes a scalar, but not a tensor of one element.
+    for loss in (torch.tensor(2.0).half(), torch.tensor([2.0]).half()):
+        scaled = scaler.apply(loss)
+        assert scaled.dtype == torch.float32
+        assert float(scaled) == 131072.0
     assert scaler.apply(torch.tensor(2.0, dtype=torch.float64)).dtype == torch.float64
 
 
