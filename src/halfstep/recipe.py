@@ -7,12 +7,12 @@ does not import torch.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from halfstep.errors import closest
 from halfstep.formats import FORMATS
 
 ParamFormat = Literal["fp32", "fp16", "bf16"]
@@ -158,8 +158,7 @@ class Recipe:
             if given is not None and given not in allowed:
                 options = ", ".join(repr(option) for option in allowed)
                 raise ValueError(
-                    f"recipe field {name} is {given!r}; allowed: {options}"
-                    f"{_closest(given, allowed)}"
+                    f"recipe field {name} is {given!r}; allowed: {options}{closest(given, allowed)}"
                 )
         if self.loss_scale is not None:
             object.__setattr__(self, "loss_scale", LossScale.parse(self.loss_scale))
@@ -353,7 +352,7 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
         if name not in RECIPES:
             raise ValueError(
                 f"no recipe is named {part!r}; allowed: {', '.join(RECIPES)}, or several joined by "
-                f"'+'{_closest(name, RECIPES)}"
+                f"'+'{closest(name, RECIPES)}"
             )
         found.append(RECIPES[name][0])
     combined = found[0]
@@ -382,10 +381,5 @@ def _refuse_unknown(what: str, given: Mapping[str, Any], known: list[str]) -> No
     for name in given:
         if name not in known:
             raise ValueError(
-                f"no {what} is named {name!r}; allowed: {', '.join(known)}{_closest(name, known)}"
+                f"no {what} is named {name!r}; allowed: {', '.join(known)}{closest(name, known)}"
             )
-
-
-def _closest(given: object, allowed: Any) -> str:
-    matches = difflib.get_close_matches(str(given), [str(option) for option in allowed], n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -76,7 +76,7 @@ class Reference:
 
 
 class ScaleByHand:
-    """What the loss scale must be: one update for each time that all gradients are used up."""
+    """What the loss scale must be: one update for each engine step that closes a window."""
 
     def __init__(self) -> None:
         self.value, self.finite = SCALE["init"], 0
@@ -213,14 +213,14 @@ def test_two_optimizers_taking_turns_equal_float64(
         for place, batch in enumerate(data(accumulate)):
             struck = overflow if place // accumulate == OVERFLOWING else None
             strike = struck if place % accumulate == 0 else None
-            for turn in (0, 1):
-                turns.backward(turn, batch, strike=turn == strike)
-                if not both_backwards_first:
-                    turns.step(turn, skip=turn == struck)
+            order = [("backward", 0), ("step", 0), ("backward", 1), ("step", 1)]
             if both_backwards_first:
-                closed = [turns.step(turn, skip=turn == struck) for turn in (0, 1)]
-                if all(closed):
-                    scale.update(overflow=struck is not None)
+                order.sort(key=lambda each: each[0])
+            for what, turn in order:
+                if what == "backward":
+                    turns.backward(turn, batch, strike=turn == strike)
+                elif turns.step(turn, skip=turn == struck):
+                    scale.update(overflow=turn == struck)
                     assert engine.loss_scale == scale.value
         assert engine.skipped == (overflow is not None)
         assert_moved_alike(nets, references, engine)

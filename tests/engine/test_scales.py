@@ -100,22 +100,45 @@ def test_a_loss_id_that_reaches_two_optimizers_updates_its_scale_once() -> None:
         assert engine.loss_scale == 1024
 
 
-def test_the_shared_scale_waits_for_gradients_made_with_it() -> None:
+def moved_beside_an_overflow(*, overflow: bool) -> torch.Tensor:
+    """Return the update of a net whose gradients wait while another changes the scale."""
     nets = [mlp(0), mlp(1)]
     optimizers = [SGD(net.parameters(), lr=0.1) for net in nets]
     with Engine(nets, optimizers, recipe=FP16) as engine:
         for net, optimizer in zip(nets, optimizers, strict=True):
             with engine.autocast():
                 output = net(INPUTS)
-                if net is nets[0]:
+                if overflow and net is nets[0]:
                     output = with_infinite_gradient(output)
             engine.backward(output.float().square().mean(), optimizers=[optimizer])
-        assert engine.step(optimizers=[optimizers[0]]).skipped
-        assert engine.loss_scale == 1024
+        assert engine.step(optimizers=[optimizers[0]]).skipped is overflow
+        assert engine.loss_scale == (512 if overflow else 1024)
         result = engine.step(optimizers=[optimizers[1]])
         assert result.stepped
-        assert result.loss_scale == 1024
-        assert engine.loss_scale == 512
+        assert result.loss_scale == (512 if overflow else 1024)
+    pairs = zip(mlp(1).parameters(), nets[1].parameters(), strict=True)
+    return torch.cat([(before - after).detach().flatten() for before, after in pairs])
+
+
+def test_gradients_that_wait_are_carried_over_to_a_new_scale() -> None:
+    undisturbed = moved_beside_an_overflow(overflow=False)
+    assert undisturbed.any()
+    assert torch.equal(moved_beside_an_overflow(overflow=True), undisturbed)
+
+
+def test_the_scale_backs_off_though_some_window_is_always_open() -> None:
+    nets = [mlp(0), mlp(1)]
+    optimizers = [SGD(net.parameters(), lr=0.1) for net in nets]
+    with Engine(nets, optimizers, recipe=FP16, accumulate=2) as engine:
+        for turn in (1, 0, 1, 1, 0, 0, 1, 1, 0):  # each closes while the other's window is open
+            with engine.autocast():
+                output = nets[turn](INPUTS)
+                if turn == 0:
+                    output = with_infinite_gradient(output)
+            engine.backward(output.float().square().mean(), optimizers=[optimizers[turn]])
+            engine.step(optimizers=[optimizers[turn]])
+        assert engine.skipped == 2
+        assert engine.loss_scale == 256
 
 
 def test_without_a_loss_scale_a_loss_id_changes_nothing() -> None:

@@ -14,6 +14,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from torch import nn
+
 
 @dataclass(frozen=True, slots=True)
 class EMA:
@@ -134,3 +136,15 @@ class WeightAverage:
             average.copy_(saved)
         self._taken.copy_(state["taken"])
         self._steps.copy_(state["steps"])
+
+
+def averaged_state_dict(
+    model: nn.Module, averages: Sequence[WeightAverage]
+) -> dict[str, torch.Tensor]:
+    """Return the fp32 state of `model` with the averages in place of its weights."""
+    weights = {param: mean for each in averages for param, mean in each.weights.items()}
+    state: dict[str, torch.Tensor] = model.state_dict()
+    for name, param in model.named_parameters(remove_duplicate=False):
+        if param in weights:
+            state[name] = weights[param]
+    return state

@@ -16,12 +16,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from halfstep.engine.average import EMA, SWA, WeightAverage
+from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict
+from halfstep.engine.grad import true_gradients
 from halfstep.engine.gradients import Clipping
 from halfstep.engine.misuse import (
-    needs_closure,
-    refuse_shared,
-    refuse_strangers,
+    refuse_misfits,
     refuse_unreduced,
     refuse_wrapped,
     warn_backward_in_autocast,
@@ -114,7 +113,9 @@ class Engine:
         self._statistics: list[tuple[RunningStatistics, frozenset[torch.Tensor]]] = []
         self._slots: list[Slot] = []
         self._device = next(param.device for each in self.models for param in each.parameters())
-        self._refuse_misfits()
+        refuse_misfits(self.models, self.optimizers, schedulers, self.recipe)
+        if any(technique.reshapes_params for technique in self._techniques):
+            refuse_wrapped(self.models, self.recipe.name)
         try:
             for each in self.optimizers:
                 self._slots.append(Slot(each, self._techniques))
@@ -255,22 +256,15 @@ class Engine:
         Returns:
             One gradient for each input, fp32 at least, not multiplied by any scale.
         """
-        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        total = outputs.float().sum() if outputs.dtype != torch.float64 else outputs.sum()
         scaler = self._scales.shared
-        # The gradient of a sum is the factor itself, which fp16 must hold. It is a copy, as the
-        # graph keeps it and the next update changes the scale in place.
-        factor = scaler.scale.clamp(max=2.0**15) if scaler else None
-        grads = torch.autograd.grad(
-            total if factor is None else total * factor,
-            wanted,
+        return true_gradients(
+            outputs,
+            [inputs] if isinstance(inputs, torch.Tensor) else list(inputs),
+            scaler.scale if scaler else None,
             create_graph=create_graph,
             retain_graph=retain_graph,
             allow_unused=allow_unused,
-            materialize_grads=allow_unused,
         )
-        wide = [g if g.dtype == torch.float64 else g.float() for g in grads]
-        return tuple(wide if factor is None else (g / factor for g in wide))
 
     def step(
         self,
@@ -322,6 +316,9 @@ class Engine:
         """Drop gradients and what their window has seen."""
         for slot in self._select(optimizers):
             slot.zero_grad()
+            for statistics, params in self._statistics:
+                if not params.isdisjoint(slot.params):
+                    statistics.forget()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -346,13 +343,7 @@ class Engine:
         """
         if not self._averages:
             raise ValueError("this engine keeps no average; write Engine(..., average=EMA(0.999))")
-        model = model or self.model
-        averages = {param: mean for each in self._averages for param, mean in each.weights.items()}
-        state: dict[str, torch.Tensor] = model.state_dict()
-        for name, param in model.named_parameters(remove_duplicate=False):
-            if param in averages:
-                state[name] = averages[param]
-        return state
+        return averaged_state_dict(model or self.model, self._averages)
 
     def flush(self) -> None:
         """Settle what follows from the last step: schedulers, loss-scale history.
@@ -371,6 +362,7 @@ class Engine:
         return {
             "recipe": self.recipe.name,
             "settings": self.recipe.settings(),
+            "accumulate": self.accumulate,
             "steps": self.steps,
             "samples_per_micro_step": self._samples_per_micro_step,
             **save_parts(self._update),
@@ -380,9 +372,16 @@ class Engine:
         """Take over what `state_dict` returned; load the models' own states as usual.
 
         Raises:
-            ValueError: If the state is of another number of optimizers, schedulers or averages.
+            ValueError: If the state is of another number of optimizers, schedulers or averages, or
+                holds a window half-filled under another `accumulate`.
         """
         self.flush()
+        if holds_window(state) and state["accumulate"] != self.accumulate:
+            raise ValueError(
+                f"the state holds a window half-filled under accumulate={state['accumulate']}, and "
+                f"this engine has accumulate={self.accumulate}; resume with the same, or save "
+                "where a window has closed"
+            )
         same_recipe = state["settings"] == self.recipe.settings()
         load_parts(self._update, state, numerics=same_recipe)
         self.steps = state["steps"]
@@ -392,7 +391,10 @@ class Engine:
             warn_new_recipe(state["recipe"], self.recipe.name, lost_window=holds_window(state))
 
     def close(self) -> None:
-        """Give back every setting and hook. The models and optimizers stay as they are."""
+        """Give back every setting and hook. The models and optimizers stay as they are.
+
+        Take checkpoints before: a half model no longer gives fp32 weights from `state_dict()`.
+        """
         for slot in self._slots:
             slot.guard.close()
         for statistics, _ in self._statistics:
@@ -405,24 +407,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _refuse_misfits(self) -> None:
-        refuse_shared(self.optimizers)
-        refuse_strangers(self.models, self.optimizers)
-        for scheduler in self._settlement.schedulers:
-            if all(scheduler.optimizer is not optimizer for optimizer in self.optimizers):
-                raise ValueError(
-                    f"{type(scheduler).__name__} belongs to an optimizer that this engine does not "
-                    "own, and would never step; build it over one of the engine's optimizers"
-                )
-        if any(technique.reshapes_params for technique in self._techniques):
-            refuse_wrapped(self.models, self.recipe.name)
-        for optimizer in self.optimizers:
-            if needs_closure(optimizer) and (self.recipe.loss_scale or self.recipe.half_params):
-                raise TypeError(
-                    f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
-                    f"{self.recipe.name!r} cannot unscale or skip; write recipe='fp32' or 'bf16'"
-                )
 
     def _checked_closure(
         self, closure: Callable[[], float], slots: Sequence[Slot]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from halfstep.recipe import Recipe
 
 
 class EngineWarning(UserWarning):
@@ -60,6 +63,34 @@ class StepGuard:
             self._closed = True
             self._handle.remove()
             _owned.discard(self._optimizer)
+
+
+def refuse_misfits(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[LRScheduler],
+    recipe: Recipe,
+) -> None:
+    """Refuse what does not belong together, or cannot work under a recipe.
+
+    Raises:
+        ValueError: If a parameter has two owners, or an optimizer or scheduler is of elsewhere.
+        TypeError: If an optimizer evaluates the loss inside its step and the recipe cannot let it.
+    """
+    refuse_shared(optimizers)
+    refuse_strangers(models, optimizers)
+    for scheduler in schedulers:
+        if all(scheduler.optimizer is not optimizer for optimizer in optimizers):
+            raise ValueError(
+                f"{type(scheduler).__name__} belongs to an optimizer that this engine does not "
+                "own, and would never step; build it over one of the engine's optimizers"
+            )
+    for optimizer in optimizers:
+        if needs_closure(optimizer) and (recipe.loss_scale or recipe.half_params):
+            raise TypeError(
+                f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
+                f"{recipe.name!r} cannot unscale or skip; write recipe='fp32' or 'bf16'"
+            )
 
 
 def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:

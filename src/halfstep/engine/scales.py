@@ -1,7 +1,7 @@
 """The loss scales of one engine: a shared one, and one for each loss that asked for its own.
 
-Gradients are unscaled by the scale that they were made with. A scale changes only when no gradients
-made with it wait in an open window; what was found until then is kept for that update.
+Gradients are unscaled by the scale that they were made with: when a step changes it, those that
+wait in the open window of another optimizer are multiplied by the same ratio.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from halfstep.engine.gradients import dense_gradients
 from halfstep.techniques import LossScaler
-from halfstep.techniques.gradients import put_grad
+from halfstep.techniques.gradients import keep_grad, put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -107,33 +107,36 @@ class LossScales:
         return found
 
     def update(self, open_slots: Iterable[Slot]) -> list[tuple[Hashable, LossScaler, torch.Tensor]]:
-        """Update each scale once, unless a window is open that holds gradients made with it.
+        """Update each scale that gradients of a step were made with, once.
+
+        Args:
+            open_slots: Those whose windows go on, with gradients that a new scale must fit.
 
         Returns:
-            What was updated: name, scale, and what was found since its last update.
+            What was updated: name, scale, and what was found.
         """
-        waiting = any(slot.holds_gradients() for slot in open_slots)
         updated = []
-        for loss_id, found in list(self._found.items()):
-            if loss_id is SHARED and waiting:
-                continue
+        for loss_id, found in self._found.items():
             scaler = self.scalers[loss_id]
+            before = scaler.scale.clone()
             scaler.update(found)
-            updated.append((loss_id, scaler, self._found.pop(loss_id)))
+            if loss_id is SHARED and scaler.settings.dynamic:
+                for slot in open_slots:
+                    _rescale(slot, scaler.scale / before)
+            updated.append((loss_id, scaler, found))
+        self._found = {}
         return updated
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all scales, and what was found for an update that waits."""
+        """Return all scales."""
         return {
-            "scalers": [[loss_id, scaler.state_dict()] for loss_id, scaler in self.scalers.items()],
-            "found": [[loss_id, found] for loss_id, found in self._found.items()],
+            "scalers": [[loss_id, scaler.state_dict()] for loss_id, scaler in self.scalers.items()]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         for loss_id, scaler_state in state["scalers"]:
             self._scaler(loss_id).load_state_dict(scaler_state)
-        self._found = {loss_id: found.to(self._device) for loss_id, found in state["found"]}
 
     def _scaler(self, loss_id: Hashable) -> LossScaler:
         if loss_id not in self.scalers:
@@ -162,6 +165,15 @@ class LossScales:
         for param, grad in zip(reached, grads, strict=True):
             held = slot.true_grads.get(param)
             slot.true_grads[param] = grad if held is None else held.add_(grad)
+
+
+def _rescale(slot: Slot, ratio: torch.Tensor) -> None:
+    for param in slot.params:
+        if param.grad is not None:
+            keep_grad(param, _wide(param.grad))
+    for grad in dense_gradients(slot.params):
+        grad.mul_(ratio.to(grad.device))
+    slot.mark_gradients()
 
 
 def _wide(grad: torch.Tensor) -> torch.dtype:

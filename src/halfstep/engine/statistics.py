@@ -51,6 +51,10 @@ class RunningStatistics:
             buffer.copy_(torch.where(found_inf.to(buffer.device) > 0, saved, buffer))
         self._saved = None
 
+    def forget(self) -> None:
+        """End a window whose gradients are dropped."""
+        self._saved = None
+
     def state_dict(self) -> list[torch.Tensor] | None:
         """Return the copy that an open window holds."""
         return self._saved
