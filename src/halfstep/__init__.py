@@ -13,11 +13,25 @@ from halfstep.recipe import LossScale, Recipe, recipe, recipes
 
 if TYPE_CHECKING:
     from halfstep.engine import Engine, StepResult
+    from halfstep.kernels.cpu_half import cpu_half
 
-__all__ = ["Engine", "LossScale", "Recipe", "StepResult", "__version__", "recipe", "recipes"]
+__all__ = [
+    "Engine",
+    "LossScale",
+    "Recipe",
+    "StepResult",
+    "__version__",
+    "cpu_half",
+    "recipe",
+    "recipes",
+]
 __version__ = "0.1.0"
 
-_NEEDS_TORCH = {"Engine": "halfstep.engine", "StepResult": "halfstep.engine"}
+_NEEDS_TORCH = {
+    "Engine": "halfstep.engine",
+    "StepResult": "halfstep.engine",
+    "cpu_half": "halfstep.kernels.cpu_half",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,12 @@ not import torch, so that printing a table of recipes stays instant; `torch_dtyp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+    from halfstep.kernels.rounding import round_to as round_to  # noqa: PLC0414  # re-exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Format:
         tiny: Smallest positive normal value.
         smallest_subnormal: Smallest positive value.
         eps: Distance from 1 to the next larger value.
+        has_inf: Whether it has infinities; a format without them has a NaN in their place.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Format:
     tiny: float
     smallest_subnormal: float
     eps: float
+    has_inf: bool = True
 
 
 def _ieee(name: str, dtype: str, exponent_bits: int, mantissa_bits: int) -> Format:
@@ -55,6 +59,9 @@ FORMATS: dict[str, Format] = {
         _ieee("tf32", "float32", 8, 10),
         _ieee("fp16", "float16", 5, 10),
         _ieee("bf16", "bfloat16", 8, 7),
+        # The largest exponent holds numbers too; only its last mantissa is a NaN (OFP8, table 1).
+        Format("fp8-e4m3", "float8_e4m3fn", 4, 3, 448.0, 2.0**-6, 2.0**-9, 2.0**-3, has_inf=False),
+        _ieee("fp8-e5m2", "float8_e5m2", 5, 2),
     )
 }
 
@@ -72,3 +79,11 @@ def format_name(dtype: torch.dtype) -> str:
     """Return the format that `dtype` stores ("fp16" for `torch.float16`), or torch's own name."""
     name = str(dtype).removeprefix("torch.")
     return next((fmt.name for fmt in FORMATS.values() if fmt.dtype == name), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "round_to":
+        from halfstep.kernels.rounding import round_to
+
+        return round_to
+    raise AttributeError(f"module 'halfstep.formats' has no attribute {name!r}")

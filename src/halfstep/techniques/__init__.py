@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.techniques.autocast import Autocast
 from halfstep.techniques.base import Technique
+from halfstep.techniques.cpu_half import CpuHalf
 from halfstep.techniques.gradients import GradientFormat
 from halfstep.techniques.loss_scale import LossScaleCollapse, LossScaler, ScaleChange
 from halfstep.techniques.master import MasterWeights
@@ -43,6 +44,8 @@ def techniques_for(recipe: Recipe, *, seed: int = 0) -> list[Technique]:
         found.append(ParameterFormat(recipe.params, norms=recipe.norms, outputs=recipe.outputs))
     if recipe.matmul:
         found.append(MatmulPrecision(recipe.matmul))
+    if half or recipe.autocast:
+        found.append(CpuHalf(autocast=recipe.autocast is not None))
     if recipe.autocast:
         found.append(Autocast(recipe.autocast))
     return found

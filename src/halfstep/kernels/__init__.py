@@ -1,0 +1,1 @@
+"""Numerics that must be fast: half precision on a CPU, and rounding to formats of any width."""

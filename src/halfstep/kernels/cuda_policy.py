@@ -1,0 +1,172 @@
+"""CUDA's autocast policy on a CPU, so that a rehearsed forward has the dtypes of the GPU's.
+
+PyTorch's lists differ between the two: softmax, norms, exp, pow and sums are fp32 under autocast on
+CUDA, and half on a CPU. Which operators CUDA casts at all is read from the dispatcher; what is here
+is only how (`ATen/autocast_mode.h`: lower precision, widest type, banned, and fp32 for the rest).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.kernels.registration import Overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfstep.kernels.registration import Kernel
+
+LOWER = frozenset(
+    [
+        "_convolution",
+        "convolution",
+        "addmv",
+        "addr",
+        "einsum",
+        "mv",
+        "chain_matmul",
+        "linalg_multi_dot",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    ]
+)
+"""Operators that compute in the half format on CUDA, and that the CPU's lists leave out."""
+
+WIDEST = frozenset(
+    [
+        "addcdiv",
+        "addcmul",
+        "atan2",
+        "bilinear",
+        "cross",
+        "dot",
+        "vdot",
+        "grid_sampler",
+        "index_put",
+        "tensordot",
+        "scatter_add",
+    ]
+)
+"""Operators whose inputs are brought to the widest format among them."""
+
+REFUSED = "binary_cross_entropy"
+"""The operator that CUDA refuses under autocast: its half inputs overflow in the logarithm."""
+
+_OTHER_POLICY_ON_CPU = frozenset({"grid_sampler", REFUSED})
+_OF_CUDNN = frozenset(
+    [
+        "_cudnn_rnn",
+        "cudnn_convolution",
+        "cudnn_convolution_transpose",
+        "_thnn_fused_lstm_cell",
+        "_thnn_fused_gru_cell",
+        "_scaled_dot_product_flash_attention",
+    ]
+)
+# What a CPU calls where CUDA calls _cudnn_rnn, which casts to the half format as well.
+_OF_CPU = frozenset({"mkldnn_rnn_layer"})
+# CUDA pools in the format given, for which the CPU has no kernel.
+_WITHOUT_HALF_KERNEL = frozenset({"avg_pool3d"})
+
+
+@contextmanager
+def cuda_autocast_policy() -> Iterator[None]:
+    """Cast under `torch.autocast("cpu")` as `torch.autocast("cuda")` does, in every thread."""
+    with _overrides.held():
+        yield
+
+
+def _kernels() -> dict[str, Kernel | None]:
+    on_cuda, on_cpu = _listed("AutocastCUDA"), _listed("AutocastCPU")
+    changed = (on_cuda - on_cpu - _OF_CUDNN) | (on_cuda & _OTHER_POLICY_ON_CPU)
+    falls_through: dict[str, Kernel | None] = dict.fromkeys(on_cpu - on_cuda - _OF_CPU)
+    changed |= on_cpu & _WITHOUT_HALF_KERNEL
+    return falls_through | {name: _policy(name) for name in changed}
+
+
+def _listed(key: str) -> set[str]:
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  # no public name
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    return {
+        n.removeprefix("aten::") for n in names if n.startswith("aten::") and has_kernel(n, key)
+    }
+
+
+def _policy(name: str) -> Kernel:
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if name == REFUSED:
+        return _refuse
+    if name in _WITHOUT_HALF_KERNEL:
+        return _keeping_format(operator)
+    if name in LOWER:
+        return _casting(operator, lambda _: torch.get_autocast_dtype("cpu"))
+    if name in WIDEST:
+        return _casting(operator, _widest)
+    return _casting(operator, lambda _: torch.float32)
+
+
+def _casting(
+    operator: Callable[..., Any], choose: Callable[[list[torch.Tensor]], torch.dtype]
+) -> Kernel:
+    def kernel(_: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tensors = list(_castable([*args, *kwargs.values()]))
+        dtype = choose(tensors)
+        with torch._C._DisableAutocast():  # noqa: SLF001  # as torch's own kernels do
+            return operator(
+                *(_cast(arg, dtype) for arg in args),
+                **{name: _cast(value, dtype) for name, value in kwargs.items()},
+            )
+
+    return kernel
+
+
+def _keeping_format(operator: Callable[..., Any]) -> Kernel:
+    def kernel(_: Callable[..., Any], value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._DisableAutocast():  # noqa: SLF001
+            return operator(_cast(value, torch.float32), *args, **kwargs).to(value.dtype)
+
+    return kernel
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(
+        "binary_cross_entropy is unsafe under autocast, and CUDA refuses it; use "
+        "binary_cross_entropy_with_logits on the values before the sigmoid"
+    )
+
+
+def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
+    wide = any(tensor.dtype == torch.float32 for tensor in tensors)
+    return torch.float32 if wide else torch.get_autocast_dtype("cpu")
+
+
+def _is_castable(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.device.type == "cpu"
+        and value.dtype != torch.float64
+    )
+
+
+def _castable(values: list[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _castable(list(value))
+        elif _is_castable(value):
+            yield value
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_cast(each, dtype) for each in value]
+    return value.to(dtype) if _is_castable(value) else value
+
+
+_overrides = Overrides("AutocastCPU", _kernels)

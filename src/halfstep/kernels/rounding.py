@@ -1,0 +1,91 @@
+"""Round fp32 to any narrower format, without a cast whose overflow changes between versions.
+
+Each value is divided by the spacing of the format around it, a power of two, made whole, and
+multiplied back. Only the step to a whole number rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from halfstep.formats import FORMATS
+
+if TYPE_CHECKING:
+    from halfstep.formats import Format
+
+Rounding = Literal["nearest", "stochastic"]
+Overflow = Literal["standard", "saturate"]
+
+
+def round_to(
+    tensor: torch.Tensor,
+    format_: str,
+    *,
+    rounding: Rounding = "nearest",
+    overflow: Overflow = "standard",
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """Round to values that a format can hold, still stored in fp32.
+
+    Args:
+        tensor: fp32 or narrower tensor of any shape.
+        format_: Name of the format ("fp8-e4m3").
+        rounding: "nearest", ties to even, or "stochastic", which expects to give the value itself.
+        overflow: "standard" gives what the format's standard says, inf or, for fp8-e4m3, which has
+            no inf, NaN; "saturate" gives the largest finite value, for inf as well. NaN stays NaN.
+        generator: Source of the random numbers of stochastic rounding.
+
+    Returns:
+        An fp32 tensor of the same shape; the sign of zero is kept.
+
+    Raises:
+        ValueError: If the format, rounding or overflow is unknown.
+        TypeError: If the tensor is not a floating one of 32 bits or fewer.
+    """
+    for what, given, allowed in (
+        ("format", format_, tuple(FORMATS)),
+        ("rounding", rounding, ("nearest", "stochastic")),
+        ("overflow", overflow, ("standard", "saturate")),
+    ):
+        if given not in allowed:
+            raise ValueError(f"{what} is {given!r}; allowed: {', '.join(allowed)}")
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        raise TypeError(
+            f"round_to takes fp32 or narrower tensors, not {tensor.dtype}; write tensor.float()"
+        )
+    value = tensor.detach().to(torch.float32)
+    target = FORMATS[format_]
+    rounded = _on_grid(value, target, rounding, generator)
+    return _overflowed(value, rounded, target, overflow)
+
+
+def _on_grid(
+    value: torch.Tensor, target: Format, rounding: Rounding, generator: torch.Generator | None
+) -> torch.Tensor:
+    """Round as if the exponent had no upper end."""
+    exponent = (value.contiguous().view(torch.int32) >> 23) & 0xFF
+    binade = (exponent.clamp(min=round(math.log2(target.tiny)) + 127) << 23).view(torch.float32)
+    # Powers of two throughout, so that none of this arithmetic rounds.
+    spacing = binade * target.eps
+    scaled = value / spacing
+    if rounding == "nearest":
+        whole = scaled.round()
+    else:
+        whole = scaled.floor()
+        draw = torch.rand(
+            value.shape, dtype=torch.float64, device=value.device, generator=generator
+        )
+        whole += draw < (scaled - whole)
+    return torch.where(value.isfinite(), torch.copysign(whole * spacing, value), value)
+
+
+def _overflowed(
+    value: torch.Tensor, rounded: torch.Tensor, target: Format, overflow: Overflow
+) -> torch.Tensor:
+    beyond = rounded.abs() > target.max
+    by_standard = math.inf if target.has_inf else math.nan
+    limit = target.max if overflow == "saturate" else by_standard
+    return torch.where(beyond, torch.copysign(torch.full_like(value, limit), value), rounded)

@@ -1,0 +1,44 @@
+"""Half recipes on a CPU: fp32-speed kernels, and the dtypes that autocast has on a GPU.
+
+Both are settings of the process, counted, and given back when the last engine closes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.cuda_policy import cuda_autocast_policy
+from halfstep.techniques.base import Technique
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class CpuHalf(Technique):
+    """Make half precision on a CPU fast and like a GPU's; nothing where no model is on a CPU.
+
+    Args:
+        autocast: Whether the recipe computes under autocast, so that CUDA's policy matters.
+    """
+
+    def __init__(self, *, autocast: bool) -> None:
+        self._autocast = autocast
+        self._held = ExitStack()
+
+    def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Take hold of the kernels, and of the policy under autocast."""
+        del optimizers
+        if all(param.device.type != "cpu" for model in models for param in model.parameters()):
+            return
+        self._held.enter_context(cpu_half())
+        if self._autocast:
+            self._held.enter_context(cuda_autocast_policy())
+
+    def close(self) -> None:
+        """Let go of them."""
+        self._held.close()
