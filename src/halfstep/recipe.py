@@ -54,6 +54,11 @@ class LossScale:
             is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
             if not is_number:
                 raise ValueError(f"loss_scale.{name} is {given!r}; allowed: a number, such as 1024")
+        for name in ("growth_interval", "collapse_after"):
+            given = getattr(self, name)
+            if given != int(given):
+                raise ValueError(f"loss_scale.{name} is {given!r}; allowed: a whole number")
+            object.__setattr__(self, name, int(given))  # YAML reads 1e3 as a float
         fp32 = FORMATS["fp32"]
         checks = {
             "dynamic": (isinstance(self.dynamic, bool), "True or False"),
@@ -341,11 +346,17 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
     Raises:
         ValueError: If a name or field is unknown (the closest is named), or if the composition
             contradicts itself.
+        TypeError: If `spec` is none of these.
     """
     if isinstance(spec, Recipe):
         return spec
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
+    if not isinstance(spec, str):
+        raise TypeError(
+            f"recipe is {spec!r}; allowed: a name ({', '.join(RECIPES)}), names joined by '+', a "
+            "mapping of fields, or a Recipe"
+        )
     found = []
     for part in spec.split("+"):
         name = part.strip().lower()

@@ -21,3 +21,9 @@ def test_json_settings_build_the_recipe_again(halfstep):
     for row in rows:
         assert recipe({"name": row["name"], **row["settings"]}) == RECIPES[row["name"]][0]
         assert row["purpose"] == RECIPES[row["name"]][1]
+
+
+def test_two_formats_at_once_are_refused(halfstep):
+    code, _, error = halfstep("recipes", "--json", "--markdown")
+    assert code == 2
+    assert "write one of them" in error

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import torch
 
+from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.cuda_policy import cuda_autocast_policy
+
 PAGE = Path(__file__).parents[2] / "docs" / "from-gradscaler.md"
 BEFORE, AFTER, RESUME = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
@@ -15,7 +18,9 @@ def run(program: str, **names: object) -> dict:
 
 
 def test_both_loops_end_with_the_same_weights_and_learning_rate():
-    before, after = run(BEFORE), run(AFTER)
+    with cpu_half(), cuda_autocast_policy():
+        before = run(BEFORE)
+    after = run(AFTER)
     for plain, ours in zip(before["model"].parameters(), after["model"].parameters(), strict=True):
         assert torch.equal(plain, ours)
     assert before["scaler"].get_scale() == after["engine"].loss_scale
@@ -23,9 +28,17 @@ def test_both_loops_end_with_the_same_weights_and_learning_rate():
 
 
 def test_resuming_restores_the_run(tmp_path):
-    names = run(AFTER)
-    weights = [param.clone() for param in names["model"].parameters()]
-    resumed = run(RESUME, **names, path=tmp_path / "run.pt")
-    pairs = zip(weights, resumed["model"].parameters(), strict=True)
-    assert all(torch.equal(before, after) for before, after in pairs)
-    assert resumed["engine"].steps == 5
+    path = tmp_path / "run.pt"
+    save, load = RESUME.split("saved =")
+    whole = run(AFTER)
+    names = {"torch": torch, "path": path}
+    exec(save, {**names, "model": whole["model"], "engine": whole["engine"]})
+    # The same program, which has trained on other data, takes over what was saved.
+    other = run(AFTER.replace("manual_seed(0)", "manual_seed(1)"))
+    exec("saved =" + load, {**names, "model": other["model"], "engine": other["engine"]})
+    for each in (whole, other):
+        run(AFTER[AFTER.index("for images") :], **{**each, "data": whole["data"]})
+    pairs = zip(whole["model"].parameters(), other["model"].parameters(), strict=True)
+    assert all(torch.equal(ours, resumed) for ours, resumed in pairs)
+    assert whole["engine"].steps == other["engine"].steps == 10
+    assert whole["scheduler"].get_last_lr() == other["scheduler"].get_last_lr()

@@ -17,6 +17,8 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import SGD, AdamW
 
 from halfstep.engine import Engine
+from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.cuda_policy import cuda_autocast_policy
 
 from .tiny import differences, digits_net, mlp, relative_error
 
@@ -105,8 +107,9 @@ def test_fp16_engine_equals_a_gradscaler_loop_bitwise_and_keeps_batchnorm_clean(
     overflowing = 4 * 20 + 1
     batches[overflowing] = (batches[overflowing][0] * 1e30, batches[overflowing][1])
     plain, restored, model = digits_net(), digits_net(), digits_net()
-    _, scales = gradscaler_loop(plain, batches, restore=False)
-    state, _ = gradscaler_loop(restored, batches, restore=True)
+    with cpu_half(), cuda_autocast_policy():  # what the engine computes with, too
+        _, scales = gradscaler_loop(plain, batches, restore=False)
+        state, _ = gradscaler_loop(restored, batches, restore=True)
 
     recipe = {"base": "fp16", "loss_scale": {"init": 2.0**12, "growth_interval": 7}}
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,15 +111,51 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
         Engine(mlp(), sgd(mlp()))
 
 
-def test_an_optimizer_left_with_master_weights_is_refused() -> None:
+def test_a_closed_engine_trains_no_more() -> None:
+    model = mlp()
+    engine = Engine(model, sgd(model))
+    loss = loss_of(engine)
+    engine.close()
+    with pytest.raises(RuntimeError, match="this engine is closed; build a new Engine"):
+        engine.backward(loss)
+    with pytest.raises(RuntimeError, match="this engine is closed; build a new Engine"):
+        engine.step()
+
+
+def test_an_engine_that_is_dropped_lets_go_of_its_optimizer() -> None:
     model = mlp()
     optimizer = sgd(model)
-    Engine(model, optimizer, recipe="o2").close()
-    with pytest.raises(ValueError, match="master weights of an engine before"):
-        Engine(model, optimizer, recipe="o2")
-    with Engine(model, sgd(model), recipe="o2") as engine:
+    engine = Engine(model, optimizer)
+    del engine
+    gc.collect()
+    with Engine(model, optimizer) as engine:
         engine.backward(loss_of(engine))
         assert engine.step().stepped
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"recipe": 5}, "recipe is 5; allowed: a name"),
+        ({"average": 0.999}, r"average is 0.999; allowed: EMA\(0.999\)"),
+        ({"accumulate": "4"}, "accumulate is '4'; allowed: 1 or more"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused(given, message) -> None:
+    model = mlp()
+    with pytest.raises((TypeError, ValueError), match=message):
+        Engine(model, sgd(model), **given)
+    Engine(model, sgd(model), scheduler=None).close()
+
+
+def test_gradients_dropped_within_a_window_are_noticed() -> None:
+    model = mlp()
+    with Engine(model, sgd(model), accumulate=2) as engine:
+        engine.backward(loss_of(engine))
+        engine.step()
+        engine.optimizer.zero_grad()
+        with pytest.warns(EngineWarning, match="zero_grad"):
+            engine.backward(loss_of(engine))
 
 
 def test_two_engines_over_one_optimizer_are_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from halfstep.errors import UserError
 from halfstep.recipe import RECIPES
 
 COLUMNS = ("recipe", "sets", "purpose")
@@ -30,6 +31,8 @@ def recipes(
 
     from halfstep.train.files import json_text
 
+    if as_json and as_markdown:
+        raise UserError("--json and --markdown are both given; write one of them")
     if as_json:
         rows = [
             {"name": name, "purpose": purpose, "settings": recipe.settings()}

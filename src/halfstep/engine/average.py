@@ -66,6 +66,17 @@ class SWA:
         return torch.where(due, 1 / (taken + 1), 0.0)
 
 
+def checked_rule(rule: EMA | SWA | None) -> EMA | SWA | None:
+    """Refuse what is no rule.
+
+    Raises:
+        TypeError: Naming what to write.
+    """
+    if rule is not None and not isinstance(rule, (EMA, SWA)):
+        raise TypeError(f"average is {rule!r}; allowed: EMA(0.999), SWA(start=1000) or None")
+    return rule
+
+
 class WeightAverage:
     """The average of the weights that one optimizer updates.
 
@@ -90,8 +101,16 @@ class WeightAverage:
             for param in params
             if param.is_floating_point()
         }
+        self._started = False
         self._taken = torch.zeros((), device=params[0].device)
         self._steps = torch.zeros_like(self._taken)
+
+    def cover(self, params: Sequence[torch.Tensor]) -> None:
+        """Take in parameters that were added, and before the first step weights loaded since."""
+        for param in params:
+            if param.is_floating_point() and (param not in self.weights or not self._started):
+                self.weights[param] = self._full_precision(param).detach().float().clone()
+        self._started = True
 
     @torch.no_grad()
     def update(self, found_inf: torch.Tensor | None) -> None:
@@ -125,13 +144,14 @@ class WeightAverage:
     def state_dict(self) -> dict[str, Any]:
         """Return the averages in the order of the parameters."""
         return {
-            "weights": list(self.weights.values()),
-            "taken": self._taken,
-            "steps": self._steps,
+            "weights": [average.clone() for average in self.weights.values()],
+            "taken": self._taken.clone(),
+            "steps": self._steps.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
+        self._started = True
         for average, saved in zip(self.weights.values(), state["weights"], strict=True):
             average.copy_(saved)
         self._taken.copy_(state["taken"])

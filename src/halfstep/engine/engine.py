@@ -6,6 +6,7 @@ format does its part is in the techniques.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -16,14 +17,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict
+from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict, checked_rule
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.gradients import Clipping
 from halfstep.engine.misuse import (
+    refuse_closed,
     refuse_misfits,
     refuse_unreduced,
     refuse_wrapped,
+    release_all,
     warn_backward_in_autocast,
+    warn_lost,
     warn_new_recipe,
     warn_touched,
 )
@@ -35,7 +39,7 @@ from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaler, techniques_for
+from halfstep.techniques import LossScaleCollapse, LossScaler, techniques_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -93,27 +97,31 @@ class Engine:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         clip_adaptive: float | None = None,
-        scheduler: LRScheduler | Sequence[LRScheduler] = (),
+        scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         average: EMA | SWA | None = None,
         seed: int = 0,
     ) -> None:
         self.models = [model] if isinstance(model, nn.Module) else list(model)
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         self.recipe = find_recipe(recipe)
-        if accumulate < 1:
+        if not isinstance(accumulate, int) or accumulate < 1:
             raise ValueError(f"accumulate is {accumulate!r}; allowed: 1 or more micro-steps")
         self.accumulate = accumulate
         self.steps = 0
         self._samples_per_micro_step: int | None = None
         self._last_batch = False
+        self._closed = False
         self._techniques = techniques_for(self.recipe, seed=seed)
         clipping = Clipping(clip_norm, clip_value, clip_adaptive)
+        rule = checked_rule(average)
+        if scheduler is None:
+            scheduler = ()
         schedulers = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         self._settlement = Settlement(schedulers)
         self._statistics: list[tuple[RunningStatistics, frozenset[torch.Tensor]]] = []
         self._slots: list[Slot] = []
-        self._device = next(param.device for each in self.models for param in each.parameters())
         refuse_misfits(self.models, self.optimizers, schedulers, self.recipe)
+        self._device = next(param.device for each in self.models for param in each.parameters())
         if any(technique.reshapes_params for technique in self._techniques):
             refuse_wrapped(self.models, self.recipe.name)
         try:
@@ -125,12 +133,14 @@ class Engine:
                 if self.recipe.params and each.state:
                     load_optimizer(each, self._techniques, each.state_dict())
         except BaseException:
-            self.close()
+            self._give_back()
             raise
+        # An engine that is dropped without close() lets go of its optimizers too.
+        weakref.finalize(self, release_all, [slot.guard for slot in self._slots])
         self._scales = LossScales(self.recipe.loss_scale, self._device)
         self._averages = (
-            [WeightAverage(average, slot.params, self._full_precision) for slot in self._slots]
-            if average
+            [WeightAverage(rule, slot.params, self._full_precision) for slot in self._slots]
+            if rule
             else []
         )
         if self._scales:
@@ -194,6 +204,8 @@ class Engine:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
         self._set_gradient_sync()
         with ExitStack() as stack:
+            for statistics, _ in self._statistics:
+                stack.enter_context(statistics.step_going_on())
             for technique in self._techniques:
                 stack.enter_context(technique.forward(self._device))
             yield
@@ -217,23 +229,30 @@ class Engine:
             samples: Size of the micro-batch, to weight uneven ones by; give it always or never.
 
         Raises:
-            RuntimeError: If `samples` is given for some micro-batches only.
+            RuntimeError: If `samples` is given for some micro-batches only, or the engine is
+                closed. Whatever a backward raises, the window that it would have added to is
+                dropped.
         """
         slots = self._select(optimizers)
+        refuse_closed(closed=self._closed)
         warn_backward_in_autocast(loss.device)
+        if any(slot.lost_gradients() for slot in slots):
+            warn_lost()
         loss = self._weighted(loss, samples, slots)
         inputs = None if optimizers is None else _with_gradients(slots)
         for slot in slots:
             for technique in self._techniques:
                 technique.before_backward(slot.params, again=slot.backwards > 0)
-        self._scales.backward(
-            loss, slots, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
-        )
+        try:
+            self._scales.backward(
+                loss, slots, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
+            )
+        except BaseException:
+            # Out of memory, say: some gradients are there and some are not.
+            self.zero_grad(optimizers=optimizers)
+            raise
         for slot in slots:
-            slot.pending = True
-            slot.backwards += 1
-            if self._scales:
-                slot.mark_gradients()
+            slot.after_backward(scaled=bool(self._scales))
 
     def grad(
         self,
@@ -283,9 +302,15 @@ class Engine:
 
         Raises:
             RuntimeError: If no backward came since the last step.
-            LossScaleCollapse: If the loss scale could not help in the step before.
+            LossScaleCollapse: If the loss scale could not help in the step before; the gradients
+                are dropped.
         """
-        self.flush()
+        refuse_closed(closed=self._closed)
+        try:
+            self.flush()
+        except LossScaleCollapse:
+            self.zero_grad()
+            raise
         slots = self._select(optimizers)
         if closure is not None:
             closure = self._checked_closure(closure, slots)
@@ -391,22 +416,35 @@ class Engine:
             warn_new_recipe(state["recipe"], self.recipe.name, lost_window=holds_window(state))
 
     def close(self) -> None:
-        """Give back every setting and hook. The models and optimizers stay as they are.
+        """Settle the last step and give back every setting, hook and format.
 
-        Take checkpoints before: a half model no longer gives fp32 weights from `state_dict()`.
+        Models come back in the format that they were given in, with the most precise weights that
+        there are, and the optimizers over their parameters. A closed engine trains no more.
+
+        Raises:
+            LossScaleCollapse: If the loss scale could not help in the last step; all is given back.
         """
-        for slot in self._slots:
-            slot.guard.close()
-        for statistics, _ in self._statistics:
-            statistics.close()
-        for technique in reversed(self._techniques):
-            technique.close()
+        try:
+            self.flush()
+        finally:
+            self._give_back()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._closed = True
+        release_all([slot.guard for slot in self._slots])
+        for statistics, _ in self._statistics:
+            statistics.close()
+        for technique in reversed(self._techniques):
+            technique.close()
 
     def _checked_closure(
         self, closure: Callable[[], float], slots: Sequence[Slot]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.techniques.base import HALVES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -100,7 +102,7 @@ def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
     for device_and_dtype, places in _places(grads).items():
         _, dtype = device_and_dtype
         group = [grads[place] for place in places]
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+        wide = torch.float32 if dtype in HALVES else None
         for place, norm in zip(places, torch._foreach_norm(group, 2.0, dtype=wide), strict=True):
             found[place] = norm
     return torch.stack([norm.to(grads[0].device) for norm in found])
@@ -138,6 +140,6 @@ def _clip_adaptively(param: torch.Tensor, weight: torch.Tensor, limit: float) ->
 
 
 def _unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    wide = tensor.float() if tensor.dtype in HALVES else tensor
     within_unit = tuple(range(1, wide.ndim)) or tuple(range(wide.ndim))
     return wide.square().sum(dim=within_unit, keepdim=True).sqrt()

@@ -65,6 +65,18 @@ class StepGuard:
             _owned.discard(self._optimizer)
 
 
+def release_all(guards: Iterable[StepGuard]) -> None:
+    """Give optimizers back to their caller."""
+    for guard in guards:
+        guard.close()
+
+
+def refuse_closed(*, closed: bool) -> None:
+    """Refuse to train with an engine that has given everything back."""
+    if closed:
+        raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
+
+
 def refuse_misfits(
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
@@ -77,6 +89,8 @@ def refuse_misfits(
         ValueError: If a parameter has two owners, or an optimizer or scheduler is of elsewhere.
         TypeError: If an optimizer evaluates the loss inside its step and the recipe cannot let it.
     """
+    if not any(True for model in models for _ in model.parameters()):
+        raise ValueError("the model has no parameters; give the engine one that can be trained")
     refuse_shared(optimizers)
     refuse_strangers(models, optimizers)
     for scheduler in schedulers:
@@ -163,6 +177,16 @@ def warn_backward_in_autocast(device: torch.device) -> None:
             EngineWarning,
             stacklevel=3,
         )
+
+
+def warn_lost() -> None:
+    """Warn of gradients that somebody dropped in the middle of a window."""
+    warnings.warn(
+        "gradients of this accumulation window are gone: something called zero_grad() between two "
+        "engine.backward(); delete the line, engine.step() zeroes them when the window closes",
+        EngineWarning,
+        stacklevel=4,
+    )
 
 
 def versions(params: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:

@@ -15,7 +15,7 @@ from halfstep.techniques import LossScaler
 from halfstep.techniques.gradients import keep_grad, put_grad
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from halfstep.engine.slot import Slot
     from halfstep.recipe import LossScale
@@ -102,11 +102,12 @@ class LossScales:
                 grad.mul_(factor)
             put_grad(param, grad if param.grad is None else param.grad.add_(grad))
         for loss_id, own in slot.found.items():
-            self._keep(loss_id, own)
+            if loss_id not in slot.counted:
+                self._keep(loss_id, own)
             found = torch.maximum(found, own)
         return found
 
-    def update(self, open_slots: Iterable[Slot]) -> list[tuple[Hashable, LossScaler, torch.Tensor]]:
+    def update(self, open_slots: Sequence[Slot]) -> list[tuple[Hashable, LossScaler, torch.Tensor]]:
         """Update each scale that gradients of a step were made with, once.
 
         Args:
@@ -120,6 +121,9 @@ class LossScales:
             scaler = self.scalers[loss_id]
             before = scaler.scale.clone()
             scaler.update(found)
+            for slot in open_slots:
+                if loss_id in slot.found:
+                    slot.counted.add(loss_id)  # the same loss reached it, and is not found twice
             if loss_id is SHARED and scaler.settings.dynamic:
                 for slot in open_slots:
                     _rescale(slot, scaler.scale / before)
@@ -160,6 +164,7 @@ class LossScales:
         found = torch.zeros((), device=self._device)
         if grads:
             scaler.unscale_(grads, found)
+        slot.counted.discard(loss_id)
         before = slot.found.get(loss_id)
         slot.found[loss_id] = found if before is None else torch.maximum(before, found)
         for param, grad in zip(reached, grads, strict=True):

@@ -33,6 +33,7 @@ class Slot:
         pending: Whether a backward came since the last call of `engine.step()`.
         true_grads: fp32 gradients of losses with a scale of their own, already unscaled.
         found: Whether those were not finite: a scalar for each such loss.
+        counted: Losses whose scale has taken account of that already.
     """
 
     def __init__(self, optimizer: Optimizer, techniques: Sequence[Technique]) -> None:
@@ -53,6 +54,8 @@ class Slot:
         self.pending = False
         self.true_grads: dict[torch.Tensor, torch.Tensor] = {}
         self.found: dict[Hashable, torch.Tensor] = {}
+        self.counted: set[Hashable] = set()
+        self._held = False
 
     @property
     def params(self) -> list[torch.Tensor]:
@@ -87,6 +90,23 @@ class Slot:
         for param in self.params:
             param.grad = None
         self.reset()
+
+    def lost_gradients(self) -> bool:
+        """Tell whether gradients that a backward left in this window are gone."""
+        return self._held and not self.holds_gradients()
+
+    def after_backward(self, *, scaled: bool) -> None:
+        """Note a backward that may have reached the parameters.
+
+        Args:
+            scaled: Whether the gradients are multiplied by a loss scale, and so are not to be
+                changed by anybody else.
+        """
+        self.pending = True
+        self.backwards += 1
+        self._held = self.holds_gradients()
+        if scaled:
+            self.mark_gradients()
 
     def mark_gradients(self) -> None:
         """Remember which gradients there are, to notice when somebody else changes them."""

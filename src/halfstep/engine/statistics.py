@@ -7,6 +7,7 @@ back in place, where the device decides whether they must be.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +17,16 @@ from torch.nn.modules.batchnorm import _NormBase
 from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.utils.hooks import RemovableHandle
 
 
 class RunningStatistics:
     """Guard the running statistics of one model.
+
+    A forward pass counts when it records gradients, or inside `engine.autocast()`: recomputing
+    statistics under `torch.no_grad()` between steps is nobody's step.
 
     Args:
         model: The model, whose norm layers may come and go no more.
@@ -32,16 +38,31 @@ class RunningStatistics:
         ]
         self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
         self._saved: list[torch.Tensor] | None = None
+        self._in_step = False
         self._handles: list[RemovableHandle] = []
         if layers:
             # The root's hook serves compiled models, the layers' own those who call parts of it.
             for module in (model, *layers):
                 hook = as_function(self._before_forward)
                 self._handles.append(module.register_forward_pre_hook(hook))
+            forget = as_function(lambda *_: self.forget())
+            self._handles.append(model.register_load_state_dict_post_hook(forget))
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
-        if self._saved is None and module.training and not torch.compiler.is_compiling():
+        counts = torch.is_grad_enabled() or self._in_step
+        if torch.compiler.is_compiling() or not (counts and module.training):
+            return
+        if self._saved is None:
             self._saved = [buffer.clone() for buffer in self._buffers]
+
+    @contextmanager
+    def step_going_on(self) -> Iterator[None]:
+        """Count every forward pass in training mode, whatever it records."""
+        before, self._in_step = self._in_step, True
+        try:
+            yield
+        finally:
+            self._in_step = before
 
     def settle(self, found_inf: torch.Tensor) -> None:
         """End a window: put the statistics back if `found_inf`, a scalar on any device, is set."""
@@ -52,7 +73,7 @@ class RunningStatistics:
         self._saved = None
 
     def forget(self) -> None:
-        """End a window whose gradients are dropped."""
+        """End a window whose gradients are dropped, or whose statistics were loaded over."""
         self._saved = None
 
     def state_dict(self) -> list[torch.Tensor] | None:

@@ -15,6 +15,7 @@ from halfstep.engine.gradients import Clipping, dense_gradients, norms
 from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.engine.settle import HostCopy, Outcome, Settlement
 from halfstep.engine.slot import Slot, start_momentum
+from halfstep.techniques.base import HALVES
 from halfstep.techniques.gradients import keep_grad
 
 if TYPE_CHECKING:
@@ -90,17 +91,23 @@ class Update:
         Returns:
             What every optimizer of the engine did.
         """
-        measured = [self._measure(slot, factor) for slot, factor in closing]
-        skips = self._skips_on_host(measured)
-        for each in measured:
-            if each.params or closure is not None:
+        try:
+            measured = [self._measure(slot, factor) for slot, factor in closing]
+            skips = self._skips_on_host(measured)
+            moving = [each for each in measured if each.params or closure is not None]
+            for each in moving:
+                average = self.averages[self.slots.index(each.slot)] if self.averages else None
+                if average:
+                    average.cover(each.slot.params)
                 self._take_step(each, closure, skip=skips.get(each.slot, False))
-        self._put_back_statistics(measured)
-        for each in measured:
-            if self.averages and (each.params or closure is not None):
-                self.averages[self.slots.index(each.slot)].update(each.found_inf)
-            each.slot.zero_grad()
-        self._leave_outcome([each for each in measured if each.params or closure is not None], step)
+                if average:
+                    average.update(each.found_inf)
+            self._put_back_statistics(measured)
+        finally:
+            # After an error too: what is left is neither scaled nor whole.
+            for slot, _ in closing:
+                slot.zero_grad()
+        self._leave_outcome(moving, step)
         done = {each.slot: each for each in measured}
         return StepResult(
             tuple(_report(done.get(slot), closure is not None) for slot in self.slots)
@@ -111,7 +118,7 @@ class Update:
         scale: torch.Tensor | None = None
         if self.scales or self.clipping or factor != 1.0:
             for param in slot.params:
-                if param.grad is not None and param.grad.dtype in (torch.float16, torch.bfloat16):
+                if param.grad is not None and param.grad.dtype in HALVES:
                     keep_grad(param, torch.float32)
         if self.scales:
             shared = self.scales.shared

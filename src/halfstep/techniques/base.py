@@ -9,12 +9,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import torch
     from torch import nn
     from torch.optim import Optimizer
+
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 class Technique:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import HALVES, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.recipe import ParamFormat
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class GradientFormat(Technique):
@@ -55,7 +53,7 @@ class GradientFormat(Technique):
     def before_backward(self, params: Iterable[torch.Tensor], *, again: bool) -> None:
         """Choose the format that this backward accumulates in."""
         for param in params:
-            if param.dtype not in _HALVES:
+            if param.dtype not in HALVES:
                 continue
             if param.grad is not None:
                 if again:
@@ -76,7 +74,7 @@ class GradientFormat(Technique):
         """Let autograd choose the format again."""
         for model in self._models:
             for param in model.parameters():
-                if param.dtype in _HALVES and param.grad_dtype != param.dtype:
+                if param.grad_dtype != param.dtype:
                     param.grad = None
                     param.grad_dtype = param.dtype
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from halfstep.techniques.base import HALVES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -130,4 +132,4 @@ class LossScaler:
 
 
 def _widen(loss: torch.Tensor) -> torch.Tensor:
-    return loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss
+    return loss.float() if loss.dtype in HALVES else loss

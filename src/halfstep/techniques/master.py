@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from halfstep.techniques.base import Technique, as_function
+from halfstep.techniques.base import HALVES, Technique, as_function
 from halfstep.techniques.params import norm_tensors
 
 if TYPE_CHECKING:
@@ -33,30 +33,29 @@ class MasterWeights(Technique):
 
     def __init__(self, *, norms: Literal["fp32"] | None = None) -> None:
         self._norms_need_none = norms == "fp32"
-        self._models: Sequence[nn.Module] = ()
+        self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
         self._sources: dict[torch.Tensor, torch.Tensor] = {}
         self._handles: list[RemovableHandle] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Copy what the optimizers hold, before the models are cast."""
-        self._models = models
+        self._optimizers = optimizers
         wanted: set[torch.Tensor] = {param for model in models for param in model.parameters()}
         if self._norms_need_none:
             wanted -= {tensor for model in models for tensor in norm_tensors(model)}
         for optimizer in optimizers:
             self._take_over(optimizer, wanted)
-        for model in models:
+        for module in (module for model in models for module in model.modules()):
             self._handles += [
-                model.register_state_dict_post_hook(as_function(self._export)),
-                model.register_load_state_dict_pre_hook(as_function(self._import)),
+                module.register_state_dict_post_hook(as_function(self._export)),
+                module.register_load_state_dict_pre_hook(as_function(self._import)),
             ]
 
     def adopt(self, optimizer: Optimizer) -> None:
         """Make masters for half parameters that were added since."""
-        halves = (torch.float16, torch.bfloat16)
         added = {
-            p for group in optimizer.param_groups for p in group["params"] if p.dtype in halves
+            p for group in optimizer.param_groups for p in group["params"] if p.dtype in HALVES
         }
         self._take_over(optimizer, added)
 
@@ -70,11 +69,12 @@ class MasterWeights(Technique):
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
         """Give the gradients to the masters in fp32; those kept in fp32 are shared, not copied."""
-        del optimizer
-        for param in params:
-            master = self._masters.get(param)
-            if master is not None:
-                master.grad = None if param.grad is None else param.grad.float()
+        del params
+        for group in optimizer.param_groups:
+            for master in group["params"]:
+                source = self._sources.get(master)
+                if source is not None:
+                    master.grad = None if source.grad is None else source.grad.float()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Round the masters into the model's parameters and drop their gradients."""
@@ -90,10 +90,24 @@ class MasterWeights(Technique):
                 torch._foreach_copy_(stood_for, masters)
 
     def close(self) -> None:
-        """Take the hooks off; the optimizers keep the masters."""
+        """Give the optimizers the model's parameters back, with the values of the masters.
+
+        Called when these have their own format again.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [self._sources.get(param, param) for param in group["params"]]
+            for master, param in self._sources.items():
+                if master in optimizer.state:
+                    optimizer.state[param] = optimizer.state.pop(master)
+        with torch.no_grad():
+            for master, param in self._sources.items():
+                param.copy_(master)
+        self._masters.clear()
+        self._sources.clear()
 
     def _take_over(self, optimizer: Optimizer, wanted: set[torch.Tensor]) -> None:
         for group in optimizer.param_groups:
@@ -110,8 +124,8 @@ class MasterWeights(Technique):
         # A deep copy of a model calls these hooks too, with parameters that are not ours.
         return [
             (prefix + name, self._masters[param])
-            for name, param in module.named_parameters(remove_duplicate=False)
-            if param in self._masters
+            for name, param in module._parameters.items()  # noqa: SLF001  # tied ones too
+            if param is not None and param in self._masters
         ]
 
     def _export(self, module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:

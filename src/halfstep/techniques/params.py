@@ -2,11 +2,12 @@
 
 The model is changed in place, parameter identity and ties kept, and its forward casts what goes in
 and comes out by hooks that hold nothing but dtypes, so that a deep copy of the model works on its
-own weights. `state_dict()` of the model gives fp32 whatever the format.
+own weights. `state_dict()` of the model, or of a part of it, gives fp32 whatever the format.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import HALVES, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from halfstep.recipe import ParamFormat
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class ParameterFormat(Technique):
@@ -49,10 +48,12 @@ class ParameterFormat(Technique):
         self._keep_norms = norms == "fp32"
         self._cast_outputs = outputs == "fp32"
         self._handles: list[RemovableHandle] = []
+        self._came_as: dict[torch.Tensor, torch.dtype] = {}
+        self._optimizers: Sequence[Optimizer] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Cast the models and give them the hooks that their new format needs."""
-        del optimizers
+        self._optimizers = optimizers
         for model in models:
             self._cast(model)
             if not self.reshapes_params:
@@ -65,13 +66,21 @@ class ParameterFormat(Technique):
                         self._cast_around(module, torch.float32, self._dtype)
             outputs = torch.float32 if self._cast_outputs else None
             self._cast_around(model, self._dtype, outputs)
-            self._handles.append(model.register_state_dict_post_hook(_widen_state_dict))
+            for module in model.modules():
+                self._handles.append(module.register_state_dict_post_hook(_widen_state_dict))
 
     def close(self) -> None:
-        """Take the hooks off; the parameters stay in their format."""
+        """Take the hooks off, and give half tensors back the wider format that they came in."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for tensor, dtype in self._came_as.items():
+            if tensor.dtype in HALVES:
+                _recast(tensor, dtype)
+        if self._came_as and self.reshapes_params:
+            for optimizer in self._optimizers:
+                optimizer.load_state_dict(optimizer.state_dict())  # in the parameters' format
+        self._came_as.clear()
 
     def _cast(self, model: nn.Module) -> None:
         kept = norm_tensors(model) if self._keep_norms else set()
@@ -80,8 +89,8 @@ class ParameterFormat(Technique):
                 if tensor.is_floating_point():
                     wanted = torch.float32 if tensor in kept else self._dtype
                     if tensor.dtype != wanted:
-                        tensor.grad = None
-                        tensor.data = tensor.data.to(wanted)
+                        self._came_as[tensor] = tensor.dtype
+                        _recast(tensor, wanted)
 
     def _cast_around(
         self, module: nn.Module, inside: torch.dtype, outside: torch.dtype | None
@@ -95,13 +104,13 @@ class ParameterFormat(Technique):
 def is_norm(module: nn.Module) -> bool:
     """Tell whether `module` is a norm layer.
 
-    Those of torch are known by class, others (a hand-written RMS norm) by a class name that says
-    "norm" and parameters of their own.
+    Those of torch are known by class, others by parameters or buffers of their own and the word
+    "Norm" in the name of their class: `RMSNorm2d`, `FrozenBatchNorm`, but not `NormalizedNet`.
     """
     if isinstance(module, (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)):
         return True
-    named = "norm" in type(module).__name__.lower()
-    return named and next(module.parameters(recurse=False), None) is not None
+    named = re.search(r"[Nn]orm(?![a-z])", type(module).__name__)
+    return named is not None and bool(_own_tensors(module))
 
 
 def norm_tensors(model: nn.Module) -> set[torch.Tensor]:
@@ -136,8 +145,16 @@ def _cast_leaves(tree: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, tree)
 
 
-def _widen_state_dict(_: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    del metadata
-    for name, value in state.items():
-        if name.startswith(prefix) and isinstance(value, torch.Tensor) and value.dtype in _HALVES:
-            state[name] = value.float()
+def _recast(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    tensor.grad = None
+    tensor.data = tensor.data.to(dtype)
+    if tensor.requires_grad:
+        tensor.grad_dtype = dtype
+
+
+def _widen_state_dict(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Widen what a module itself has put into a state dict; every module has this hook."""
+    for name in (*module._parameters, *module._buffers):  # noqa: SLF001  # names, tied ones too
+        value = state.get(prefix + name)
+        if value is not None and value.dtype in HALVES:
+            state[prefix + name] = value.float()
