@@ -18,10 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict, checked_rule
+from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.gradients import Clipping
 from halfstep.engine.misuse import (
     refuse_closed,
+    refuse_closure,
     refuse_misfits,
     refuse_unreduced,
     refuse_wrapped,
@@ -37,6 +39,7 @@ from halfstep.engine.slot import Slot
 from halfstep.engine.state import holds_window, load_optimizer, load_parts, save_parts
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
+from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse, LossScaler, techniques_for
@@ -78,7 +81,6 @@ class Engine:
     Attributes:
         models, optimizers: As given, always lists.
         recipe: The recipe that is carried out.
-        accumulate: Micro-steps to an optimizer step.
         steps: Optimizer steps so far, skipped ones included.
 
     Raises:
@@ -106,9 +108,8 @@ class Engine:
         self.recipe = find_recipe(recipe)
         if not isinstance(accumulate, int) or accumulate < 1:
             raise ValueError(f"accumulate is {accumulate!r}; allowed: 1 or more micro-steps")
-        self.accumulate = accumulate
+        self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
-        self._samples_per_micro_step: int | None = None
         self._last_batch = False
         self._closed = False
         self._techniques = techniques_for(self.recipe, seed=seed)
@@ -168,6 +169,11 @@ class Engine:
     def optimizer(self) -> Optimizer:
         """The optimizer, when there is one."""
         return _only(self.optimizers, "optimizer")
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-steps to an optimizer step."""
+        return self._weights.accumulate
 
     @property
     def loss_scale(self) -> float:
@@ -238,7 +244,7 @@ class Engine:
         warn_backward_in_autocast(loss.device)
         if any(slot.lost_gradients() for slot in slots):
             warn_lost()
-        loss = self._weighted(loss, samples, slots)
+        loss = self._weights.apply(loss, samples, slots)
         inputs = None if optimizers is None else _with_gradients(slots)
         for slot in slots:
             for technique in self._techniques:
@@ -313,7 +319,7 @@ class Engine:
             raise
         slots = self._select(optimizers)
         if closure is not None:
-            closure = self._checked_closure(closure, slots)
+            refuse_closure(slots, self.accumulate, self._update.clipping, self.recipe)
         elif not any(slot.pending for slot in slots):
             raise RuntimeError(
                 "engine.step() was called without an engine.backward() since the last step; call "
@@ -331,10 +337,7 @@ class Engine:
         if closing:
             refuse_unreduced(self.models)
             self.steps += 1
-        weighted = [
-            (slot, slot.missing_weight(self.accumulate, self._samples_per_micro_step))
-            for slot in closing
-        ]
+        weighted = [(slot, self._weights.missing(slot)) for slot in closing]
         return self._update.close(weighted, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
@@ -348,14 +351,10 @@ class Engine:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Validate as the recipe says: eval mode, no gradients, averaged weights if kept."""
-        was_training = {module: module.training for m in self.models for module in m.modules()}
         with ExitStack() as stack:
             for average in self._averages:
                 stack.enter_context(average.applied())
-            for model in self.models:
-                model.eval()
-            stack.callback(_restore_training, was_training)
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(eval_mode(self.models))
             for technique in self._techniques:
                 stack.enter_context(technique.forward(self._device))
             yield
@@ -389,7 +388,7 @@ class Engine:
             "settings": self.recipe.settings(),
             "accumulate": self.accumulate,
             "steps": self.steps,
-            "samples_per_micro_step": self._samples_per_micro_step,
+            "samples_per_micro_step": self._weights.samples_per_micro_step,
             **save_parts(self._update),
         }
 
@@ -410,7 +409,7 @@ class Engine:
         same_recipe = state["settings"] == self.recipe.settings()
         load_parts(self._update, state, numerics=same_recipe)
         self.steps = state["steps"]
-        self._samples_per_micro_step = state["samples_per_micro_step"]
+        self._weights.samples_per_micro_step = state["samples_per_micro_step"]
         if not same_recipe:
             self.zero_grad()
             warn_new_recipe(state["recipe"], self.recipe.name, lost_window=holds_window(state))
@@ -446,19 +445,6 @@ class Engine:
         for technique in reversed(self._techniques):
             technique.close()
 
-    def _checked_closure(
-        self, closure: Callable[[], float], slots: Sequence[Slot]
-    ) -> Callable[[], float]:
-        plain = len(slots) == self.accumulate == 1 and not self._update.clipping
-        if not plain or self._scales or self.recipe.half_params:
-            raise TypeError(
-                f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and "
-                f"a recipe that neither scales the loss nor changes parameters; given: "
-                f"{len(slots)} optimizers, accumulate={self.accumulate}, {self._update.clipping}, "
-                f"recipe={self.recipe.name!r}"
-            )
-        return closure
-
     def _select(self, optimizers: Sequence[Optimizer] | None) -> list[Slot]:
         if optimizers is None:
             return self._slots
@@ -469,27 +455,6 @@ class Engine:
                 "entries of engine.optimizers"
             )
         return chosen
-
-    def _weighted(
-        self, loss: torch.Tensor, samples: int | None, slots: Sequence[Slot]
-    ) -> torch.Tensor:
-        """Weight a loss as for a full window; `Slot.missing_weight` corrects an uneven one."""
-        for slot in slots:
-            counted = slot.samples > 0
-            if slot.backwards and counted != (samples is not None):
-                raise RuntimeError(
-                    "samples was given for some micro-batches of a window only; give it to every "
-                    "engine.backward(loss, samples=len(labels)), or to none"
-                )
-            if samples is not None and not slot.pending:
-                slot.samples += samples
-        share = self.accumulate
-        if samples is not None:
-            if self._samples_per_micro_step is None:
-                self._samples_per_micro_step = samples
-            if samples != self._samples_per_micro_step:
-                return loss * (samples / (self._samples_per_micro_step * share))
-        return loss if share == 1 else loss / share
 
     def _set_gradient_sync(self) -> None:
         """Let DDP reduce gradients only where a window closes."""
@@ -514,11 +479,6 @@ def _only(given: Sequence[_Item], what: str) -> _Item:
 
 def _with_gradients(slots: Sequence[Slot]) -> list[torch.Tensor]:
     return [param for slot in slots for param in slot.params if param.requires_grad]
-
-
-def _restore_training(was_training: Mapping[nn.Module, bool]) -> None:
-    for module, training in was_training.items():
-        module.training = training
 
 
 def _names(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:

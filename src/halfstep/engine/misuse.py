@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from halfstep.engine.gradients import Clipping
+    from halfstep.engine.slot import Slot
     from halfstep.recipe import Recipe
 
 
@@ -166,6 +168,19 @@ def needs_closure(optimizer: Optimizer) -> bool:
     """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
     parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
     return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def refuse_closure(
+    slots: Sequence[Slot], accumulate: int, clipping: Clipping, recipe: Recipe
+) -> None:
+    """Refuse a closure where the optimizer cannot be left alone with the loss."""
+    plain = len(slots) == accumulate == 1 and not clipping
+    if not plain or recipe.loss_scale or recipe.half_params:
+        raise TypeError(
+            f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and a "
+            f"recipe that neither scales the loss nor changes parameters; given: {len(slots)} "
+            f"optimizers, accumulate={accumulate}, {clipping}, recipe={recipe.name!r}"
+        )
 
 
 def warn_backward_in_autocast(device: torch.device) -> None:

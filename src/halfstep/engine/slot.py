@@ -70,17 +70,6 @@ class Slot:
             self._params, self._group_sizes = held, sizes
         return self._params
 
-    def missing_weight(self, accumulate: int, samples_per_micro_step: int | None) -> float:
-        """Return the factor between losses weighted for a full window and this one's mean.
-
-        Args:
-            accumulate: Micro-steps of a full window.
-            samples_per_micro_step: What sizes were weighted by, where samples are counted.
-        """
-        if self.samples and samples_per_micro_step:
-            return samples_per_micro_step * accumulate / self.samples
-        return accumulate / self.micro_steps if self.micro_steps else 1.0
-
     def holds_gradients(self) -> bool:
         """Tell whether any parameter has a gradient that was not used yet."""
         return bool(self.true_grads) or any(param.grad is not None for param in self.params)
