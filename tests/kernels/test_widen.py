@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.reference import assert_rounded_once
 
 from halfstep.kernels.cpu_half import cpu_half
+
+from .reference import assert_rounded_once
 
 HALVES = [torch.float16, torch.bfloat16]
 dtypes = st.sampled_from(HALVES)
