@@ -21,13 +21,13 @@ from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.gradients import Clipping
+from halfstep.engine.guard import release_all
 from halfstep.engine.misuse import (
     refuse_closed,
     refuse_closure,
     refuse_misfits,
     refuse_unreduced,
     refuse_wrapped,
-    release_all,
     warn_backward_in_autocast,
     warn_lost,
     warn_new_recipe,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -24,53 +23,6 @@ if TYPE_CHECKING:
 
 class EngineWarning(UserWarning):
     """Legal code that is probably not what was meant."""
-
-
-_owned: WeakSet[Optimizer] = WeakSet()
-
-
-class StepGuard:
-    """Refuse `optimizer.step()` past the engine that owns the optimizer.
-
-    A second step with the same gradients, or one with gradients that are still multiplied by the
-    loss scale, ruins a run without a word.
-
-    Args:
-        optimizer: The optimizer that an engine takes over.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        if optimizer in _owned:
-            raise ValueError(
-                f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
-                "engine first"
-            )
-        _owned.add(optimizer)
-        self._optimizer = optimizer
-        self._handle = optimizer.register_step_pre_hook(self._refuse)
-        self._closed = False
-        self.open = False
-
-    def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self.open:
-            raise RuntimeError(
-                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
-                "optimizer: a second step would apply the same gradients again, or gradients that "
-                "are still multiplied by the loss scale; delete the line, engine.step() is enough"
-            )
-
-    def close(self) -> None:
-        """Give the optimizer back to its caller; once, as it may have another owner by then."""
-        if not self._closed:
-            self._closed = True
-            self._handle.remove()
-            _owned.discard(self._optimizer)
-
-
-def release_all(guards: Iterable[StepGuard]) -> None:
-    """Give optimizers back to their caller."""
-    for guard in guards:
-        guard.close()
 
 
 def refuse_closed(*, closed: bool) -> None:
@@ -202,11 +154,6 @@ def warn_lost() -> None:
         EngineWarning,
         stacklevel=4,
     )
-
-
-def versions(params: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
-    """Return what tells whether a gradient was replaced or written to since."""
-    return [None if p.grad is None else (id(p.grad), p.grad._version) for p in params]
 
 
 def warn_touched() -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.engine.misuse import StepGuard, versions
+from halfstep.engine.guard import StepGuard
 from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from torch.optim import Optimizer
 
@@ -99,11 +99,11 @@ class Slot:
 
     def mark_gradients(self) -> None:
         """Remember which gradients there are, to notice when somebody else changes them."""
-        self._touched_at = versions(self.params)
+        self._touched_at = _versions(self.params)
 
     def touched(self) -> bool:
         """Tell whether gradients changed since `mark_gradients`."""
-        return bool(self._touched_at) and self._touched_at != versions(self.params)
+        return bool(self._touched_at) and self._touched_at != _versions(self.params)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the window as it stands; gradients are copied, as the next step changes them."""
@@ -161,3 +161,8 @@ def start_momentum(optimizer: Optimizer) -> bool:
                 else:
                     state["momentum_buffer"] = torch.zeros_like(param)
     return ready
+
+
+def _versions(params: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
+    """Return what tells whether a gradient was replaced or written to since."""
+    return [None if p.grad is None else (id(p.grad), p.grad._version) for p in params]
