@@ -122,9 +122,12 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
         time.sleep(0.05)
     # A terminal's Ctrl-C reaches the whole group, a scheduler's SIGTERM the comparison alone.
     (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    assert process.wait() == code
+    try:
+        _, errors = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == code
     if sent == signal.SIGINT:
         assert errors.splitlines() == [
             (
