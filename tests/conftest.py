@@ -9,7 +9,6 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background deaf to Ctrl-C, and children inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
