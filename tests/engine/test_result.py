@@ -59,3 +59,16 @@ def test_the_norm_is_taken_before_clipping_and_over_all_optimizers() -> None:
     assert [each.grad_norm for each in result.optimizers] == pytest.approx(norms)
     assert result.grad_norm == pytest.approx((norms[0] ** 2 + norms[1] ** 2) ** 0.5)
     assert result[1] is result.optimizers[1]
+
+
+def test_printing_a_result_says_what_happened() -> None:
+    model = mlp()
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16", accumulate=2) as engine:
+        said = []
+        for factor in (1.0, 1.0, torch.inf, 1.0):
+            engine.backward(engine.model(torch.ones(2, 6)).float().square().mean() * factor)
+            said.append(str(engine.step()))
+    assert said[0] == said[2] == "window open"
+    assert said[1].startswith("stepped, grad_norm ")
+    assert said[1].endswith(", loss_scale 65536")
+    assert said[3].startswith("skipped, ")

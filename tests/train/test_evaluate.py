@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 
@@ -49,11 +50,12 @@ def test_losses_match_to_rounding_and_accuracies_exactly():
 
 
 @pytest.mark.parametrize(
-    ("made", "said"), [(False, "does not exist"), (True, r"holds no config\.yaml")]
+    ("make", "said"),
+    [(None, "does not exist"), (Path.mkdir, r"holds no config\.yaml"), (Path.touch, "is a file")],
 )
-def test_what_is_no_run_is_refused(tmp_path, made, said):
-    if made:
-        (tmp_path / "run").mkdir()
+def test_what_is_no_run_is_refused(tmp_path, make, said):
+    if make:
+        make(tmp_path / "run")
     with pytest.raises(UserError, match=f"is no run directory: it {said}; write"):
         evaluate(tmp_path / "run")
 

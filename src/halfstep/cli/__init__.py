@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         if debug:
             raise
+        # Where an import's exec() was interrupted, CPython ends by SIGINT and not with our code;
+        # another exec() makes it forget that.
+        exec("")  # noqa: S102
         return _fail(str(stop) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
         return _reader_left()

@@ -63,6 +63,13 @@ class StepResult:
     def __getitem__(self, index: int) -> OptimizerStep:
         return self.optimizers[index]
 
+    def __str__(self) -> str:
+        """Say what happened, for `print`; reading it waits for the device."""
+        if not self.closed:
+            return "window open"
+        did = "stepped" if self.stepped else "skipped" if self.skipped else "had no gradients"
+        return f"{did}, grad_norm {self.grad_norm}, loss_scale {self.loss_scale:g}"
+
     @property
     def closed(self) -> bool:
         """Whether an accumulation window closed."""

@@ -60,7 +60,9 @@ def evaluate(run: Path, which: Which = "best", device: str | None = None) -> Eva
     """
     config_file = run / "config.yaml"
     if not config_file.is_file():
-        problem = "holds no config.yaml" if run.is_dir() else "does not exist"
+        problem = "does not exist"
+        if run.exists():
+            problem = "holds no config.yaml" if run.is_dir() else "is a file"
         raise UserError(
             f"{str(run)!r} is no run directory: it {problem}; write one that halfstep train left, "
             "such as runs/digits/fp32-seed0"
