@@ -15,6 +15,7 @@ import halfstep
 from halfstep.cli import compare, configs, recipes, train
 from halfstep.cli import eval as eval_
 from halfstep.cli.arguments import normalise
+from halfstep.cli.interrupts import Interrupts
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -71,26 +72,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = normalise(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments  # the parser empties the list
     command = typer.main.get_command(app)
+    interrupts = Interrupts()
     try:
         # Not command(): typer would turn Ctrl-C and usage errors into exits and boxes of its own.
-        with command.make_context("halfstep", arguments) as context:
+        with interrupts, command.make_context("halfstep", arguments) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     except KeyboardInterrupt as stop:
         if debug:
             raise
-        # Where an import's exec() was interrupted, CPython ends by SIGINT and not with our code;
-        # another exec() makes it forget that.
-        exec("")  # noqa: S102
-        return _fail(str(stop) or "interrupted", INTERRUPTED)
+        return _interrupted(str(stop))
     except BrokenPipeError:
         return _reader_left()
     except Exception as error:
+        if interrupts.seen and not debug:
+            return _interrupted()
         if debug or not _is_of_the_user(error):
             raise
         return _fail(f"error: {_message(error)}", BAD_INPUT)
     return 0
+
+
+def _interrupted(said: str = "") -> int:
+    # Where an import's exec() was interrupted, CPython ends by SIGINT and not with our code;
+    # another exec() makes it forget that.
+    exec("")  # noqa: S102
+    return _fail(said or "interrupted", INTERRUPTED)
 
 
 def _is_of_the_user(error: Exception) -> bool:
