@@ -10,7 +10,7 @@ batches, in three settings:
 - `adamw`: AdamW with its default eps of 1e-8, which is zero in fp16. Recipes whose optimizer works
   on fp16 parameters divide zero by zero and are NaN at the second step.
 
-    python examples/without_loss_scale.py    # about half a minute on two cores
+    python examples/without_loss_scale.py    # some ten seconds on two cores
 """
 
 from __future__ import annotations
