@@ -19,11 +19,14 @@ FIELDS = {
     "norms": st.sampled_from([None, "fp32"]),
     "autocast": st.sampled_from([None, "fp16", "bf16"]),
     "matmul": st.sampled_from([None, "ieee", "tf32"]),
+    "float8": st.sampled_from([None, "dynamic", "delayed"]),
+    "accumulation": st.sampled_from([None, "fp16"]),
     "master_weights": st.sampled_from([None, True, False]),
     "gradients": st.sampled_from([None, "fp32", "fp16", "bf16"]),
     "outputs": st.sampled_from([None, "fp32"]),
     "loss_scale": st.sampled_from([None, LossScale(), LossScale.parse(128)]),
     "update": st.sampled_from([None, "stochastic", "kahan"]),
+    "reduce": st.sampled_from([None, "fp32", "fp16", "bf16"]),
 }
 
 
@@ -74,8 +77,8 @@ def test_settings_are_plain_and_build_the_same_recipe(given_: Recipe) -> None:
 
 def test_the_table_is_the_one_promised() -> None:
     assert recipes() == [
-        "fp32", "tf32", "fp16", "bf16", "half", "half-bn32", "o0", "o1", "o2", "o3",
-        "bf16-true", "bf16-sr", "bf16-kahan",
+        "fp32", "tf32", "fp16", "fp16-acc16", "bf16", "half", "half-bn32", "o0", "o1", "o2", "o3",
+        "bf16-true", "bf16-sr", "bf16-kahan", "fp8", "fp8-delayed",
     ]  # fmt: skip
     assert halfstep.recipes is recipes
     for name, (row, purpose) in RECIPES.items():

@@ -197,6 +197,17 @@ CASES = {
 }
 
 
+KNOWN = {
+    name.removeprefix("aten::").removesuffix(".default")
+    for name in torch._C._dispatch_get_all_op_names()
+}
+NOT_FAKED = (
+    {"_convolution", "_convolution.deprecated", "lstm_cell", "gru_cell"}
+    if torch.__version__ < "2.15"
+    else set()
+)
+
+
 def materialised(tree, device):
     """Turn markers into tensors on `device`, values between 0.1 and 0.9."""
     if isinstance(tree, tuple) and tree and tree[0] == "tensor":
@@ -234,7 +245,9 @@ def outcome(case, device, dtype):
     try:
         with autocast(device, dtype):
             result = function(*given)
-    except RuntimeError:
+    except RuntimeError as error:
+        if "unsafe" not in str(error):
+            raise
         return "refused"
     return [leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
@@ -248,11 +261,21 @@ def _policy():
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_formats_are_those_of_cuda(name, dtype):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        expected = outcome(CASES[name], "cuda", dtype)
+    if name not in KNOWN:
+        pytest.skip(f"torch {torch.__version__} has no such operator")
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            expected = outcome(CASES[name], "cuda", dtype)
+    except (RuntimeError, AttributeError) as error:
+        # What torch 2.11's fake tensors cannot run; those of later versions can.
+        if name not in NOT_FAKED:
+            raise
+        pytest.skip(f"torch {torch.__version__} cannot fake it: {error}")
     assert outcome(CASES[name], "cpu", dtype) == expected
 
 
 def test_every_operator_of_cudas_lists_is_compared():
     on_cuda = module._listed("AutocastCUDA") - module._OF_CUDNN
-    assert on_cuda <= CASES.keys()
+    # The overloads of named tensors, which are gone from later versions.
+    named = {name for name in on_cuda if "imname" in name or ".names_" in name}
+    assert on_cuda - named <= CASES.keys()

@@ -173,27 +173,51 @@ def test_attention_is_that_of_fp32_rounded_once(dtype, masked, causal):
     cotangent = random(result.shape, dtype, 1.0, generator)
     grads = torch.autograd.grad(result, leaves, cotangent)
 
-    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    wide = [leaf.detach().double() for leaf in leaves]
     exact = F.scaled_dot_product_attention(*wide, attn_mask=mask, is_causal=causal)
-    scale = torch.full_like(exact, 16.0)
-    assert_rounded_once(result, exact.detach(), scale, 9)
+    sizes, terms = attention_sizes(wide, exact, cotangent.double(), mask, causal)
+    assert_rounded_once(result, exact, sizes[0], terms)
     # The backward sees the rounded output, as fused kernels of GPUs do.
     exact_grads = attention_gradients(
         wide, result.detach().double(), cotangent.double(), mask, causal
     )
-    for grad, right in zip(grads, exact_grads, strict=True):
-        assert_rounded_once(grad, right, torch.full_like(right, 16.0), 9)
+    for grad, right, size in zip(grads, exact_grads, sizes[1:], strict=True):
+        assert_rounded_once(grad, right, size, terms)
+
+
+def attention_sizes(leaves, output, cotangent, mask, causal):
+    """Sum what is multiplied in absolute values, and count the roundings that reach a result.
+
+    A score that is off by e makes its weight off by a factor of exp(e), and the sum of the row too.
+    """
+    query, key, value = leaves
+    scale, width, length = query.shape[-1] ** -0.5, query.shape[-1], key.shape[-2]
+    weights = attention_weights(query, key, mask, causal)
+    largest_score = float((query.abs() @ key.abs().mT).max()) * scale
+    reach = cotangent.abs() @ value.abs().mT + (cotangent * output).abs().sum(-1, keepdim=True)
+    by_scores = weights * reach * scale
+    sizes = (
+        weights @ value.abs(),
+        by_scores @ key.abs(),
+        by_scores.mT @ query.abs(),
+        weights.mT @ cotangent.abs(),
+    )
+    return sizes, length + width + 2 * (width + 2) * largest_score + 8
+
+
+def attention_weights(query, key, mask, causal):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if mask is not None or causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return scores.softmax(-1)
 
 
 def attention_gradients(leaves, output, cotangent, mask, causal):
     """The closed form (FlashAttention, arXiv:2205.14135, appendix B.4), in float64."""
-    query, key, value = (leaf.detach() for leaf in leaves)
+    query, key, value = leaves
     scale = query.shape[-1] ** -0.5
-    scores = query @ key.mT * scale
-    if mask is not None or causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~allowed, -torch.inf)
-    weights = scores.softmax(-1)
+    weights = attention_weights(query, key, mask, causal)
     inner = (cotangent * output).sum(-1, keepdim=True)
     by_scores = weights * (cotangent @ value.mT - inner) * scale
     return by_scores @ key, by_scores.mT @ query, weights.mT @ cotangent

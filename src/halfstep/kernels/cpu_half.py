@@ -8,25 +8,22 @@ are widened and the result is rounded once. Autograd, checkpointing and threads 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.kernels.attention import attention
-from halfstep.kernels.registration import Overrides
+from halfstep.kernels.products import ON
 from halfstep.kernels.scratch import scratch
-from halfstep.kernels.widen import widened, widened_into
+from halfstep.kernels.widen import Widened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from halfstep.kernels.registration import Kernel
+    from collections.abc import Iterator
 
 _HALVES = (torch.float16, torch.bfloat16)
-_lock = threading.Lock()
-_users: Counter[torch.dtype] = Counter()
+_WIDENED = Widened()
+_lock = threading.RLock()
+_contexts = 0
 
 
 @contextmanager
@@ -51,16 +48,17 @@ def cpu_half(*, force: bool = False) -> Iterator[tuple[torch.dtype, ...]]:
         The dtypes whose kernels are replaced.
     """
     dtypes = tuple(dtype for dtype in _HALVES if force or not is_native(dtype))
-    with _overrides.held():
-        with _lock:
-            _users.update(dtypes)
-        try:
+    global _contexts  # noqa: PLW0603  # counted for the process, as the kernels are
+    with _lock:
+        _contexts += 1
+    try:
+        with ON["cpu"].computed(dict.fromkeys(dtypes, _WIDENED)):
             yield dtypes
-        finally:
-            with _lock:
-                _users.subtract(dtypes)
-                if not +_users:
-                    scratch.clear()
+    finally:
+        with _lock:
+            _contexts -= 1
+            if not _contexts:
+                scratch.clear()
 
 
 def is_native(dtype: torch.dtype) -> bool:
@@ -70,30 +68,3 @@ def is_native(dtype: torch.dtype) -> bool:
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,  # noqa: SLF001
     }
     return bool(torch.backends.mkldnn.is_available() and supported[dtype]())
-
-
-def _chosen(dtype: torch.dtype) -> bool:
-    return _users[dtype] > 0
-
-
-def _kernels() -> dict[str, Kernel | None]:
-    aten = torch.ops.aten
-    through = widened(_chosen)
-    new = "convolution convolution_backward mm bmm addmm baddbmm addbmm addmv dot vdot"
-    into: dict[str, Callable[..., torch.Tensor]] = {
-        "mm.out": aten.mm.default,
-        "bmm.out": aten.bmm.default,
-        **{
-            f"{name}{suffix}": getattr(aten, name).default
-            for name in ("addmm", "baddbmm", "addbmm", "addmv")
-            for suffix in ("_", ".out")
-        },
-    }
-    return {
-        **dict.fromkeys(new.split(), through),
-        **{name: widened_into(_chosen, function) for name, function in into.items()},
-        **attention(_chosen),
-    }
-
-
-_overrides = Overrides("CPU", _kernels)

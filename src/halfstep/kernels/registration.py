@@ -35,7 +35,7 @@ class Overrides:
     ) -> None:
         self._dispatch_key = dispatch_key
         self._kernels = kernels
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holders = 0
         self._library: torch.library.Library | None = None
 

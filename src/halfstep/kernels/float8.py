@@ -1,0 +1,188 @@
+"""Products of FP8 values: quantised by one scale a tensor, multiplied and summed in fp32.
+
+The factors of a product are what an FP8 tensor core would read, and are kept in FP8 for the
+backward; only where they are multiplied are they widened. E4M3 holds activations and weights, E5M2
+their gradients, whose range is wider (Micikevicius et al., arXiv:2209.05433, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+
+from halfstep.formats import FORMATS, torch_dtype
+from halfstep.kernels.observed import computing_in
+from halfstep.kernels.rounding import round_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Role = Literal["input", "weight", "gradient"]
+
+FORMAT_OF: dict[Role, str] = {
+    "input": "fp8-e4m3",
+    "weight": "fp8-e4m3",
+    "gradient": "fp8-e5m2",
+}
+
+
+class Scales(Protocol):
+    """Where the scales of one layer come from."""
+
+    def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
+        """Return the absolute value that `value`'s scale brings to the top of its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A tensor in FP8.
+
+    Attributes:
+        values: In FP8, after scaling.
+        scale: fp32 scalar that it was multiplied by.
+    """
+
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    def widened(self) -> torch.Tensor:
+        """Return the values in fp32, still scaled."""
+        return self.values.float()
+
+
+def quantised(
+    value: torch.Tensor, role: Role, scales: Scales, *, training: bool = True
+) -> Quantised:
+    """Scale and round a tensor; what lies beyond the format's end saturates, as in hardware.
+
+    A tensor of zeros has the scale 1. One with an inf has the scale 0 where its own largest value
+    decides, so that the inf becomes NaN; under delayed scaling it saturates like any large value.
+    """
+    format_ = FORMATS[FORMAT_OF[role]]
+    largest = scales.largest(role, value, training=training).float()
+    # Not `format_.max / largest`, which torch computes as a reciprocal and rounds twice.
+    scale = torch.where(largest > 0, torch.full_like(largest, format_.max) / largest, 1.0)
+    # The reciprocal of a subnormal overflows; any large scale serves values that small.
+    scale = torch.where(largest.isfinite(), scale.clamp(max=FORMATS["fp32"].max), scale)
+    rounded = round_to(value.float() * scale, format_.name, overflow="saturate")
+    return Quantised(rounded.to(torch_dtype(format_.name)), scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a convolution moves; None in place of one means a matrix product."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what `aten::convolution` takes after the bias."""
+        zeros = [0] * len(self.stride)
+        return self.stride, self.padding, self.dilation, False, zeros, self.groups
+
+
+def float8_product(
+    value: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scales: Scales,
+    geometry: Geometry | None = None,
+) -> torch.Tensor:
+    """Compute a linear layer or a convolution in FP8, and its gradients when they are asked for.
+
+    Args:
+        value: The layer's input, (..., features) or (N, channels, *size).
+        weight: Its weight, as `torch.nn.functional` takes it.
+        bias: Added in fp32, unquantised.
+        scales: Of this layer.
+        geometry: Of the convolution.
+
+    Returns:
+        The output, rounded once from fp32 to `value`'s dtype.
+    """
+    # Inside `forward` gradients are always off.
+    training = torch.is_grad_enabled()
+    result: torch.Tensor = _Float8Product.apply(value, weight, bias, scales, geometry, training)
+    return result
+
+
+class _Float8Product(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        scales: Scales,
+        geometry: Geometry | None,
+        training: bool,  # autograd passes by position
+    ) -> torch.Tensor:
+        left = quantised(value, "input", scales, training=training)
+        right = quantised(weight, "weight", scales, training=training)
+        ctx.save_for_backward(left.values, left.scale, right.values, right.scale)
+        ctx.scales, ctx.geometry = scales, geometry
+        ctx.dtypes = value.dtype, weight.dtype, None if bias is None else bias.dtype
+        # Divided one by one: the product of two large scales overflows.
+        with computing_in(FORMAT_OF["input"]):
+            if geometry is None:
+                result = _matmul(left.widened(), right.widened().t())
+            else:
+                wide = left.widened(), right.widened(), None
+                result = torch.ops.aten.convolution(*wide, *geometry.arguments())
+        result = result / left.scale / right.scale
+        if bias is not None:
+            shape = (-1,) if geometry is None else (-1, *[1] * len(geometry.stride))
+            result += bias.float().view(shape)
+        return result.to(value.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (gradient,) = gradients
+        left_values, left_scale, right_values, right_scale = ctx.saved_tensors
+        left, right = Quantised(left_values, left_scale), Quantised(right_values, right_scale)
+        value_dtype, weight_dtype, bias_dtype = ctx.dtypes
+        wanted = ctx.needs_input_grad
+        by_value = by_weight = by_bias = None
+        if wanted[0] or wanted[1]:
+            incoming = quantised(gradient, "gradient", ctx.scales)
+            with computing_in(FORMAT_OF["gradient"]):
+                by_value, by_weight = _gradients(incoming, left, right, ctx.geometry, wanted[:2])
+            if by_value is not None:
+                by_value = (by_value / incoming.scale / right.scale).to(value_dtype)
+            if by_weight is not None:
+                by_weight = (by_weight / incoming.scale / left.scale).to(weight_dtype)
+        if bias_dtype is not None and wanted[2]:
+            channel = gradient.dim() - 1 if ctx.geometry is None else 1
+            others = [axis for axis in range(gradient.dim()) if axis != channel]
+            total = gradient.float().sum(others) if others else gradient.float()
+            by_bias = total.to(bias_dtype)
+        return by_value, by_weight, by_bias, None, None, None
+
+
+def _gradients(
+    incoming: Quantised,
+    left: Quantised,
+    right: Quantised,
+    geometry: Geometry | None,
+    wanted: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients by input and weight, still multiplied by the scales of both factors."""
+    gradient, value, weight = (each.widened() for each in (incoming, left, right))
+    if geometry is not None:
+        by_value, by_weight, _ = torch.ops.aten.convolution_backward(
+            gradient, value, weight, None, *geometry.arguments(), [*wanted, False]
+        )
+        return by_value, by_weight
+    by_value = _matmul(gradient, weight) if wanted[0] else None
+    rows, columns = gradient.reshape(-1, gradient.shape[-1]), value.reshape(-1, value.shape[-1])
+    return by_value, _matmul(rows.t(), columns) if wanted[1] else None
+
+
+def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply by the operator itself: Apex's O1 casts `@` to fp16 for the whole process."""
+    result: torch.Tensor = torch.ops.aten.matmul(left, right)
+    return result

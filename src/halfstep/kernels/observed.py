@@ -1,0 +1,53 @@
+"""In which format a product computes, for those who watch the dispatcher.
+
+A dtype does not tell all: FP8 products run on widened values, and fp32 ones may be TF32.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.formats import format_name
+from halfstep.kernels.hardware import has_tf32
+from halfstep.kernels.products import ON
+from halfstep.kernels.tf32 import Tf32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Marked(threading.local):
+    format: str | None = None
+
+
+_marked = _Marked()
+
+
+@contextmanager
+def computing_in(format_: str) -> Iterator[None]:
+    """Say that the products inside are those of `format_`, whatever the dtype of their factors."""
+    before = _marked.format
+    _marked.format = format_
+    try:
+        yield
+    finally:
+        _marked.format = before
+
+
+def format_of_products(factor: torch.Tensor) -> str:
+    """Return the format in which this thread multiplies tensors such as `factor` now."""
+    if _marked.format is not None:
+        return _marked.format
+    if factor.dtype == torch.float32 and _is_tf32(factor.device):
+        return "tf32"
+    return format_name(factor.dtype)
+
+
+def _is_tf32(device: torch.device) -> bool:
+    if device.type in ON and isinstance(ON[device.type].arithmetic(torch.float32), Tf32):
+        return True
+    return has_tf32(device) and torch.backends.cuda.matmul.fp32_precision == "tf32"

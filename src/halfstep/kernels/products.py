@@ -1,0 +1,192 @@
+"""Which arithmetic the products of each dtype use, on each device: one registration a device.
+
+Products are convolutions, matrix products and attention, forward and backward: what tensor cores
+do. The dispatcher takes one kernel an operator from Python, so everything that computes products in
+its own way claims a dtype here; the newest claim still open decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from halfstep.kernels.registration import Overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from halfstep.kernels.registration import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A product.
+
+    Attributes:
+        name: Its name in ATen, without an overload.
+        factors: Positions of the arguments that are multiplied with each other; what is only added
+            stands elsewhere.
+    """
+
+    name: str
+    factors: tuple[int, ...]
+
+
+OPERATORS = {
+    operator.name: operator
+    for operator in (
+        Operator("convolution", (0, 1)),
+        Operator("convolution_backward", (0, 1, 2)),
+        Operator("mm", (0, 1)),
+        Operator("bmm", (0, 1)),
+        Operator("addmm", (1, 2)),
+        Operator("baddbmm", (1, 2)),
+        Operator("addbmm", (1, 2)),
+        Operator("addmv", (1, 2)),
+        Operator("dot", (0, 1)),
+        Operator("vdot", (0, 1)),
+    )
+}
+_IN_PLACE = ("addmm", "baddbmm", "addbmm", "addmv")
+_OUT = ("mm", "bmm", *_IN_PLACE)
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+class Arithmetic(Protocol):
+    """A way to compute products. `original` runs the kernel that stood there before."""
+
+    def product(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Compute one operator; every tensor among its arguments has the claimed dtype."""
+
+    def attention(
+        self,
+        original: Callable[..., Any],
+        tensors: tuple[torch.Tensor, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[torch.Tensor, ...]:
+        """Compute fused attention, or its backward, on `tensors` of the claimed dtype.
+
+        `args` follow them: among these, logsumexp is fp32 whatever the dtype.
+        """
+
+
+class Products:
+    """The products of one device.
+
+    Args:
+        dispatch_key: "CPU" or "CUDA".
+    """
+
+    def __init__(self, dispatch_key: str) -> None:
+        self._claims: dict[object, Mapping[torch.dtype, Arithmetic | None]] = {}
+        self._chosen: dict[torch.dtype, Arithmetic] = {}
+        # Re-entrant, as the garbage collector may end another claim while one is being made.
+        self._lock = threading.RLock()
+        self._overrides = Overrides(dispatch_key, lambda: self._kernels(dispatch_key))
+
+    @property
+    def registered(self) -> bool:
+        """Whether any dtype is computed otherwise than PyTorch does."""
+        return self._overrides.registered
+
+    def arithmetic(self, dtype: torch.dtype) -> Arithmetic | None:
+        """Return what computes products of `dtype` now; None where PyTorch does."""
+        return self._chosen.get(dtype)
+
+    @contextmanager
+    def computed(self, arithmetics: Mapping[torch.dtype, Arithmetic | None]) -> Iterator[None]:
+        """Compute products of some dtypes in a way of their own, in every thread of the process.
+
+        Args:
+            arithmetics: By dtype; None takes PyTorch's kernels, over an older claim too.
+        """
+        claim = object()
+        with self._lock:
+            self._claims[claim] = dict(arithmetics)
+            self._choose()
+        try:
+            if any(arithmetics.values()):
+                with self._overrides.held():
+                    yield
+            else:
+                yield
+        finally:
+            with self._lock:
+                del self._claims[claim]
+                self._choose()
+
+    def _choose(self) -> None:
+        newest: dict[torch.dtype, Arithmetic | None] = {}
+        for arithmetics in list(self._claims.values()):
+            newest |= arithmetics
+        self._chosen = {dtype: way for dtype, way in newest.items() if way is not None}
+
+    def _kernels(self, dispatch_key: str) -> dict[str, Kernel | None]:
+        aten = torch.ops.aten
+        kernels: dict[str, Kernel | None] = {
+            name: self._returning(operator) for name, operator in OPERATORS.items()
+        }
+        for suffix, names in (("_", _IN_PLACE), (".out", _OUT)):
+            for name in names:
+                kernels[name + suffix] = self._writing(OPERATORS[name], getattr(aten, name).default)
+        if dispatch_key == "CPU":
+            kernels[_ATTENTION] = self._attention(3)
+            kernels[f"{_ATTENTION}_backward"] = self._attention(5)
+        return kernels
+
+    def _returning(self, operator: Operator) -> Kernel:
+        def kernel(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            arithmetic = self._for((*args, *kwargs.values()))
+            if arithmetic is None:
+                return original(*args, **kwargs)
+            return arithmetic.product(operator, original, args, kwargs)
+
+        return kernel
+
+    def _writing(self, operator: Operator, function: Callable[..., torch.Tensor]) -> Kernel:
+        """Return the kernel of the in-place and `out=` overloads of `function`."""
+
+        def kernel(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            arithmetic = self._for((*args, *kwargs.values()))
+            if arithmetic is None:
+                return original(*args, **kwargs)
+            target: torch.Tensor = kwargs.pop("out", args[0])
+            result = arithmetic.product(operator, function, args, kwargs)
+            if target.shape != result.shape:
+                target.resize_(result.shape)
+            return target.copy_(result)
+
+        return kernel
+
+    def _attention(self, count: int) -> Kernel:
+        def kernel(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            tensors, others = args[:count], args[count:]
+            arithmetic = self._for(tensors)
+            if arithmetic is None:
+                return original(*args, **kwargs)
+            return arithmetic.attention(original, tensors, others, kwargs)
+
+        return kernel
+
+    def _for(self, values: Iterable[Any]) -> Arithmetic | None:
+        """Return the arithmetic of the dtype that all tensors share.
+
+        A mixture is the original kernel's to refuse.
+        """
+        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+        return self.arithmetic(dtypes.pop()) if len(dtypes) == 1 else None
+
+
+ON = {"cpu": Products("CPU"), "cuda": Products("CUDA")}
+"""The products of each kind of device."""

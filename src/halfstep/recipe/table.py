@@ -1,0 +1,150 @@
+"""The one table of named recipes, and how a recipe is found in it or built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from halfstep.errors import closest, refuse_unknown
+from halfstep.recipe.fields import Recipe
+from halfstep.recipe.loss_scale import LossScale
+
+RECIPES: dict[str, tuple[Recipe, str]] = {
+    row.name: (row, purpose)
+    for row, purpose in (
+        (
+            Recipe("fp32", params="fp32", matmul="ieee"),
+            "IEEE single precision throughout: the reference",
+        ),
+        (
+            Recipe("tf32", params="fp32", matmul="tf32"),
+            "fp32, with matrix products and convolutions on TF32 tensor cores",
+        ),
+        (
+            Recipe("fp16", params="fp32", autocast="fp16", loss_scale=LossScale()),
+            "autocast to fp16 with a dynamic loss scale, fp32 parameters",
+        ),
+        (
+            Recipe(
+                "fp16-acc16",
+                params="fp32",
+                autocast="fp16",
+                accumulation="fp16",
+                loss_scale=LossScale(),
+            ),
+            "fp16 on hardware whose products also accumulate in fp16",
+        ),
+        (
+            Recipe("bf16", params="fp32", autocast="bf16"),
+            "autocast to bf16, fp32 parameters; no loss scale needed",
+        ),
+        (
+            Recipe("half", params="fp16"),
+            "model.half() and nothing else, the first scheme that people try",
+        ),
+        (
+            Recipe("half-bn32", params="fp16", norms="fp32"),
+            "model.half() with norm layers kept in fp32",
+        ),
+        (Recipe("o0", params="fp32"), "Apex O0: fp32 training"),
+        (
+            Recipe("o1", params="fp32", autocast="fp16", loss_scale=LossScale()),
+            "Apex O1: casts around functions, dynamic loss scale",
+        ),
+        (
+            Recipe(
+                "o2",
+                params="fp16",
+                norms="fp32",
+                master_weights=True,
+                gradients="fp32",
+                outputs="fp32",
+                loss_scale=LossScale(),
+            ),
+            "Apex O2: fp16 model, fp32 norms and master weights, dynamic loss scale",
+        ),
+        (
+            Recipe("o3", params="fp16", outputs="fp32"),
+            "Apex O3: fp16 throughout, fp32 outputs, no loss scale",
+        ),
+        (
+            Recipe("bf16-true", params="bf16"),
+            "bf16 parameters and optimizer state, rounded to nearest: small updates stall",
+        ),
+        (
+            Recipe("bf16-sr", params="bf16", update="stochastic"),
+            "bf16 parameters with stochastically rounded updates, no fp32 copy",
+        ),
+        (
+            Recipe("bf16-kahan", params="bf16", update="kahan"),
+            "bf16 parameters with Kahan-compensated updates, no fp32 copy",
+        ),
+        (
+            Recipe("fp8", params="fp32", autocast="bf16", float8="dynamic"),
+            "bf16 with linear and convolution layers in FP8, each tensor scaled by its own maximum",
+        ),
+        (
+            Recipe("fp8-delayed", params="fp32", autocast="bf16", float8="delayed"),
+            "fp8 with scales from the largest values of the last 16 steps",
+        ),
+    )
+}
+
+
+def recipes() -> list[str]:
+    """Return the names of the recipes that `recipe` knows, in the order of the table."""
+    return list(RECIPES)
+
+
+def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
+    """Find or build a recipe.
+
+    Args:
+        spec: A name ("fp16"), names joined by "+" ("bf16+tf32"; the order does not matter), a
+            mapping of fields (`base` in it names a recipe to change), or a `Recipe`.
+
+    Raises:
+        ValueError: If a name or field is unknown (the closest is named), or if the composition
+            contradicts itself.
+        TypeError: If `spec` is none of these.
+    """
+    if isinstance(spec, Recipe):
+        return spec
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec)
+    if not isinstance(spec, str):
+        raise TypeError(
+            f"recipe is {spec!r}; allowed: a name ({', '.join(RECIPES)}), names joined by '+', a "
+            "mapping of fields, or a Recipe"
+        )
+    found = []
+    for part in spec.split("+"):
+        name = part.strip().lower()
+        if name not in RECIPES:
+            raise ValueError(
+                f"no recipe is named {part!r}; allowed: {', '.join(RECIPES)}, or several joined by "
+                f"'+'{closest(name, RECIPES)}"
+            )
+        found.append(RECIPES[name][0])
+    combined = found[0]
+    for other in found[1:]:
+        combined = combined + other
+    return combined
+
+
+def _from_mapping(spec: Mapping[str, Any]) -> Recipe:
+    known = [field.name for field in fields(Recipe)]
+    refuse_unknown("recipe field", spec, [*known, "base"])
+    changes = dict(spec)
+    base = changes.pop("base", None)
+    if base is None:
+        return Recipe(**changes)
+    start = recipe(base)
+    changes.setdefault("name", f"{start.name}*")
+    return replace(start, **changes)
+
+
+def rank(name: str) -> tuple[int, str]:
+    """Sort names as the table has them, others behind it by alphabet."""
+    return (list(RECIPES).index(name) if name in RECIPES else len(RECIPES), name)
