@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from halfstep.engine import Engine
-from halfstep.kernels import cpu_half, cuda_policy
+from halfstep.kernels import cuda_policy
+from halfstep.kernels.products import ON
 
 
 def engine_for(recipe):
@@ -16,7 +17,7 @@ def engine_for(recipe):
 
 
 def registered():
-    return cpu_half._overrides.registered, cuda_policy._overrides.registered
+    return ON["cpu"].registered, cuda_policy._overrides.registered
 
 
 @pytest.mark.parametrize(

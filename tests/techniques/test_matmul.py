@@ -78,3 +78,21 @@ def test_a_claim_that_changes_an_open_one_warns_and_the_same_does_not() -> None:
         third = claim("ieee")
     for technique in (third, second, first):
         technique.close()
+
+
+def test_a_cpu_rehearses_tf32_until_the_claim_ends() -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    inputs = torch.full((1, 1), 1 + 2.0**-11)
+    technique = MatmulPrecision("tf32")
+    technique.prepare([model], [])
+    assert float(model(inputs)) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = MatmulPrecision("ieee")
+        exact.prepare([model], [])
+    assert float(model(inputs)) == 1 + 2.0**-11
+    exact.close()
+    assert float(model(inputs)) == 1
+    technique.close()
+    assert float(model(inputs)) == 1 + 2.0**-11

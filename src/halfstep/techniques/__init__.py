@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.techniques.accumulation import Fp16Accumulation
 from halfstep.techniques.autocast import Autocast
 from halfstep.techniques.base import Technique
 from halfstep.techniques.cpu_half import CpuHalf
+from halfstep.techniques.float8 import Float8Layers
 from halfstep.techniques.gradients import GradientFormat
 from halfstep.techniques.loss_scale import LossScaleCollapse, LossScaler, ScaleChange
 from halfstep.techniques.master import MasterWeights
@@ -46,6 +48,10 @@ def techniques_for(recipe: Recipe, *, seed: int = 0) -> list[Technique]:
         found.append(MatmulPrecision(recipe.matmul))
     if half or recipe.autocast:
         found.append(CpuHalf(autocast=recipe.autocast is not None))
+    if recipe.accumulation:  # after CpuHalf, whose fp16 products it takes over
+        found.append(Fp16Accumulation())
+    if recipe.float8:
+        found.append(Float8Layers(recipe.float8))
     if recipe.autocast:
         found.append(Autocast(recipe.autocast))
     return found

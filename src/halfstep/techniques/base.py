@@ -7,6 +7,7 @@ calls them in the order of `techniques_for`, and none of them decides when a ste
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,14 +85,33 @@ class Technique:
         """Give back every setting and hook."""
 
 
+def device_types(models: Iterable[nn.Module]) -> list[str]:
+    """Return the kinds of device ("cpu", "cuda") that the parameters of `models` are on."""
+    return list(dict.fromkeys(p.device.type for model in models for p in model.parameters()))
+
+
 def as_function(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a bound method to serve as a module's hook.
 
-    A deep copy of the module copies its hooks, and with a bound method all that it belongs to; a
-    function is shared.
+    A deep copy of the module copies its hooks, and with a bound method all that it belongs to; this
+    one is shared, and a module that is pickled leaves it behind.
     """
+    return _SharedHook(method)
 
-    def hook(*args: Any) -> Any:
-        return method(*args)
 
-    return hook
+class _SharedHook:
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __call__(self, *args: Any) -> Any:
+        return self._method(*args)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> _SharedHook:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return partial, (_does_nothing,)
+
+
+def _does_nothing(*_: Any) -> None:
+    """Stand for a hook in a model that has come from a file."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import Technique, device_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class CpuHalf(Technique):
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Take hold of the kernels, and of the policy under autocast."""
         del optimizers
-        if all(param.device.type != "cpu" for model in models for param in model.parameters()):
+        if "cpu" not in device_types(models):
             return
         self._held.enter_context(cpu_half())
         if self._autocast:

@@ -7,7 +7,7 @@ are what `state_dict()` of the model gives, so that a checkpoint is exact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -16,10 +16,12 @@ from halfstep.techniques.base import HALVES, Technique, as_function
 from halfstep.techniques.params import norm_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+_Kept = TypeVar("_Kept", bound=torch.Tensor)
 
 
 class MasterWeights(Technique):
@@ -27,12 +29,16 @@ class MasterWeights(Technique):
 
     Args:
         norms: "fp32" when norm layers stay in fp32 and so need no masters.
+        late: Whether `prepare` only remembers what parameters were cast from, and `adopt` makes the
+            masters; a parameter written to in between gets its master from what was written.
     """
 
     reshapes_params = True
 
-    def __init__(self, *, norms: Literal["fp32"] | None = None) -> None:
+    def __init__(self, *, norms: Literal["fp32"] | None = None, late: bool = False) -> None:
         self._norms_need_none = norms == "fp32"
+        self._late = late
+        self._cast_from: dict[torch.Tensor, torch.Tensor] = {}
         self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
         self._sources: dict[torch.Tensor, torch.Tensor] = {}
@@ -45,7 +51,12 @@ class MasterWeights(Technique):
         if self._norms_need_none:
             wanted -= {tensor for model in models for tensor in norm_tensors(model)}
         for optimizer in optimizers:
-            self._take_over(optimizer, wanted)
+            if self._late:
+                held = {p for group in optimizer.param_groups for p in group["params"]}
+                # Once the parameter has been cast, this is the only owner of its fp32 values.
+                self._cast_from |= {p: p.detach() for p in held & wanted if p.dtype not in HALVES}
+            else:
+                self._take_over(optimizer, wanted)
         for module in (module for model in models for module in model.modules()):
             self._handles += [
                 module.register_state_dict_post_hook(as_function(self._export)),
@@ -53,11 +64,11 @@ class MasterWeights(Technique):
             ]
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """Make masters for half parameters that were added since."""
-        added = {
-            p for group in optimizer.param_groups for p in group["params"] if p.dtype in HALVES
-        }
-        self._take_over(optimizer, added)
+        """Make masters for half parameters that have none yet."""
+        held = {param for group in optimizer.param_groups for param in group["params"]}
+        self._take_over(optimizer, {param for param in held if param.dtype in HALVES})
+        for param in held:
+            self._cast_from.pop(param, None)
 
     def model_params(self, params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Map masters to the parameters that they stand for."""
@@ -108,34 +119,52 @@ class MasterWeights(Technique):
                 param.copy_(master)
         self._masters.clear()
         self._sources.clear()
+        self._cast_from.clear()
 
     def _take_over(self, optimizer: Optimizer, wanted: set[torch.Tensor]) -> None:
         for group in optimizer.param_groups:
             for position, param in enumerate(group["params"]):
                 if param not in wanted or not param.is_floating_point():
                     continue
-                master = nn.Parameter(param.detach().float().clone(), param.requires_grad)
+                master = nn.Parameter(self._exact(param), param.requires_grad)
                 self._masters[param], self._sources[master] = master, param
                 group["params"][position] = master
                 if param in optimizer.state:
                     optimizer.state[master] = optimizer.state.pop(param)
 
-    def _named(self, module: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
+    def _exact(self, param: torch.Tensor) -> torch.Tensor:
+        value = self._cast_from.pop(param, None)
+        if value is not None and param.dtype in HALVES:
+            value = value.float().to(param.device)
+            if torch.equal(value.to(param.dtype), param):
+                return value
+        return param.detach().float().clone()
+
+    def _named(
+        self, module: nn.Module, prefix: str, values: Mapping[torch.Tensor, _Kept]
+    ) -> list[tuple[str, torch.Tensor, _Kept]]:
         # A deep copy of a model calls these hooks too, with parameters that are not ours.
         return [
-            (prefix + name, self._masters[param])
+            (prefix + name, param, values[param])
             for name, param in module._parameters.items()  # noqa: SLF001  # tied ones too
-            if param is not None and param in self._masters
+            if param is not None and param in values
         ]
 
     def _export(self, module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-        for name, master in self._named(module, prefix):
+        for name, _param, master in self._named(module, prefix, self._masters):
             if name in state:
                 state[name] = master.detach()
+        for name, param, value in self._named(module, prefix, self._cast_from):
+            if name in state and torch.equal(value.to(param.device, param.dtype), param):
+                state[name] = value
 
     def _import(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        for name, master in self._named(module, prefix):
+        for name, _param, master in self._named(module, prefix, self._masters):
             value = state.get(name)
             if isinstance(value, torch.Tensor) and value.shape == master.shape:
                 with torch.no_grad():
                     master.copy_(value)
+        for name, param, _value in self._named(module, prefix, self._cast_from):
+            value = state.get(name)
+            if isinstance(value, torch.Tensor) and value.shape == param.shape:
+                self._cast_from[param] = value.detach().float().clone()

@@ -1,7 +1,8 @@
-"""How fp32 matrix products and convolutions compute on a GPU: IEEE single or TF32.
+"""How fp32 matrix products and convolutions compute: IEEE single or TF32.
 
-The switches are the process's own, so they are claimed and counted: the newest claim still open
-decides, and the last one to close restores what was there before the first.
+The switches of a GPU are the process's own, so they are claimed and counted: the newest claim still
+open decides, and the last one to close restores what was there before the first. A device without
+TF32 units rehearses it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.kernels.hardware import has_tf32
+from halfstep.kernels.products import ON
+from halfstep.kernels.tf32 import ieee_products, tf32_products
 from halfstep.techniques.base import Technique
 
 if TYPE_CHECKING:
@@ -25,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class MatmulPrecision(Technique):
-    """Set the fp32 precision of cuBLAS and cuDNN for as long as the technique is open.
+    """Set the fp32 precision of products for as long as the technique is open.
 
-    Only the `fp32_precision` switches are touched: torch raises when they are mixed with the older
-    `allow_tf32` ones.
+    Of a GPU's switches only the `fp32_precision` ones are touched: torch raises when they are mixed
+    with the older `allow_tf32`.
 
     Args:
         precision: "ieee" or "tf32".
@@ -40,11 +45,19 @@ class MatmulPrecision(Technique):
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Claim the switches."""
-        del models, optimizers
+        del optimizers
         claim = object()
+        held = ExitStack()
+        held.callback(_give_back, claim)
         _claim(claim, self._precision)
+        devices = dict.fromkeys(param.device for model in models for param in model.parameters())
+        for device in devices:
+            if device.type in ON and self._precision == "ieee":
+                held.enter_context(ieee_products(device.type))
+            elif device.type in ON and not has_tf32(device):
+                held.enter_context(tf32_products(device.type))
         # An engine that is dropped without close() gives them back too.
-        self._release = weakref.finalize(self, _give_back, claim)
+        self._release = weakref.finalize(self, held.close)
 
     def close(self) -> None:
         """Give the switches back to the newest claim still open, or to what was there before."""

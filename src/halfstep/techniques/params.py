@@ -63,11 +63,11 @@ class ParameterFormat(Technique):
                     # Batch norm takes half inputs beside fp32 parameters on every device and
                     # computes in fp32; a cast would only make it save an fp32 input.
                     if not isinstance(module, _NormBase):
-                        self._cast_around(module, torch.float32, self._dtype)
+                        self._handles += cast_around(module, torch.float32, self._dtype)
             outputs = torch.float32 if self._cast_outputs else None
-            self._cast_around(model, self._dtype, outputs)
+            self._handles += cast_around(model, self._dtype, outputs)
             for module in model.modules():
-                self._handles.append(module.register_state_dict_post_hook(_widen_state_dict))
+                self._handles.append(module.register_state_dict_post_hook(widen_state_dict))
 
     def close(self) -> None:
         """Take the hooks off, and give half tensors back the wider format that they came in."""
@@ -76,7 +76,7 @@ class ParameterFormat(Technique):
         self._handles.clear()
         for tensor, dtype in self._came_as.items():
             if tensor.dtype in HALVES:
-                _recast(tensor, dtype)
+                recast(tensor, dtype)
         if self._came_as and self.reshapes_params:
             for optimizer in self._optimizers:
                 optimizer.load_state_dict(optimizer.state_dict())  # in the parameters' format
@@ -90,15 +90,23 @@ class ParameterFormat(Technique):
                     wanted = torch.float32 if tensor in kept else self._dtype
                     if tensor.dtype != wanted:
                         self._came_as[tensor] = tensor.dtype
-                        _recast(tensor, wanted)
+                        recast(tensor, wanted)
 
-    def _cast_around(
-        self, module: nn.Module, inside: torch.dtype, outside: torch.dtype | None
-    ) -> None:
-        hook = module.register_forward_pre_hook(_casts_inputs(inside), with_kwargs=True)
-        self._handles.append(hook)
-        if outside is not None:
-            self._handles.append(module.register_forward_hook(_casts_outputs(outside)))
+
+def cast_around(
+    module: nn.Module, inside: torch.dtype, outside: torch.dtype | None
+) -> list[RemovableHandle]:
+    """Cast the floating-point tensors that go into a module, and those that come out.
+
+    Args:
+        module: The module.
+        inside: Format of its inputs.
+        outside: Format of its outputs; None leaves them as they are.
+    """
+    handles = [module.register_forward_pre_hook(_casts_inputs(inside), with_kwargs=True)]
+    if outside is not None:
+        handles.append(module.register_forward_hook(_casts_outputs(outside)))
+    return handles
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -145,14 +153,15 @@ def _cast_leaves(tree: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, tree)
 
 
-def _recast(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+def recast(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Change the format of a parameter or buffer in place; its gradient is dropped."""
     tensor.grad = None
     tensor.data = tensor.data.to(dtype)
     if tensor.requires_grad:
         tensor.grad_dtype = dtype
 
 
-def _widen_state_dict(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+def widen_state_dict(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
     """Widen what a module itself has put into a state dict; every module has this hook."""
     for name in (*module._parameters, *module._buffers):  # noqa: SLF001  # names, tied ones too
         value = state.get(prefix + name)

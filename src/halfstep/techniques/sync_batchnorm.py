@@ -1,0 +1,162 @@
+"""Batch norm over the batches of all processes, on a CPU too.
+
+torch's `SyncBatchNorm` has kernels for accelerators and refuses CPU tensors. Here the same numbers
+come from sums over the processes that autograd can go through, so that a program for many devices
+runs, and is tested, where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm over the batches of all processes: torch's kernels, or on a CPU sums.
+
+    Takes (n, c, ...) in any floating-point format; statistics are fp32 at least. Batches may have
+    different sizes on different processes.
+
+    It is no subclass of torch's, which `DistributedDataParallel` refuses in a model on a CPU.
+
+    Args:
+        num_features: Number of channels.
+        eps: Added to the variance.
+        momentum: Weight of a batch in the running statistics; None for their plain mean.
+        affine: Whether it has a weight and a bias.
+        track_running_stats: Whether it keeps running statistics.
+        process_group: The processes that share statistics; all of them by default.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        *,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  (torch's name)
+        if input.ndim < 2:
+            raise ValueError(
+                f"SyncBatchNorm was given shape {tuple(input.shape)}; allowed: (n, c, ...)"
+            )
+
+    def _check_non_zero_input_channels(self, input: torch.Tensor) -> None:  # noqa: A002
+        """Allow any; torch's forward asks."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (torch's name)
+        """Normalize by the statistics of all processes in training, by the running ones else."""
+        if input.device.type != "cpu" or not self.training:
+            own = cast("nn.SyncBatchNorm", self)  # what its forward asks for is all here
+            return nn.SyncBatchNorm.forward(own, input)
+        self._check_input_dim(input)
+        wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        others = [dim for dim in range(wide.ndim) if dim != 1]
+        count = wide.new_tensor(wide.numel() // wide.shape[1])
+        sums = torch.cat([wide.sum(others), count[None]])
+        sums = self._over_processes(sums)
+        total = sums[-1].detach()
+        if float(total) <= 1:
+            raise ValueError(
+                f"expected more than 1 value per channel when training, got {tuple(input.shape)}"
+            )
+        shape = [1, -1] + [1] * (wide.ndim - 2)
+        mean = sums[:-1] / total
+        centred = wide - mean.view(shape)
+        variance = self._over_processes(centred.square().sum(others)) / total
+        self._track(mean.detach(), variance.detach(), total)
+        normalized = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            normalized = normalized * self.weight.view(shape) + self.bias.view(shape)
+        return normalized.to(input.dtype)
+
+    def _over_processes(self, values: torch.Tensor) -> torch.Tensor:
+        if not (dist.is_available() and dist.is_initialized()):
+            return values
+        total: torch.Tensor = _SumOverProcesses.apply(values, self.process_group)
+        return total
+
+    @torch.no_grad()
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
+        """Move the running statistics towards those of a batch of `count` values per channel."""
+        if not self.track_running_stats:
+            return
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = variance * (count / (count - 1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """Sum a tensor over the processes; what each of them makes of the sum adds up on the way back.
+
+    A linear map that is its own transpose: the gradient of every process reaches every process.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
+        """Return the sum, the same on every process of `group`."""
+        ctx.group = group
+        total = values.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the sum of the gradients."""
+        total = grad.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def convert(
+    module: nn.Module,
+    process_group: Any = None,
+    *,
+    layer: type[SyncBatchNorm] = SyncBatchNorm,
+    **settings: Any,
+) -> nn.Module:
+    """Replace every batch norm of a model; parameters and buffers stay the same objects.
+
+    Args:
+        module: The model, changed in place; a batch norm itself is replaced.
+        process_group: The processes that share statistics; all of them by default.
+        layer: The class to put in its place.
+        settings: Further arguments of that class.
+
+    Returns:
+        The model.
+    """
+    replacement = module
+    if isinstance(module, _BatchNorm) and not isinstance(module, _InstanceNorm):
+        replacement = layer(
+            module.num_features,
+            module.eps,
+            module.momentum,
+            affine=module.affine,
+            track_running_stats=module.track_running_stats,
+            process_group=process_group,
+            **settings,
+        )
+        replacement.weight, replacement.bias = module.weight, module.bias
+        replacement.running_mean, replacement.running_var = module.running_mean, module.running_var
+        replacement.num_batches_tracked = module.num_batches_tracked
+        replacement.training = module.training
+    for name, child in module.named_children():
+        replacement.add_module(name, convert(child, process_group, layer=layer, **settings))
+    return replacement
