@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.recipe import LossScale, Recipe, recipe, recipes
 
 if TYPE_CHECKING:
-    from halfstep.engine import Engine, StepResult
+    from halfstep.engine import Engine, StepResult, shard
     from halfstep.kernels.cpu_half import cpu_half
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "cpu_half",
     "recipe",
     "recipes",
+    "shard",
 ]
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _NEEDS_TORCH = {
     "Engine": "halfstep.engine",
     "StepResult": "halfstep.engine",
     "cpu_half": "halfstep.kernels.cpu_half",
+    "shard": "halfstep.engine",
 }
 
 

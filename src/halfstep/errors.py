@@ -10,7 +10,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -21,3 +21,12 @@ def closest(given: object, allowed: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the name nearest to `given`, or "" when none is near."""
     matches = difflib.get_close_matches(str(given), list(allowed), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise a `ValueError` for the first name of `given` that `known` does not have."""
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"no {what} is named {name!r}; allowed: {', '.join(known)}{closest(name, known)}"
+            )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
@@ -19,6 +20,9 @@ from halfstep.engine import Engine
 from halfstep.recipe import RECIPES, LossScale, Recipe
 
 from .tiny import DigitsNet, differences, digits_net, through_a_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DYNAMIC = (65536.0, 32768.0, True, 2.0, 2000, 0.5, 2.0**-10, 2.0**24, 30)
@@ -40,6 +44,8 @@ class Contract:
         matmul: The process-wide precision of fp32 products while the engine is open; None if
             left alone.
         updates: What becomes of updates far below the spacing of the weights' format.
+        products: What the sums of products inside layers lose.
+        reduces: Format in which gradients of weights are summed over processes.
     """
 
     params: torch.dtype
@@ -52,26 +58,45 @@ class Contract:
     scale: tuple[float, ...] | None
     matmul: str | None
     updates: str
+    products: frozenset[str]
+    reduces: torch.dtype
 
 
-def row(params, norms, computes, outputs, grads, held, state, scale, matmul, updates) -> Contract:
-    return Contract(params, norms, computes, outputs, grads, held, state, scale, matmul, updates)
+def row(params, norms, computes, outputs, grads, held, state, scale, matmul, updates, *products):
+    formats = (params, norms, computes, outputs, grads, held, state)
+    # Gradients are summed as they are, unless a recipe says otherwise; none of the table does.
+    return Contract(*formats, scale, matmul, updates, frozenset(products), grads)
 
+
+COARSE = ("10 bits", "7 bits")
 
 CONTRACT = {
     "fp32": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, "ieee", "exact"),
-    "tf32": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, "tf32", "exact"),
-    "fp16": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact"),
-    "bf16": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact"),
-    "half": row(FP16, FP16, FP16, FP16, FP16, FP16, FP16, None, None, "stall"),
-    "half-bn32": row(FP16, FP32, FP16, FP16, FP16, FP16, FP16, None, None, "stall"),
+    "tf32": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, "tf32", "exact", "10 bits"),
+    "fp16": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact", "10 bits"),
+    "bf16": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE),
+    "half": row(FP16, FP16, FP16, FP16, FP16, FP16, FP16, None, None, "stall", "10 bits"),
+    "half-bn32": row(FP16, FP32, FP16, FP16, FP16, FP16, FP16, None, None, "stall", "10 bits"),
     "o0": row(FP32, FP32, FP32, FP32, FP32, FP32, FP32, None, None, "exact"),
-    "o1": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact"),
-    "o2": row(FP16, FP32, FP16, FP32, FP32, FP32, FP32, DYNAMIC, None, "exact"),
-    "o3": row(FP16, FP16, FP16, FP32, FP16, FP16, FP16, None, None, "stall"),
-    "bf16-true": row(BF16, BF16, BF16, BF16, BF16, BF16, BF16, None, None, "stall"),
-    "bf16-sr": row(BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "stochastic"),
-    "bf16-kahan": row(BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "compensated"),
+    "o1": row(FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact", "10 bits"),
+    "o2": row(FP16, FP32, FP16, FP32, FP32, FP32, FP32, DYNAMIC, None, "exact", "10 bits"),
+    "o3": row(FP16, FP16, FP16, FP32, FP16, FP16, FP16, None, None, "stall", "10 bits"),
+    "bf16-true": row(
+        BF16, BF16, BF16, BF16, BF16, BF16, BF16, None, None, "stall", "10 bits", "7 bits"
+    ),
+    "bf16-sr": row(
+        BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "stochastic", "10 bits", "7 bits"
+    ),
+    "bf16-kahan": row(
+        BF16, BF16, BF16, BF16, BF16, BF16, FP32, None, None, "compensated", "10 bits", "7 bits"
+    ),
+    "fp16-acc16": row(
+        FP32, FP32, FP16, FP16, FP32, FP32, FP32, DYNAMIC, None, "exact", "10 bits", "long sums"
+    ),
+    "fp8": row(FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE, "3 bits"),
+    "fp8-delayed": row(
+        FP32, FP32, BF16, BF16, FP32, FP32, FP32, None, None, "exact", *COARSE, "3 bits", "growth"
+    ),
 }
 
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
@@ -147,6 +172,8 @@ def observe(recipe: Recipe, batch: tuple[torch.Tensor, torch.Tensor]) -> Contrac
         scale=scales,
         matmul=None if during == before else only(set(during)),
         updates=small_updates(recipe),
+        products=lost_in_products(recipe),
+        reduces=format_of_reduction(recipe),
     )
 
 
@@ -174,6 +201,66 @@ def small_updates(recipe: Recipe) -> str:
     if (weights == 1).all():
         return "stall"
     return "exact" if (weights - reached).abs().max() < 1e-5 else "compensated"
+
+
+def lost_in_products(recipe: Recipe) -> frozenset[str]:
+    """Multiply numbers of which each arithmetic loses another part; weights are powers of two."""
+    lost = set()
+    with sixteenths(recipe) as engine:
+        for name, bit in (("10 bits", 2.0**-11), ("7 bits", 2.0**-8), ("3 bits", 2.0**-6)):
+            if product(engine, [1 + bit, -1.0]) != bit * 2.0**-4:
+                lost.add(name)
+        # 2048 and then sixty-three times 1, below half the spacing of fp16 there.
+        if product(engine, ([2.0**15] + 15 * [0.0]) + 63 * ([16.0] + 15 * [0.0])) < 2100:
+            lost.add("long sums")
+    with sixteenths(recipe) as engine:
+        for value in (1.0, 1024.0):
+            seen = product(engine, [value])
+            engine.backward(engine.model(torch.zeros(1, 1024)).float().sum())
+            engine.step()
+        if seen != 1024 * 2.0**-4:
+            lost.add("growth")
+    return frozenset(lost)
+
+
+def sixteenths(recipe: Recipe) -> Engine:
+    layer = nn.Linear(1024, 16, bias=False)
+    nn.init.constant_(layer.weight, 2.0**-4)
+    return Engine(layer, SGD(layer.parameters(), lr=0.0), recipe=recipe)
+
+
+def product(engine: Engine, values: list[float]) -> float:
+    inputs = torch.zeros(1, 1024)
+    inputs[0, : len(values)] = torch.tensor(values)
+    with engine.autocast():
+        return float(engine.model(inputs).detach()[0, 0])
+
+
+def format_of_reduction(recipe: Recipe) -> torch.dtype:
+    """Listen to what is given to `all_reduce`; DDP's own, of fp32 gradients, is not heard."""
+    heard = []
+    real = dist.all_reduce
+    layer = nn.Linear(8, 8, bias=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            dist, "all_reduce", lambda t, *args, **given: heard.append(t) or real(t, *args, **given)
+        )
+        with Engine(layer, sgd(layer), recipe=recipe, parallel="ddp") as engine:
+            with engine.autocast():
+                loss = engine.model(torch.ones(1, 8)).float().sum()
+            engine.backward(loss)
+            grads = layer.weight.grad.dtype
+            engine.step()
+    return only({tensor.dtype for tensor in heard}) if heard else grads
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _group_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group, as the format of the reduction is nothing without one."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 def violations(recipe: Recipe, expected: Contract, batch: Any) -> list[str]:
@@ -204,6 +291,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "norms": (None, "fp32"),
     "autocast": (None, "fp16", "bf16"),
     "matmul": (None, "ieee", "tf32"),
+    "float8": (None, "dynamic", "delayed"),
+    "accumulation": (None, "fp16"),
     "master_weights": (None, True),
     "gradients": FORMATS,
     "outputs": (None, "fp32"),
@@ -224,12 +313,15 @@ CHANGES: dict[str, tuple[Any, ...]] = {
         ),
     ),
     "update": (None, "stochastic", "kahan"),
+    "reduce": FORMATS,
 }
 
 
 def changes_nothing(recipe: Recipe, field: str, value: Any) -> bool:
     """Tell whether `value` says aloud what holds without it: gradients in the weights' format."""
     plain = {None, "fp32" if recipe.half_params is None else recipe.params}
+    if field == "reduce":
+        return value == (recipe.gradients or only(plain - {None}))
     return field == "gradients" and {value, recipe.gradients} <= plain
 
 

@@ -4,6 +4,8 @@ from halfstep.engine.average import EMA, SWA
 from halfstep.engine.engine import Engine
 from halfstep.engine.misuse import EngineWarning
 from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.engine.sharded_state import full_state_dict, load_sharded, save_sharded
+from halfstep.engine.sharding import shard
 from halfstep.techniques import LossScaleCollapse
 
 __all__ = [
@@ -14,4 +16,8 @@ __all__ = [
     "LossScaleCollapse",
     "OptimizerStep",
     "StepResult",
+    "full_state_dict",
+    "load_sharded",
+    "save_sharded",
+    "shard",
 ]

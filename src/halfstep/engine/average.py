@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.engine.shards import as_part_of, local
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -80,7 +82,8 @@ def checked_rule(rule: EMA | SWA | None) -> EMA | SWA | None:
 class WeightAverage:
     """The average of the weights that one optimizer updates.
 
-    Buffers are not averaged: evaluation uses the current ones.
+    Buffers are not averaged: evaluation uses the current ones. Of weights that processes share,
+    each averages its part.
 
     Args:
         rule: How the average moves.
@@ -97,9 +100,7 @@ class WeightAverage:
         self._rule = rule
         self._full_precision = full_precision
         self.weights = {
-            param: full_precision(param).detach().float().clone()
-            for param in params
-            if param.is_floating_point()
+            param: self._exact(param).clone() for param in params if param.is_floating_point()
         }
         self._started = False
         self._taken = torch.zeros((), device=params[0].device)
@@ -109,7 +110,7 @@ class WeightAverage:
         """Take in parameters that were added, and before the first step weights loaded since."""
         for param in params:
             if param.is_floating_point() and (param not in self.weights or not self._started):
-                self.weights[param] = self._full_precision(param).detach().float().clone()
+                self.weights[param] = self._exact(param).clone()
         self._started = True
 
     @torch.no_grad()
@@ -128,12 +129,12 @@ class WeightAverage:
         weight = self._rule.weight(self._taken, self._steps) * stepped
         self._taken += weight > 0
         for param, average in self.weights.items():
-            average.lerp_(self._full_precision(param).float(), weight.to(average.device))
+            average.lerp_(self._exact(param), weight.to(average.device))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Run the model with the averaged weights, rounded to its format, and put back its own."""
-        params = [param.detach() for param in self.weights]
+        params = [local(param).detach() for param in self.weights]
         kept = [param.clone() for param in params]
         torch._foreach_copy_(params, list(self.weights.values()))
         try:
@@ -144,7 +145,7 @@ class WeightAverage:
     def state_dict(self) -> dict[str, Any]:
         """Return the averages in the order of the parameters."""
         return {
-            "weights": [average.clone() for average in self.weights.values()],
+            "weights": [as_part_of(mean.clone(), param) for param, mean in self.weights.items()],
             "taken": self._taken.clone(),
             "steps": self._steps.clone(),
         }
@@ -153,9 +154,13 @@ class WeightAverage:
         """Take over what `state_dict` returned."""
         self._started = True
         for average, saved in zip(self.weights.values(), state["weights"], strict=True):
-            average.copy_(saved)
+            average.copy_(local(saved))
         self._taken.copy_(state["taken"])
         self._steps.copy_(state["steps"])
+
+    def _exact(self, param: torch.Tensor) -> torch.Tensor:
+        """Return the part of the weights that this process holds, as precise as there are."""
+        return local(self._full_precision(param)).detach().float()
 
 
 def averaged_state_dict(
@@ -166,5 +171,5 @@ def averaged_state_dict(
     state: dict[str, torch.Tensor] = model.state_dict()
     for name, param in model.named_parameters(remove_duplicate=False):
         if param in weights:
-            state[name] = weights[param]
+            state[name] = as_part_of(weights[param], param)
     return state

@@ -7,49 +7,43 @@ format does its part is in the techniques.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from halfstep.engine.average import EMA, SWA, WeightAverage, averaged_state_dict, checked_rule
+from halfstep.engine.assemble import Parallel, assemble, let_go
+from halfstep.engine.average import EMA, SWA, averaged_state_dict
+from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.gradients import Clipping
-from halfstep.engine.guard import release_all
 from halfstep.engine.misuse import (
     refuse_closed,
     refuse_closure,
-    refuse_misfits,
-    refuse_unreduced,
-    refuse_wrapped,
+    refuse_idle,
     warn_backward_in_autocast,
     warn_lost,
-    warn_new_recipe,
     warn_touched,
 )
-from halfstep.engine.scales import LossScales
-from halfstep.engine.settle import Settlement
-from halfstep.engine.slot import Slot
-from halfstep.engine.state import holds_window, load_optimizer, load_parts, save_parts
-from halfstep.engine.statistics import RunningStatistics
-from halfstep.engine.update import Update
+from halfstep.engine.selection import only, selected
+from halfstep.engine.state import load_parts, save_parts
 from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques import LossScaleCollapse, LossScaler, techniques_for
+from halfstep.techniques import LossScaleCollapse, LossScaler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.result import StepResult
+    from halfstep.engine.slot import Slot
 
 _Item = TypeVar("_Item")
 
@@ -77,10 +71,16 @@ class Engine:
         scheduler: One scheduler or several, each stepped once for each real step of its optimizer.
         average: `EMA(...)` or `SWA(...)` of the weights, for `evaluating`.
         seed: Seed of what a recipe draws at random (stochastic rounding).
+        parallel: "ddp" puts each model on all processes in `DistributedDataParallel`, once the
+            recipe has changed it. Models from `halfstep.shard` need nothing.
+        ddp: Arguments of `DistributedDataParallel`.
+        sync_batchnorm: Whether BatchNorm sees the batches of all processes; with `parallel`.
 
     Attributes:
-        models, optimizers: As given, always lists.
+        models, optimizers: Always lists; models in the wrapper that is to be called.
+        bare_models: The models without it, whose state is saved.
         recipe: The recipe that is carried out.
+        resolution: What the models' device really does under it: native or rehearsed.
         steps: Optimizer steps so far, skipped ones included.
 
     Raises:
@@ -89,7 +89,7 @@ class Engine:
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all but two have a default and are given by name)
         self,
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
@@ -102,73 +102,47 @@ class Engine:
         scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         average: EMA | SWA | None = None,
         seed: int = 0,
+        parallel: Literal["ddp"] | None = None,
+        ddp: Mapping[str, Any] | None = None,
+        sync_batchnorm: bool = False,
     ) -> None:
-        self.models = [model] if isinstance(model, nn.Module) else list(model)
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         self.recipe = find_recipe(recipe)
-        if not isinstance(accumulate, int) or accumulate < 1:
-            raise ValueError(f"accumulate is {accumulate!r}; allowed: 1 or more micro-steps")
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
         self._last_batch = False
         self._closed = False
-        self._techniques = techniques_for(self.recipe, seed=seed)
-        clipping = Clipping(clip_norm, clip_value, clip_adaptive)
-        rule = checked_rule(average)
-        if scheduler is None:
-            scheduler = ()
-        schedulers = list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
-        self._settlement = Settlement(schedulers)
-        self._statistics: list[tuple[RunningStatistics, frozenset[torch.Tensor]]] = []
-        self._slots: list[Slot] = []
-        refuse_misfits(self.models, self.optimizers, schedulers, self.recipe)
-        self._device = next(param.device for each in self.models for param in each.parameters())
-        if any(technique.reshapes_params for technique in self._techniques):
-            refuse_wrapped(self.models, self.recipe.name)
-        try:
-            for each in self.optimizers:
-                self._slots.append(Slot(each, self._techniques))
-            for technique in self._techniques:
-                technique.prepare(self.models, self.optimizers)
-            for each in self.optimizers:
-                if self.recipe.params and each.state:
-                    load_optimizer(each, self._techniques, each.state_dict())
-        except BaseException:
-            self._give_back()
-            raise
+        schedulers = () if scheduler is None else scheduler
+        self._assembled = assemble(
+            [model] if isinstance(model, nn.Module) else list(model),
+            self.optimizers,
+            self.recipe,
+            clipping=Clipping(clip_norm, clip_value, clip_adaptive),
+            schedulers=schedulers if isinstance(schedulers, Sequence) else [schedulers],
+            average=average,
+            seed=seed,
+            parallel=Parallel(parallel, ddp or {}, sync_batchnorm),
+        )
+        self.models, self.bare_models = self._assembled.models, self._assembled.bare_models
+        self.resolution = self._assembled.resolution
+        self._parts = self._assembled.update
         # An engine that is dropped without close() lets go of its optimizers too.
-        weakref.finalize(self, release_all, [slot.guard for slot in self._slots])
-        self._scales = LossScales(self.recipe.loss_scale, self._device)
-        self._averages = (
-            [WeightAverage(rule, slot.params, self._full_precision) for slot in self._slots]
-            if rule
-            else []
-        )
-        if self._scales:
-            self._statistics += [
-                (RunningStatistics(each), frozenset(each.parameters())) for each in self.models
-            ]
-        self._update = Update(
-            slots=self._slots,
-            techniques=self._techniques,
-            scales=self._scales,
-            clipping=clipping,
-            statistics=self._statistics,
-            averages=self._averages,
-            settlement=self._settlement,
-            names=_names(self.models),
-            full_precision=self._full_precision,
-        )
+        weakref.finalize(self, let_go, self._parts.slots, self._parts.replicas)
 
     @property
     def model(self) -> nn.Module:
-        """The model, when there is one."""
-        return _only(self.models, "model")
+        """The model, when there is one, in the wrapper that is to be called."""
+        return only(self.models, "model")
+
+    @property
+    def bare_model(self) -> nn.Module:
+        """The model without a wrapper, when there is one: for its state, and for export."""
+        return only(self.bare_models, "bare_model")
 
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer, when there is one."""
-        return _only(self.optimizers, "optimizer")
+        return only(self.optimizers, "optimizer")
 
     @property
     def accumulate(self) -> int:
@@ -178,19 +152,19 @@ class Engine:
     @property
     def loss_scale(self) -> float:
         """The loss scale now; 1 without one. Reading it waits for the device."""
-        shared = self._scales.shared
+        shared = self._parts.scales.shared
         return 1.0 if shared is None else float(shared.scale)
 
     @property
     def skipped(self) -> int:
         """Optimizer steps left out so far, as a gradient was not finite."""
         self.flush()
-        return self._settlement.skipped
+        return self._parts.settlement.skipped
 
     @property
     def loss_scales(self) -> Mapping[Hashable, LossScaler]:
         """The shared loss scale under None, and those of losses with a `loss_id`; with history."""
-        return self._scales.scalers
+        return self._parts.scales.scalers
 
     def batches(self, loader: Iterable[_Item]) -> Iterator[_Item]:
         """Iterate over `loader`, one batch ahead, so that the last window closes when it ends."""
@@ -208,12 +182,12 @@ class Engine:
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
-        self._set_gradient_sync()
+        self._parts.replicas.open(self._closing(self._parts.slots, ahead=1))
         with ExitStack() as stack:
-            for statistics, _ in self._statistics:
+            for statistics, _ in self._parts.statistics:
                 stack.enter_context(statistics.step_going_on())
-            for technique in self._techniques:
-                stack.enter_context(technique.forward(self._device))
+            for technique in self._parts.techniques:
+                stack.enter_context(technique.forward(self._assembled.device))
             yield
 
     def backward(
@@ -239,26 +213,21 @@ class Engine:
                 closed. Whatever a backward raises, the window that it would have added to is
                 dropped.
         """
-        slots = self._select(optimizers)
+        slots = selected(self._parts.slots, optimizers)
         refuse_closed(closed=self._closed)
         warn_backward_in_autocast(loss.device)
         if any(slot.lost_gradients() for slot in slots):
             warn_lost()
-        loss = self._weights.apply(loss, samples, slots)
-        inputs = None if optimizers is None else _with_gradients(slots)
-        for slot in slots:
-            for technique in self._techniques:
-                technique.before_backward(slot.params, again=slot.backwards > 0)
+        loss = self._weights.apply(loss, samples, slots, self._parts.ranks)
+        limited = optimizers is not None
         try:
-            self._scales.backward(
-                loss, slots, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
+            accumulate_gradients(
+                self._parts, loss, slots, loss_id, limited=limited, retain_graph=retain_graph
             )
         except BaseException:
             # Out of memory, say: some gradients are there and some are not.
             self.zero_grad(optimizers=optimizers)
             raise
-        for slot in slots:
-            slot.after_backward(scaled=bool(self._scales))
 
     def grad(
         self,
@@ -281,7 +250,7 @@ class Engine:
         Returns:
             One gradient for each input, fp32 at least, not multiplied by any scale.
         """
-        scaler = self._scales.shared
+        scaler = self._parts.scales.shared
         return true_gradients(
             outputs,
             [inputs] if isinstance(inputs, torch.Tensor) else list(inputs),
@@ -317,34 +286,29 @@ class Engine:
         except LossScaleCollapse:
             self.zero_grad()
             raise
-        slots = self._select(optimizers)
+        slots = selected(self._parts.slots, optimizers)
         if closure is not None:
-            refuse_closure(slots, self.accumulate, self._update.clipping, self.recipe)
-        elif not any(slot.pending for slot in slots):
-            raise RuntimeError(
-                "engine.step() was called without an engine.backward() since the last step; call "
-                "engine.backward(loss) once or more for each step"
-            )
+            refuse_closure(slots, self.accumulate, self._parts.clipping, self.recipe)
+        else:
+            refuse_idle(slots)
         pending = [slot for slot in slots if slot.pending or closure is not None]
-        if self._scales and any(slot.touched() for slot in pending):
+        if self._parts.scales and any(slot.touched() for slot in pending):
             warn_touched()
         for slot in pending:
             slot.micro_steps += 1
             slot.pending = False
-        closing = [
-            s for s in pending if close or self._last_batch or s.micro_steps >= self.accumulate
-        ]
-        if closing:
-            refuse_unreduced(self.models)
-            self.steps += 1
-        weighted = [(slot, self._weights.missing(slot)) for slot in closing]
-        return self._update.close(weighted, step=self.steps, closure=closure)
+        closing = pending if close else self._closing(pending)
+        self.steps += bool(closing)
+        weighted = [(slot, self._weights.missing(slot, self._parts.ranks)) for slot in closing]
+        return self._parts.close(weighted, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Drop gradients and what their window has seen."""
-        for slot in self._select(optimizers):
+        slots = selected(self._parts.slots, optimizers)
+        self._parts.replicas.forget(slots)
+        for slot in slots:
             slot.zero_grad()
-            for statistics, params in self._statistics:
+            for statistics, params in self._parts.statistics:
                 if not params.isdisjoint(slot.params):
                     statistics.forget()
 
@@ -352,11 +316,11 @@ class Engine:
     def evaluating(self) -> Iterator[None]:
         """Validate as the recipe says: eval mode, no gradients, averaged weights if kept."""
         with ExitStack() as stack:
-            for average in self._averages:
+            for average in self._parts.averages:
                 stack.enter_context(average.applied())
             stack.enter_context(eval_mode(self.models))
-            for technique in self._techniques:
-                stack.enter_context(technique.forward(self._device))
+            for technique in self._parts.techniques:
+                stack.enter_context(technique.forward(self._assembled.device))
             yield
 
     def averaged_state_dict(self, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
@@ -365,9 +329,9 @@ class Engine:
         Raises:
             ValueError: If the engine keeps no average.
         """
-        if not self._averages:
+        if not self._parts.averages:
             raise ValueError("this engine keeps no average; write Engine(..., average=EMA(0.999))")
-        return averaged_state_dict(model or self.model, self._averages)
+        return averaged_state_dict(model or self.bare_model, self._parts.averages)
 
     def flush(self) -> None:
         """Settle what follows from the last step: schedulers, loss-scale history.
@@ -375,22 +339,18 @@ class Engine:
         Raises:
             LossScaleCollapse: If the loss scale cannot help any more.
         """
-        self._settlement.settle()
+        self._parts.settlement.settle()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resume needs beside the models: plain containers and tensors.
 
-        Optimizers, loss scales, schedulers, counters, averages, and a half-filled window.
+        Optimizers, loss scales, schedulers, counters, averages, and a half-filled window. Every one
+        of several processes calls it. It is whole on the first one only with
+        `ZeroRedundancyOptimizer`, and made of shards, for `save_sharded`, after `halfstep.shard`.
         """
         self.flush()
-        return {
-            "recipe": self.recipe.name,
-            "settings": self.recipe.settings(),
-            "accumulate": self.accumulate,
-            "steps": self.steps,
-            "samples_per_micro_step": self._weights.samples_per_micro_step,
-            **save_parts(self._update),
-        }
+        saved = save_parts(self._parts, self.recipe, self._weights)
+        return {**saved, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; load the models' own states as usual.
@@ -400,19 +360,10 @@ class Engine:
                 holds a window half-filled under another `accumulate`.
         """
         self.flush()
-        if holds_window(state) and state["accumulate"] != self.accumulate:
-            raise ValueError(
-                f"the state holds a window half-filled under accumulate={state['accumulate']}, and "
-                f"this engine has accumulate={self.accumulate}; resume with the same, or save "
-                "where a window has closed"
-            )
-        same_recipe = state["settings"] == self.recipe.settings()
-        load_parts(self._update, state, numerics=same_recipe)
+        same_recipe = load_parts(self._parts, state, self.recipe, self._weights)
         self.steps = state["steps"]
-        self._weights.samples_per_micro_step = state["samples_per_micro_step"]
         if not same_recipe:
             self.zero_grad()
-            warn_new_recipe(state["recipe"], self.recipe.name, lost_window=holds_window(state))
 
     def close(self) -> None:
         """Settle the last step and give back every setting, hook and format.
@@ -437,53 +388,12 @@ class Engine:
         else:
             self._give_back()
 
+    def _closing(self, slots: Sequence[Slot], ahead: int = 0) -> list[Slot]:
+        """Return those whose window is full, or will be in `ahead` micro-steps."""
+        full = self.accumulate - ahead
+        return [slot for slot in slots if self._last_batch or slot.micro_steps >= full]
+
     def _give_back(self) -> None:
         self._closed = True
-        release_all([slot.guard for slot in self._slots])
-        for statistics, _ in self._statistics:
-            statistics.close()
-        for technique in reversed(self._techniques):
-            technique.close()
-
-    def _select(self, optimizers: Sequence[Optimizer] | None) -> list[Slot]:
-        if optimizers is None:
-            return self._slots
-        chosen = [slot for slot in self._slots if any(slot.optimizer is o for o in optimizers)]
-        if len(chosen) != len(optimizers):
-            raise ValueError(
-                "optimizers=[...] names an optimizer that this engine does not own; allowed: the "
-                "entries of engine.optimizers"
-            )
-        return chosen
-
-    def _set_gradient_sync(self) -> None:
-        """Let DDP reduce gradients only where a window closes."""
-        closing = self._last_batch or any(
-            slot.micro_steps + 1 >= self.accumulate for slot in self._slots
-        )
-        for model in self.models:
-            if isinstance(model, DistributedDataParallel):
-                model.require_backward_grad_sync = closing
-
-    def _full_precision(self, param: torch.Tensor) -> torch.Tensor:
-        for technique in self._techniques:
-            param = technique.full_precision(param)
-        return param
-
-
-def _only(given: Sequence[_Item], what: str) -> _Item:
-    if len(given) != 1:
-        raise ValueError(f"this engine has {len(given)} {what}s; write engine.{what}s[i]")
-    return given[0]
-
-
-def _with_gradients(slots: Sequence[Slot]) -> list[torch.Tensor]:
-    return [param for slot in slots for param in slot.params if param.requires_grad]
-
-
-def _names(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:
-    return {
-        param: f"models[{index}].{name}" if len(models) > 1 else name
-        for index, model in enumerate(models)
-        for name, param in model.named_parameters()
-    }
+        self._assembled.close()
+        self.models = self.bare_models

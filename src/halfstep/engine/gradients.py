@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.engine.shards import local
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ class Clipping:
         grads = dense_gradients(params)
         if self.norm is not None:
             coefficient = torch.clamp(self.norm / (total_norm + 1e-6), max=1.0)
-            for group in _by_device(grads):
-                torch._foreach_mul_(group, coefficient.to(group[0].device))
+            multiply(grads, coefficient)
         elif self.value is not None:
             for group in _by_device(grads):
                 torch._foreach_clamp_min_(group, -self.value)
@@ -82,7 +82,8 @@ class Clipping:
 def dense_gradients(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Return the gradients of those `params` that have one; of a sparse one, its values.
 
-    A sparse gradient is coalesced first, since values that share an index are one number.
+    A sparse gradient is coalesced first, since values that share an index are one number. Of one
+    that processes share, the part of this process is returned.
     """
     grads = []
     for param in params:
@@ -92,8 +93,14 @@ def dense_gradients(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         if grad.is_sparse:
             param.grad = grad = grad.coalesce()
             grad = grad._values()
-        grads.append(grad)
+        grads.append(local(grad))
     return grads
+
+
+def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiply `grads` in place by a scalar on any device."""
+    for group in _by_device(grads):
+        torch._foreach_mul_(group, factor.to(group[0].device))
 
 
 def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,10 +7,13 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from halfstep.engine.ranks import is_zero
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.gradients import Clipping
     from halfstep.engine.slot import Slot
+    from halfstep.kernels.hardware import Resolution
     from halfstep.recipe import Recipe
 
 
@@ -61,6 +65,13 @@ def refuse_misfits(
             )
 
 
+def refuse_unresolved(resolution: Resolution) -> None:
+    """Refuse a recipe that the device can neither carry out nor rehearse."""
+    if resolution.how == "refused":
+        reasons = "; ".join(resolution.those("refused"))
+        raise ValueError(f"recipe {resolution.recipe!r} on {resolution.device}: {reasons}")
+
+
 def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
     """Refuse models that are wrapped already, for a recipe that changes their parameters."""
     for model in models:
@@ -68,8 +79,7 @@ def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
         if wrapper:
             raise ValueError(
                 f"recipe {recipe_name!r} changes the model's parameters, but the model is already "
-                f"wrapped in {wrapper}; write engine = Engine(model, ...) first, then {wrapper}"
-                "(engine.model)"
+                f"wrapped in {wrapper}; write {_INSTEAD[wrapper]}"
             )
 
 
@@ -78,6 +88,14 @@ _WRAPPERS: dict[str, Callable[[nn.Module], bool]] = {
     "DataParallel": lambda m: isinstance(m, DataParallel),
     "fully_shard": lambda m: type(m).__name__.startswith("FSDP"),
     "torch.compile": lambda m: hasattr(m, "_orig_mod"),
+}
+
+
+_INSTEAD = {
+    "DistributedDataParallel": "Engine(model, ..., parallel='ddp') with the bare model",
+    "DataParallel": "engine = Engine(model, ...) first, then DataParallel(engine.model)",
+    "fully_shard": "halfstep.shard(model, recipe) instead of fully_shard(model)",
+    "torch.compile": "engine = Engine(model, ...) first, then torch.compile(engine.model)",
 }
 
 
@@ -105,15 +123,94 @@ def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer
             )
 
 
-def refuse_unreduced(models: Iterable[nn.Module]) -> None:
-    """Refuse to close a window whose gradients stayed within this process."""
+def refuse_parallel(
+    how: str | None, options: Mapping[str, object], sync: bool, models: Iterable[nn.Module]
+) -> None:
+    """Refuse to put models on several processes where that cannot work.
+
+    Raises:
+        ValueError: If there is no such way, a setting would have no effect, or models are there
+            already.
+        RuntimeError: If there is no process group.
+    """
+    if how not in (None, "ddp"):
+        raise ValueError(
+            f"parallel is {how!r}; allowed: 'ddp' or None; for FSDP2 write "
+            "model = halfstep.shard(model, recipe) before the optimizer"
+        )
+    if how is None and (options or sync):
+        given = "ddp" if options else "sync_batchnorm"
+        raise ValueError(
+            f"{given} is given without parallel; write parallel='ddp' (halfstep.shard has its own "
+            "sync_batchnorm)"
+        )
+    if how is None:
+        return
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "parallel='ddp' needs a process group; write torch.distributed.init_process_group() "
+            "first and start the program by torchrun, or leave parallel out"
+        )
     for model in models:
-        if isinstance(model, DistributedDataParallel) and not model.require_backward_grad_sync:
-            raise RuntimeError(
-                "engine.step(close=True) came after a backward that DistributedDataParallel did "
-                "not reduce, as its window was to go on; write `for batch in "
-                "engine.batches(loader)`, which knows where the last window closes"
+        wrapper = next((name for name, is_it in _WRAPPERS.items() if is_it(model)), None)
+        if wrapper:
+            raise ValueError(
+                f"parallel='ddp' wraps bare models, but one is in {wrapper} already; leave "
+                "parallel out, or give the bare model"
             )
+
+
+def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
+    """Refuse a `ZeroRedundancyOptimizer` where its parameters would be replaced by others."""
+    for optimizer in optimizers:
+        if is_zero(optimizer) and recipe.master_weights:
+            raise TypeError(
+                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and recipe "
+                f"{recipe.name!r} lets the optimizer hold fp32 master weights instead; write "
+                f"model = halfstep.shard(model, {recipe.name!r}), whose optimizer state is shared "
+                "too, or recipe='fp16' or 'bf16'"
+            )
+
+
+def refuse_sharded_inputs(*, of_all: bool) -> None:
+    """Refuse to limit a backward to parameters that FSDP2 shares.
+
+    What autograd knows are the gathered parameters, not those that an optimizer holds.
+    """
+    if not of_all:
+        raise RuntimeError(
+            "engine.backward(optimizers=[...]) cannot be limited under halfstep.shard; leave "
+            "optimizers out and detach() what the loss is not to reach, or write "
+            "Engine(..., parallel='ddp')"
+        )
+
+
+def refuse_partial_backward() -> None:
+    """Refuse a backward that reaches a part of a wrapped model: DDP would wait for the rest."""
+    raise RuntimeError(
+        "engine.backward(optimizers=[...]) reaches some parameters of a model in "
+        "DistributedDataParallel, which waits for all of them; give every parameter of the model "
+        "to an optimizer of the engine, or freeze it with requires_grad_(False) before "
+        "Engine(..., parallel='ddp')"
+    )
+
+
+def refuse_sharded_late() -> None:
+    """Refuse a model that was sharded after its optimizer took hold of the parameters."""
+    raise RuntimeError(
+        "fully_shard(engine.model) came after the engine, and replaced the parameters that its "
+        "optimizer holds; write model = halfstep.shard(model, recipe), then the optimizer, then "
+        "Engine(model, optimizer, recipe=recipe)"
+    )
+
+
+def refuse_idle(slots: Iterable[Slot]) -> None:
+    """Refuse a step that no backward came before."""
+    if not any(slot.pending for slot in slots):
+        raise RuntimeError(
+            "engine.step() was called without an engine.backward() since the last step; call "
+            "engine.backward(loss) once or more for each step"
+        )
 
 
 def needs_closure(optimizer: Optimizer) -> bool:

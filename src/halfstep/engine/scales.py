@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.gradients import dense_gradients
+from halfstep.engine.shards import local
 from halfstep.techniques import LossScaler
 from halfstep.techniques.gradients import keep_grad, put_grad
 
@@ -30,12 +31,16 @@ class LossScales:
     Args:
         settings: How each of them starts, grows and backs off; None switches scaling off.
         device: Where they live.
+
+    Attributes:
+        scalers: Each scale by its name.
+        found: Whether gradients made with each of them were not finite, since its last update.
     """
 
     def __init__(self, settings: LossScale | None, device: torch.device) -> None:
         self._settings = settings
         self._device = device
-        self._found: dict[Hashable, torch.Tensor] = {}
+        self.found: dict[Hashable, torch.Tensor] = {}
         self.scalers: dict[Hashable, LossScaler] = {}
         if settings:
             self._scaler(SHARED)
@@ -117,7 +122,7 @@ class LossScales:
             What was updated: name, scale, and what was found.
         """
         updated = []
-        for loss_id, found in self._found.items():
+        for loss_id, found in self.found.items():
             scaler = self.scalers[loss_id]
             before = scaler.scale.clone()
             scaler.update(found)
@@ -128,7 +133,7 @@ class LossScales:
                 for slot in open_slots:
                     _rescale(slot, scaler.scale / before)
             updated.append((loss_id, scaler, found))
-        self._found = {}
+        self.found = {}
         return updated
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,8 +154,8 @@ class LossScales:
         return self.scalers[loss_id]
 
     def _keep(self, loss_id: Hashable, found: torch.Tensor) -> None:
-        before = self._found.get(loss_id)
-        self._found[loss_id] = found.clone() if before is None else torch.maximum(before, found)
+        before = self.found.get(loss_id)
+        self.found[loss_id] = found.clone() if before is None else torch.maximum(before, found)
 
     def _take_apart(self, slot: Slot, loss_id: Hashable, scaler: LossScaler) -> None:
         reached = [param for param in slot.params if param.grad is not None]
@@ -163,7 +168,7 @@ class LossScales:
                 )
         found = torch.zeros((), device=self._device)
         if grads:
-            scaler.unscale_(grads, found)
+            scaler.unscale_([local(grad) for grad in grads], found)
         slot.counted.discard(loss_id)
         before = slot.found.get(loss_id)
         slot.found[loss_id] = found if before is None else torch.maximum(before, found)

@@ -28,7 +28,8 @@ class Slot:
         guard: Opened while the engine itself steps the optimizer.
         fused_momentum: Whether it is a fused SGD with momentum, whose first step needs care.
         micro_steps: Micro-steps taken in the window.
-        samples: Samples seen in the window, where they are counted.
+        samples: Samples seen in the window, where they are counted; a mean over processes after
+            a window of several was resumed.
         backwards: Backward passes that may have reached the parameters in the window.
         pending: Whether a backward came since the last call of `engine.step()`.
         true_grads: fp32 gradients of losses with a scale of their own, already unscaled.
@@ -49,7 +50,7 @@ class Slot:
     def reset(self) -> None:
         """Start a new window."""
         self.micro_steps = 0
-        self.samples = 0
+        self.samples: float = 0
         self.backwards = 0
         self.pending = False
         self.true_grads: dict[torch.Tensor, torch.Tensor] = {}

@@ -5,20 +5,39 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from halfstep.engine.misuse import warn_new_recipe
+from halfstep.engine.ranks import is_zero
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
 
     from torch.optim import Optimizer
 
+    from halfstep.engine.ranks import Ranks
     from halfstep.engine.update import Update
+    from halfstep.engine.weights import MicroBatchWeights
+    from halfstep.recipe import Recipe
     from halfstep.techniques import Technique
 
 
-def save_parts(parts: Update) -> dict[str, Any]:
-    """Return the state of every part of an engine, a half-filled window included."""
+def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
+    """Return the state of every part of an engine, a half-filled window included.
+
+    On several processes a window is averaged first, so that any number of them can go on with it.
+    """
+    open_slots = [slot for slot in parts.slots if slot.backwards]
+    parts.replicas.average(open_slots)
+    for slot in open_slots:
+        slot.mark_gradients()
+        if slot.samples and parts.ranks.size > 1:
+            slot.samples = parts.ranks.mean(slot.samples, slot.params[0].device)
     return {
+        "recipe": recipe.name,
+        "settings": recipe.settings(),
+        "accumulate": weights.accumulate,
+        "samples_per_micro_step": weights.samples_per_micro_step,
         "skipped": parts.settlement.skipped,
-        "optimizers": [slot.optimizer.state_dict() for slot in parts.slots],
+        "optimizers": [_optimizer_state(slot.optimizer, parts.ranks) for slot in parts.slots],
         "schedulers": [scheduler.state_dict() for scheduler in parts.settlement.schedulers],
         "averages": [average.state_dict() for average in parts.averages],
         "scales": parts.scales.state_dict(),
@@ -28,18 +47,32 @@ def save_parts(parts: Update) -> dict[str, Any]:
     }
 
 
-def load_parts(parts: Update, state: Mapping[str, Any], *, numerics: bool) -> None:
+def load_parts(
+    parts: Update, state: Mapping[str, Any], recipe: Recipe, weights: MicroBatchWeights
+) -> bool:
     """Take over what `save_parts` returned.
 
     Args:
         parts: The parts of the engine that loads.
-        state: What was saved.
-        numerics: Whether it was saved under the same recipe, so that loss scales, windows and what
-            techniques keep can be taken over too.
+        state: What was saved, with the recipe and the window that it was saved under.
+        recipe: The recipe of that engine.
+        weights: How it weights micro-batches.
+
+    Returns:
+        Whether the state was saved under the same recipe, so that loss scales, windows and what
+        techniques keep were taken over too.
 
     Raises:
-        ValueError: If the state is of another number of optimizers, schedulers or averages.
+        ValueError: If the state is of another number of optimizers, schedulers or averages, or
+            holds a window half-filled under another `accumulate`.
     """
+    holds_window = any(window["backwards"] for window in state["windows"])
+    if holds_window and state["accumulate"] != weights.accumulate:
+        raise ValueError(
+            f"the state holds a window half-filled under accumulate={state['accumulate']}, and "
+            f"this engine has accumulate={weights.accumulate}; resume with the same, or save "
+            "where a window has closed"
+        )
     kinds: dict[str, Sized] = {
         "optimizers": parts.slots,
         "schedulers": parts.settlement.schedulers,
@@ -58,23 +91,35 @@ def load_parts(parts: Update, state: Mapping[str, Any], *, numerics: bool) -> No
     for average, saved in zip(parts.averages, state["averages"], strict=True):
         average.load_state_dict(saved)
     parts.settlement.skipped = state["skipped"]
-    if numerics:
+    weights.samples_per_micro_step = state["samples_per_micro_step"]
+    if state["settings"] == recipe.settings():
         _load_numerics(parts, state)
+        return True
+    warn_new_recipe(state["recipe"], recipe.name, lost_window=holds_window)
+    return False
 
 
 def load_optimizer(
-    optimizer: Optimizer, techniques: Sequence[Technique], saved: dict[str, Any]
+    optimizer: Optimizer, techniques: Sequence[Technique], saved: dict[str, Any] | None
 ) -> None:
     """Load the state of an optimizer, in the formats that the techniques keep it in."""
+    if saved is None:
+        raise ValueError(
+            "the state of a ZeroRedundancyOptimizer is whole on the first process only; load what "
+            "that one saved on every process"
+        )
     with ExitStack() as stack:
         for technique in techniques:
             stack.enter_context(technique.loading(optimizer))
         optimizer.load_state_dict(saved)
 
 
-def holds_window(state: Mapping[str, Any]) -> bool:
-    """Tell whether a saved state holds a half-filled window."""
-    return any(window["backwards"] for window in state["windows"])
+def _optimizer_state(optimizer: Optimizer, ranks: Ranks) -> dict[str, Any] | None:
+    if is_zero(optimizer):
+        optimizer.consolidate_state_dict(to=0)  # type: ignore[attr-defined]  # ZeRO has it
+        if ranks.rank > 0:
+            return None
+    return optimizer.state_dict()
 
 
 def _load_numerics(parts: Update, state: Mapping[str, Any]) -> None:
@@ -84,4 +129,6 @@ def _load_numerics(parts: Update, state: Mapping[str, Any]) -> None:
     for (guard, _), saved in zip(parts.statistics, state["statistics"], strict=True):
         guard.load_state_dict(saved)
     for technique in parts.techniques:
-        technique.load_state_dict(state["techniques"][type(technique).__name__])
+        name = type(technique).__name__
+        if name in state["techniques"]:  # a sharded model needs fewer
+            technique.load_state_dict(state["techniques"][name])

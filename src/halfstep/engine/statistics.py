@@ -69,7 +69,8 @@ class RunningStatistics:
         if self._saved is None:
             return
         for buffer, saved in zip(self._buffers, self._saved, strict=True):
-            buffer.copy_(torch.where(found_inf.to(buffer.device) > 0, saved, buffer))
+            # .data: no graph that still waits for its backward is to notice.
+            buffer.data.copy_(torch.where(found_inf.to(buffer.device) > 0, saved, buffer))
         self._saved = None
 
     def forget(self) -> None:

@@ -11,41 +11,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.engine.gradients import Clipping, dense_gradients, norms
+from halfstep.engine.measure import Measured, measure
 from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.engine.settle import HostCopy, Outcome, Settlement
+from halfstep.engine.shards import is_sharded
 from halfstep.engine.slot import Slot, start_momentum
-from halfstep.techniques.base import HALVES
-from halfstep.techniques.gradients import keep_grad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfstep.engine.average import WeightAverage
+    from halfstep.engine.gradients import Clipping
+    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.replicas import Replicas
     from halfstep.engine.scales import LossScales
     from halfstep.engine.statistics import RunningStatistics
+    from halfstep.engine.weights import Weight
     from halfstep.techniques import Technique
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """A closing window with true, clipped gradients.
-
-    Attributes:
-        slot: Whose window it is.
-        params: The parameters that have a gradient.
-        each_norm: 2-norm of each gradient before clipping; None without any.
-        grad_norm: 2-norm over all of them.
-        found_inf: Whether one was not finite; None when nobody looked.
-        loss_scale: The scale that they were made with; None without one.
-    """
-
-    slot: Slot
-    params: list[torch.Tensor]
-    each_norm: torch.Tensor | None
-    grad_norm: torch.Tensor | None
-    found_inf: torch.Tensor | None
-    loss_scale: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +42,27 @@ class Update:
         statistics: Guards of the models' running statistics, with the parameters of each model.
         averages: Weight averages, one for each slot, or none.
         settlement: Where what follows from a step is left.
+        replicas: The models that every process holds whole.
+        ranks: The processes that train together.
         names: Names of the parameters, for messages.
         full_precision: Gives the most precise value of a parameter.
     """
 
-    slots: Sequence[Slot]
+    slots: list[Slot]
     techniques: Sequence[Technique]
     scales: LossScales
     clipping: Clipping
     statistics: Sequence[tuple[RunningStatistics, frozenset[torch.Tensor]]]
     averages: Sequence[WeightAverage]
     settlement: Settlement
+    replicas: Replicas
+    ranks: Ranks
     names: dict[torch.Tensor, str]
     full_precision: Callable[[torch.Tensor], torch.Tensor]
 
     def close(
         self,
-        closing: Sequence[tuple[Slot, float]],
+        closing: Sequence[tuple[Slot, Weight]],
         *,
         step: int,
         closure: Callable[[], float] | None = None,
@@ -84,7 +70,7 @@ class Update:
         """Close windows.
 
         Args:
-            closing: Whose windows close, each with the weight its gradients still lack.
+            closing: Whose windows close, each with what its gradients still lack.
             step: Number of the step, from 1.
             closure: Passed to the optimizer, which then makes its own gradients.
 
@@ -92,7 +78,14 @@ class Update:
             What every optimizer of the engine did.
         """
         try:
-            measured = [self._measure(slot, factor) for slot, factor in closing]
+            self.replicas.average([slot for slot, _ in closing])
+            measured = measure(
+                closing, scales=self.scales, ranks=self.ranks, widens=bool(self.clipping)
+            )
+            if self.clipping:
+                for each in measured:
+                    if each.grad_norm is not None:
+                        self.clipping.apply(each.params, each.grad_norm, self.full_precision)
             skips = self._skips_on_host(measured)
             moving = [each for each in measured if each.params or closure is not None]
             for each in moving:
@@ -107,35 +100,12 @@ class Update:
             # After an error too: what is left is neither scaled nor whole.
             for slot, _ in closing:
                 slot.zero_grad()
+            self.replicas.forget([slot for slot, _ in closing])
         self._leave_outcome(moving, step)
         done = {each.slot: each for each in measured}
         return StepResult(
             tuple(_report(done.get(slot), closure is not None) for slot in self.slots)
         )
-
-    def _measure(self, slot: Slot, factor: float) -> Measured:
-        found: torch.Tensor | None = None
-        scale: torch.Tensor | None = None
-        if self.scales or self.clipping or factor != 1.0:
-            for param in slot.params:
-                if param.grad is not None and param.grad.dtype in HALVES:
-                    keep_grad(param, torch.float32)
-        if self.scales:
-            shared = self.scales.shared
-            assert shared is not None
-            scale = shared.scale.clone()
-            found = self.scales.unscale(slot, factor)
-        elif factor != 1.0:
-            for grad in dense_gradients(slot.params):
-                grad.mul_(factor)
-        params = [param for param in slot.params if param.grad is not None]
-        if not params:
-            return Measured(slot, params, None, None, None, scale)
-        each_norm = norms(dense_gradients(params))
-        grad_norm = torch.linalg.vector_norm(each_norm)
-        if self.clipping:
-            self.clipping.apply(params, grad_norm, self.full_precision)
-        return Measured(slot, params, each_norm, grad_norm, found, scale)
 
     def _skips_on_host(self, measured: Sequence[Measured]) -> dict[Slot, bool]:
         """Ask the device about those optimizers that cannot leave a step out by themselves."""
@@ -150,6 +120,8 @@ class Update:
             return False
         if not all(technique.skips_on_device for technique in self.techniques):
             return False
+        if any(is_sharded(param) for param in slot.params):
+            return False  # a fused kernel does not take found_inf beside shared parameters
         return not slot.fused_momentum or start_momentum(slot.optimizer)
 
     def _take_step(

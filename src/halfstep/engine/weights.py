@@ -14,7 +14,27 @@ if TYPE_CHECKING:
 
     import torch
 
+    from halfstep.engine.ranks import Ranks
     from halfstep.engine.slot import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What separates the sum that a closing window holds from its mean.
+
+    Attributes:
+        factor: Multiplies its gradients, the same on all processes.
+        samples: Samples in the window of this process, where several processes must add them up;
+            else 0.
+        full: Samples of a full window on one process.
+    """
+
+    factor: float = 1.0
+    samples: float = 0
+    full: float = 0
+
+    def __bool__(self) -> bool:
+        return self.factor != 1.0 or self.samples > 0
 
 
 @dataclass(slots=True)
@@ -24,19 +44,30 @@ class MicroBatchWeights:
     Attributes:
         accumulate: Micro-steps of a full window.
         samples_per_micro_step: Size of the first micro-batch that was counted, by which the others
-            are weighted; None where samples are not counted.
+            are weighted (on several processes the largest of them); None where samples are not
+            counted.
+
+    Raises:
+        ValueError: If `accumulate` is not a positive number of micro-steps.
     """
 
     accumulate: int
     samples_per_micro_step: int | None = None
 
-    def apply(self, loss: torch.Tensor, samples: int | None, slots: Sequence[Slot]) -> torch.Tensor:
+    def __post_init__(self) -> None:
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ValueError(f"accumulate is {self.accumulate!r}; allowed: 1 or more micro-steps")
+
+    def apply(
+        self, loss: torch.Tensor, samples: int | None, slots: Sequence[Slot], ranks: Ranks
+    ) -> torch.Tensor:
         """Weight the mean loss of a micro-batch.
 
         Args:
             loss: Scalar.
             samples: Size of the micro-batch, or None.
             slots: Those whose windows it adds to; the samples are counted there.
+            ranks: The processes that train together.
 
         Raises:
             RuntimeError: If samples are given for some micro-batches of a window only.
@@ -52,13 +83,16 @@ class MicroBatchWeights:
                 slot.samples += samples
         if samples is not None:
             if self.samples_per_micro_step is None:
-                self.samples_per_micro_step = samples
+                self.samples_per_micro_step = ranks.largest(samples, loss.device)
             if samples != self.samples_per_micro_step:
                 return loss * (samples / (self.samples_per_micro_step * self.accumulate))
         return loss if self.accumulate == 1 else loss / self.accumulate
 
-    def missing(self, slot: Slot) -> float:
-        """Return the factor between the sum that a window holds and its mean."""
+    def missing(self, slot: Slot, ranks: Ranks) -> Weight:
+        """Return what separates the sum that a window holds from its mean."""
         if slot.samples and self.samples_per_micro_step:
-            return self.samples_per_micro_step * self.accumulate / slot.samples
-        return self.accumulate / slot.micro_steps if slot.micro_steps else 1.0
+            full = self.samples_per_micro_step * self.accumulate
+            if ranks.size > 1:
+                return Weight(samples=slot.samples, full=full)
+            return Weight(full / slot.samples)
+        return Weight(self.accumulate / slot.micro_steps if slot.micro_steps else 1.0)

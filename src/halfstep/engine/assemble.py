@@ -1,0 +1,184 @@
+"""How an engine is put together: what is refused, in which order models are changed and wrapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
+from halfstep.engine.guard import release_all
+from halfstep.engine.misuse import (
+    refuse_misfits,
+    refuse_parallel,
+    refuse_unresolved,
+    refuse_wrapped,
+    refuse_zero,
+)
+from halfstep.engine.ranks import Ranks
+from halfstep.engine.replicas import Replicas, synchronize_batchnorm
+from halfstep.engine.scales import LossScales
+from halfstep.engine.selection import parameter_names
+from halfstep.engine.settle import Settlement
+from halfstep.engine.sharding import left_to_do, refuse_other_recipe, sharded_as
+from halfstep.engine.slot import Slot
+from halfstep.engine.state import load_optimizer
+from halfstep.engine.statistics import RunningStatistics
+from halfstep.engine.update import Update
+from halfstep.techniques import techniques_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from halfstep.engine.gradients import Clipping
+    from halfstep.kernels.hardware import Resolution
+    from halfstep.recipe import Recipe
+    from halfstep.techniques import Technique
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """How the models are put on several processes, as `Engine` was given it.
+
+    Attributes:
+        how: "ddp", or None for models that are wrapped, sharded or alone.
+        options: Arguments of `DistributedDataParallel`.
+        sync_batchnorm: Whether BatchNorm sees the batches of all processes.
+    """
+
+    how: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sync_batchnorm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An engine's parts.
+
+    Attributes:
+        models: As they are to be called, wrapped.
+        bare_models: As they are to be saved.
+        device: Of the first model.
+        resolution: What that device does under the recipe.
+        update: Everything that takes part in a step.
+    """
+
+    models: list[nn.Module]
+    bare_models: list[nn.Module]
+    device: torch.device
+    resolution: Resolution
+    update: Update
+
+    def close(self) -> None:
+        """Give back every setting, hook and format."""
+        parts = self.update
+        let_go(parts.slots, parts.replicas)
+        for statistics, _ in parts.statistics:
+            statistics.close()
+        for technique in reversed(parts.techniques):
+            technique.close()
+
+
+def let_go(slots: Sequence[Slot], replicas: Replicas) -> None:
+    """Let others step the optimizers and wrap the models."""
+    release_all([slot.guard for slot in slots])
+    replicas.close()
+
+
+def assemble(
+    models: list[nn.Module],
+    optimizers: list[Optimizer],
+    recipe: Recipe,
+    *,
+    clipping: Clipping,
+    schedulers: Sequence[LRScheduler],
+    average: EMA | SWA | None,
+    seed: int,
+    parallel: Parallel,
+) -> Assembled:
+    """Check what belongs together, carry out the recipe on models and optimizers, and wrap them.
+
+    Raises:
+        ValueError, TypeError: As `Engine` says; models and optimizers are then as before.
+    """
+    rule = checked_rule(average)
+    settlement = Settlement(schedulers)
+    refuse_misfits(models, optimizers, schedulers, recipe)
+    device = next(param.device for each in models for param in each.parameters())
+    resolution = recipe.resolve(device)
+    refuse_unresolved(resolution)
+    refuse_other_recipe(models, recipe)
+    sharded = any(sharded_as(model) for model in models)
+    refuse_parallel(parallel.how, parallel.options, parallel.sync_batchnorm, models)
+    refuse_zero(optimizers, recipe)
+    techniques = techniques_for(recipe, seed=seed)
+    if sharded:
+        techniques = left_to_do(techniques)
+    if any(technique.reshapes_params for technique in techniques):
+        refuse_wrapped(models, recipe.name)
+    if parallel.sync_batchnorm:
+        group = parallel.options.get("process_group")
+        models = [synchronize_batchnorm(model, group) for model in models]
+    slots: list[Slot] = []
+    ranks = Ranks()
+    replicas = Replicas(recipe, slots, ranks)
+    try:
+        _prepare(models, optimizers, recipe, techniques, slots)
+        ranks.join_those_of(models, optimizers)
+        replicas.watch(models)
+        wrapped = models
+        if parallel.how:
+            wrapped = [replicas.wrap(model, parallel.options) for model in models]
+    except BaseException:
+        let_go(slots, replicas)
+        for technique in reversed(techniques):
+            technique.close()
+        raise
+
+    def full_precision(param: torch.Tensor) -> torch.Tensor:
+        for technique in techniques:
+            param = technique.full_precision(param)
+        return param
+
+    scales = LossScales(recipe.loss_scale, device)
+    return Assembled(
+        wrapped,
+        models,
+        device,
+        resolution,
+        Update(
+            slots=slots,
+            techniques=techniques,
+            scales=scales,
+            clipping=clipping,
+            statistics=[
+                (RunningStatistics(each), frozenset(each.parameters())) for each in models if scales
+            ],
+            averages=[WeightAverage(rule, s.params, full_precision) for s in slots if rule],
+            settlement=settlement,
+            replicas=replicas,
+            ranks=ranks,
+            names=parameter_names(models),
+            full_precision=full_precision,
+        ),
+    )
+
+
+def _prepare(
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    recipe: Recipe,
+    techniques: Sequence[Technique],
+    slots: list[Slot],
+) -> None:
+    for optimizer in optimizers:
+        slots.append(Slot(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
+    for technique in techniques:
+        technique.prepare(models, optimizers)
+    for optimizer in optimizers:
+        if recipe.params and optimizer.state:
+            load_optimizer(optimizer, techniques, optimizer.state_dict())

@@ -1,0 +1,110 @@
+"""How the gradients of one `DistributedDataParallel` become the mean over all processes.
+
+torch's wrapper does the buckets and the overlap with the backward; this is its communication hook,
+which chooses the format. torch's own hooks serve fp32 gradients. Those of half parameters need
+more: DDP's buckets have the parameters' format, while the engine accumulates in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+
+from halfstep.techniques.base import HALVES
+from halfstep.techniques.gradients import put_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch.distributed import GradBucket  # type: ignore[attr-defined]  # made in C++
+
+_COMPRESSED: dict[torch.dtype, Callable[..., torch.futures.Future[torch.Tensor]]] = {
+    torch.float16: fp16_compress_hook,
+    torch.bfloat16: bf16_compress_hook,
+}
+
+
+class Reduction:
+    """Reduces buckets in a chosen format.
+
+    What a half parameter has accumulated before, in fp32, is put aside for the backward and added
+    to the bucket; the mean is kept in the format that its gradient is to have, not in the bucket's.
+
+    Args:
+        format_: Format that gradients are summed over the processes in; their own when None.
+        group: The processes.
+    """
+
+    def __init__(self, format_: torch.dtype | None, group: dist.ProcessGroup) -> None:
+        self._format = format_
+        self._group = group
+        self._aside: dict[torch.Tensor, torch.Tensor] = {}
+        self._wanted: dict[torch.Tensor, torch.dtype] = {}
+        self._means: dict[torch.Tensor, torch.Tensor] = {}
+
+    def take_aside(self, params: Iterable[torch.Tensor]) -> None:
+        """Let the next backward leave gradients that DDP can take, in the parameters' format."""
+        for param in params:
+            if param.dtype not in HALVES:
+                continue
+            self._wanted[param] = param.grad_dtype or param.dtype
+            if param.grad is not None:
+                self._aside[param] = param.grad
+                param.grad = None
+            param.grad_dtype = param.dtype
+
+    def put_back(self) -> None:
+        """Set the gradients that the backward has made, in the format that was wanted before."""
+        for param, wanted in self._wanted.items():
+            mean, before = self._means.get(param), self._aside.get(param)
+            if mean is not None and (param.grad is not None or before is not None):
+                put_grad(param, mean.to(wanted))
+            elif before is not None:
+                put_grad(param, before)
+            elif param.grad is None:
+                param.grad_dtype = wanted
+        self._aside.clear()
+        self._wanted.clear()
+        self._means.clear()
+
+    def hook(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Start the reduction of a bucket."""
+        buffer = bucket.buffer()
+        if buffer.dtype in HALVES:
+            return self._reduce_half(bucket, buffer)
+        compressed = None if self._format == buffer.dtype else self._format
+        return _COMPRESSED.get(compressed or buffer.dtype, allreduce_hook)(self._group, bucket)
+
+    def _reduce_half(
+        self, bucket: GradBucket, buffer: torch.Tensor
+    ) -> torch.futures.Future[torch.Tensor]:
+        params = bucket.parameters()
+        wide = torch.float32 in {self._wanted.get(param) for param in params}
+        sums = buffer.to(torch.float32) if wide else buffer.clone()
+        places = [_part(sums, grad, buffer) for grad in bucket.gradients()]
+        for param, place in zip(params, places, strict=True):
+            if param in self._aside:
+                place.add_(self._aside[param])
+        reduced = sums if self._format is None else sums.to(self._format)
+        reduced.div_(self._group.size())
+        for param, grad in zip(params, bucket.gradients(), strict=True):
+            self._means[param] = _part(reduced, grad, buffer)
+        work = dist.all_reduce(reduced, group=self._group, async_op=True)
+        assert work is not None
+        # What DDP is given back does not matter: `put_back` sets the gradients.
+        done: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda _: buffer)
+        return done
+
+
+def _part(flat: torch.Tensor, grad: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """Return the part of `flat` that is where `grad` is in `buffer`."""
+    return flat.as_strided(
+        grad.size(), grad.stride(), grad.storage_offset() - buffer.storage_offset()
+    )

@@ -1,0 +1,58 @@
+"""Which of an engine's models, optimizers and parameters are meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from halfstep.engine.slot import Slot
+
+_Item = TypeVar("_Item")
+
+
+def only(given: Sequence[_Item], what: str) -> _Item:
+    """Return the one item that there is.
+
+    Raises:
+        ValueError: If there are several, naming what to write.
+    """
+    if len(given) != 1:
+        raise ValueError(f"this engine has {len(given)} {what}s; write engine.{what}s[i]")
+    return given[0]
+
+
+def selected(slots: list[Slot], optimizers: Sequence[Optimizer] | None) -> list[Slot]:
+    """Return the slots of `optimizers`, or all of them.
+
+    Raises:
+        ValueError: If an optimizer is not one of the engine's.
+    """
+    if optimizers is None:
+        return slots
+    chosen = [slot for slot in slots if any(slot.optimizer is each for each in optimizers)]
+    if len(chosen) != len(optimizers):
+        raise ValueError(
+            "optimizers=[...] names an optimizer that this engine does not own; allowed: the "
+            "entries of engine.optimizers"
+        )
+    return chosen
+
+
+def trained(slots: Sequence[Slot]) -> list[torch.Tensor]:
+    """Return the parameters of `slots` that a backward can be limited to."""
+    return [param for slot in slots for param in slot.params if param.requires_grad]
+
+
+def parameter_names(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:
+    """Return the names of all parameters, for messages."""
+    return {
+        param: f"models[{index}].{name}" if len(models) > 1 else name
+        for index, model in enumerate(models)
+        for name, param in model.named_parameters()
+    }

@@ -1,0 +1,225 @@
+"""Models of which every process holds a part: FSDP2 (`fully_shard`) as a recipe says.
+
+The sharded parameters stay fp32 and are the master weights; the half ones that a recipe computes
+with are gathered from them, layer by layer. So the optimizer is built after `shard`, over the
+sharded parameters, and the techniques that change parameters have nothing left to do.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
+
+from halfstep.engine.misuse import refuse_wrapped
+from halfstep.engine.replicas import synchronize_batchnorm
+from halfstep.formats import torch_dtype
+from halfstep.recipe import Recipe
+from halfstep.recipe import recipe as find_recipe
+from halfstep.techniques.gradients import GradientFormat
+from halfstep.techniques.master import MasterWeights
+from halfstep.techniques.params import ParameterFormat, cast_around, is_norm, norm_tensors, recast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from halfstep.recipe import HalfFormat
+    from halfstep.techniques import Technique
+
+_BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
+
+_recipes: WeakKeyDictionary[nn.Module, Recipe] = WeakKeyDictionary()
+
+
+def shard(
+    model: nn.Module,
+    recipe: str | Recipe | Mapping[str, Any],
+    *,
+    mesh: DeviceMesh | None = None,
+    blocks: Callable[[nn.Module], bool] | None = None,
+    checkpoint_activations: bool = False,
+    sync_batchnorm: bool = False,
+    reshard_after_forward: bool = True,
+) -> nn.Module:
+    """Share the parameters of a model among all processes, under a recipe.
+
+    ```python
+    model = halfstep.shard(model, "o2")
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine = halfstep.Engine(model, optimizer, recipe="o2")
+    ```
+
+    Args:
+        model: The bare model on its device, the same on every process; changed in place.
+        recipe: As in `Engine`, which must be given the same one.
+        mesh: The processes; all of them by default.
+        blocks: Tells which modules are gathered and freed as one; by default the children of the
+            outermost `nn.Sequential` and `nn.ModuleList`.
+        checkpoint_activations: Compute the activations of each block again in the backward.
+        sync_batchnorm: Make BatchNorm see the batches of all processes.
+        reshard_after_forward: Free a block after its forward pass, and gather it again.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the recipe keeps half parameters without fp32 master weights, or the model is
+            wrapped or sharded already.
+        RuntimeError: If there is no process group.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    found = find_recipe(recipe)
+    _refuse(model, found)
+    device = next(model.parameters()).device
+    if mesh is None:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    if sync_batchnorm:
+        model = synchronize_batchnorm(model, mesh.get_group() if mesh.ndim == 1 else None)
+    _widen(model, found)
+    units = [m for m in model.modules() if blocks(m)] if blocks else list(_blocks(model))
+    if checkpoint_activations:
+        for unit in units or [model]:
+            _recompute(unit)
+    policies = {unit: _policy(found, root=False) for unit in reversed(units)}
+    if found.half_params and found.norms:
+        policies = _norms_in_fp32(model, found.half_params) | policies
+    for module, policy in policies.items():
+        if module is not model and any(True for _ in module.parameters()):
+            fully_shard(
+                module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward
+            )
+    fully_shard(
+        model,
+        mesh=mesh,
+        mp_policy=_policy(found, root=True),
+        reshard_after_forward=reshard_after_forward,
+    )
+    _recipes[model] = found
+    return model
+
+
+def sharded_as(model: nn.Module) -> Recipe | None:
+    """Return the recipe that `shard` was given for a model, or None."""
+    return _recipes.get(model)
+
+
+def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
+    """Refuse a recipe other than the one that a model was sharded for."""
+    for model in models:
+        made_for = sharded_as(model)
+        if made_for is not None and made_for.settings() != recipe.settings():
+            raise ValueError(
+                f"the model was sharded for recipe {made_for.name!r}, and the engine is given "
+                f"{recipe.name!r}; write Engine(model, optimizer, recipe={made_for.name!r})"
+            )
+
+
+def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:
+    """Return those techniques that the sharding of a model does not replace."""
+    replaced = (GradientFormat, MasterWeights, ParameterFormat)
+    return [technique for technique in techniques if not isinstance(technique, replaced)]
+
+
+def _refuse(model: nn.Module, recipe: Recipe) -> None:
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "halfstep.shard needs processes to share the model among; write "
+            "torch.distributed.init_process_group() first, and start the program by torchrun"
+        )
+    refuse_wrapped([model], recipe.name)
+    if recipe.half_params and not recipe.master_weights:
+        raise ValueError(
+            f"recipe {recipe.name!r} has {recipe.params} parameters without master weights, but "
+            "halfstep.shard keeps the sharded parameters in fp32; write recipe='o2' or "
+            f"{{'base': {recipe.name!r}, 'master_weights': True, 'update': None}}, or "
+            "Engine(..., parallel='ddp')"
+        )
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the children of the outermost block lists; a list in a list is opened."""
+    for child in module.children():
+        if isinstance(child, _BLOCK_LISTS) or not isinstance(module, _BLOCK_LISTS):
+            yield from _blocks(child)
+        else:
+            yield child
+
+
+def _widen(model: nn.Module, recipe: Recipe) -> None:
+    """Make parameters fp32, and buffers as the recipe has them."""
+    if not recipe.params:
+        return
+    kept = norm_tensors(model) if recipe.norms else set()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            half = not isinstance(tensor, nn.Parameter) and tensor not in kept
+            wanted = torch_dtype(recipe.params) if half else torch.float32
+            if tensor.dtype != wanted:
+                recast(tensor, wanted)
+
+
+def _policy(recipe: Recipe, *, root: bool) -> MixedPrecisionPolicy:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    half = recipe.half_params
+    reduce = recipe.reduce or (half and (recipe.gradients or half))
+    return MixedPrecisionPolicy(
+        param_dtype=torch_dtype(half) if half else None,
+        reduce_dtype=torch_dtype(reduce) if reduce else None,
+        output_dtype=torch.float32 if root and recipe.outputs else None,
+        cast_forward_inputs=root and half is not None,
+    )
+
+
+def _norms_in_fp32(model: nn.Module, half: HalfFormat) -> dict[nn.Module, MixedPrecisionPolicy]:
+    """Return the policies of norm layers in fp32; their casts are hooks of their own.
+
+    Those of FSDP are left out when activations are computed again (torch 2.11). Batch norm needs
+    none, as it takes half inputs beside fp32 parameters.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    norms = [module for module in model.modules() if is_norm(module)]
+    for norm in norms:
+        if not isinstance(norm, _NormBase):
+            cast_around(norm, torch.float32, torch_dtype(half))
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    return dict.fromkeys(norms, policy)
+
+
+def _recompute(unit: nn.Module) -> None:
+    """Let a block keep its inputs only, and compute its activations again in the backward.
+
+    Not by a wrapper module, so that no name of a parameter changes.
+    """
+    unit.forward = partial(
+        checkpoint,
+        unit.forward,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _statistics_at_rest(unit)),
+    )
+
+
+@contextmanager
+def _statistics_at_rest(unit: nn.Module) -> Iterator[None]:
+    """Leave running statistics as they are: the first forward pass has moved them."""
+    layers = [module for module in unit.modules() if isinstance(module, _NormBase)]
+    buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
