@@ -1,25 +1,177 @@
-"""The data sets that a config can name, each one file that turns its section into `Splits`.
+"""The data sets that a config can name, ready for training.
 
-Adding one takes a file here, a section class in `train/config.py`, and a row in `_LOADERS`.
+Adding one takes a file here that turns its section into a `Source`, a section class in
+`halfstep.train.config.data`, and a row in `_SOURCES`. `load` puts order, workers, augmentation and
+normalisation around it. WebDataset's shards, which have no indices, take a path of their own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from halfstep.train.data import digits
-from halfstep.train.data.splits import Splits, loaders
+from halfstep.errors import UserError
+from halfstep.train.config.data import DigitsConfig, WebdatasetConfig
+from halfstep.train.data import csv_list, digits, image_folder, imported, transforms, vision
+from halfstep.train.data.batches import Batches, IndexedBatches
+from halfstep.train.data.data import Data
+from halfstep.train.data.faults import DataWarning, Faults
+from halfstep.train.data.order import Order
+from halfstep.train.data.part import WHOLE, Part
+from halfstep.train.data.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfstep.train.config import DataConfig
+    import torch
 
-__all__ = ["Splits", "load", "loaders"]
+    from halfstep.train.config.data import DataConfig
+    from halfstep.train.data.shards import Shards
+    from halfstep.train.data.source import Source, Split
 
-_LOADERS: dict[str, Callable[[DataConfig], Splits]] = {"digits": digits.load}
+__all__ = ["Batches", "Data", "DataWarning", "load", "open_source", "usable_workers"]
+
+_SOURCES: dict[str, Callable[[Any], Source]] = {
+    "digits": digits.load,
+    "csv": csv_list.load,
+    "folder": image_folder.load,
+    "cifar10": vision.load,
+    "cifar100": vision.load,
+    "mnist": vision.load,
+    "fashion-mnist": vision.load,
+    "import": imported.load,
+}
 
 
-def load(config: DataConfig) -> Splits:
-    """Return the training and the validation split of the data set that `config` names."""
-    return _LOADERS[config.name](config)
+def load(
+    config: DataConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+    part: Part = WHOLE,
+) -> Data:
+    """Return the data set that `config` names, ready to be trained on.
+
+    Args:
+        config: Which, and what happens to it.
+        batch_size: Images that a process has of a batch; of the last one of an epoch it may be
+            fewer.
+        seed: Decides the order of the training images and their augmentation.
+        device: Where batches will go; those for a GPU lie in page-locked memory.
+        part: Which process this is of those that make a batch together.
+
+    Raises:
+        UserError: If the data cannot be had, or are not what the config says.
+    """
+    pinned = device.type == "cuda"
+    if isinstance(config, WebdatasetConfig):
+        return _in_shards(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
+    return _indexed(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
+
+
+def open_source(config: DataConfig) -> Source:
+    """Return the single images that `config` names, as they are stored.
+
+    Raises:
+        UserError: If the data cannot be had, or have no indices, as WebDataset's shards.
+    """
+    if config.name not in _SOURCES:
+        raise UserError(
+            f"data.name is {config.name!r}, whose images have no indices; "
+            f"allowed: {', '.join(_SOURCES)}"
+        )
+    return _SOURCES[config.name](config)
+
+
+def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, part: Part) -> Data:
+    source = open_source(config)
+    # The digits are in memory, already at their resolution and normalised.
+    augment = None if isinstance(config, DigitsConfig) else config.augment
+    faults = Faults("fatal" if isinstance(config, DigitsConfig) else config.on_error)
+    normalisation = source.normalisation
+    if normalisation is None:
+        assert augment is not None
+        normalisation = augment.normalisation(source.channels)
+    side = config.resolution
+    shape = (source.channels, side, side)
+
+    def batches(split: Split, *, train: bool) -> Batches:
+        transform = transforms.build(augment, side, train=train) if augment else None
+        refill = train and faults.on_error == "skip"
+        return IndexedBatches(
+            Samples(split, shape, transform, seed, refill=refill),
+            Order(
+                len(split),
+                batch_size * part.size,
+                seed if train else None,
+                part if train else replace(part, least=1),
+            ),
+            workers=usable_workers(config.workers),
+            pinned=pinned,
+            faults=faults,
+        )
+
+    return Data(
+        classes=source.classes,
+        image_shape=shape,
+        train=batches(source.train, train=True),
+        val=batches(source.val, train=False),
+        normalisation=normalisation,
+        augmentation=augment.settings() if augment else None,
+        seed=seed,
+        faults=faults,
+    )
+
+
+def _in_shards(
+    config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: Part
+) -> Data:
+    try:
+        from halfstep.train.data import shard_batches, shard_reader, webdataset
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"data.name is 'webdataset', which needs {error.name}; "
+            "write pip install 'halfstep[webdataset]'"
+        ) from error
+
+    names = webdataset.classes(config)
+    of_train, of_val = webdataset.find(config)
+    faults = Faults(config.on_error)
+    shape = (3, config.resolution, config.resolution)
+
+    def batches(of: Shards, *, train: bool) -> Batches:
+        transform = transforms.build(config.augment, config.resolution, train=train)
+        reader = shard_reader.ShardReader(config.shuffle if train else 1, config.interleave, seed)
+        return shard_batches.ShardBatches(
+            of,
+            webdataset.ShardSamples(names, shape, transform, seed, reader),
+            interleave=config.interleave,
+            batch_size=batch_size * part.size,
+            part=part if train else replace(part, least=1),
+            seed=seed if train else None,
+            workers=usable_workers(config.workers),
+            pinned=pinned,
+            faults=faults,
+        )
+
+    return Data(
+        classes=names,
+        image_shape=shape,
+        train=batches(of_train, train=True),
+        val=batches(of_val, train=False),
+        normalisation=config.augment.normalisation(3),
+        augmentation=config.augment.settings(),
+        seed=seed,
+        faults=faults,
+    )
+
+
+def usable_workers(wanted: int) -> int:
+    """Return how many workers to start: no more than there are processors for them.
+
+    Batches are the same with any number, and torch warns at length of too many.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(wanted, usable or 1)

@@ -6,25 +6,50 @@ The set is the test part of UCI's "Optical Recognition of Handwritten Digits" (A
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch.utils.data import TensorDataset
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
-from halfstep.train.data.splits import Splits
+from halfstep.train.data.source import Source, limited
 
 if TYPE_CHECKING:
-    from halfstep.train.config import DataConfig
+    from halfstep.train.config.data import DigitsConfig
 
 _VAL_SHARE = 0.25
 _GREY_MAX = 16.0
 
 
-def load(config: DataConfig) -> Splits:
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Some of the digits, in memory.
+
+    Attributes:
+        images: fp32 (N, 1, resolution, resolution), normalised.
+        labels: int64 (N,).
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+    def __len__(self) -> int:
+        """Return the number of digits."""
+        return len(self.labels)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return a digit's image and its label."""
+        return self.images[index], int(self.labels[index])
+
+    def where(self, index: int) -> str:
+        """Return what messages call a digit."""
+        return f"digit {index}"
+
+
+def load(config: DigitsConfig) -> Source:
     """Return the digits at `config.resolution`, with mean 0 and standard deviation 1 in training.
 
     A quarter of each class is for validation, always the same one: the split does not depend on a
@@ -41,10 +66,13 @@ def load(config: DataConfig) -> Splits:
         interpolation=InterpolationMode.BILINEAR,
         antialias=True,
     )
-    images = (images - images[train].mean()) / images[train].std()
+    mean, std = images[train].mean(), images[train].std()
+    images = (images - mean) / std
     labels = torch.tensor(digits.target, dtype=torch.int64)
-    return Splits(
-        train=TensorDataset(images[train], labels[train]),
-        val=TensorDataset(images[val], labels[val]),
+    return Source(
+        train=limited(Scans(images[train], labels[train]), config.train),
+        val=limited(Scans(images[val], labels[val]), config.val),
         classes=tuple(str(name) for name in digits.target_names),
+        channels=1,
+        normalisation=((mean.item(),), (std.item(),)),
     )

@@ -1,0 +1,85 @@
+"""Image files to uint8 tensors: torchvision's pixels by the fastest path that gives them.
+
+JPEG and PNG go from their bytes straight into a tensor (libjpeg-turbo writes the interleaved pixels
+that antialiased uint8 resizing wants, so nothing is copied in between); every other format, and
+what torchvision's strict decoders refuse, goes through Pillow. Figures: `benchmarks/loader.py`.
+
+Whatever the file holds, the result is upright (EXIF is obeyed) and RGB.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torchvision.transforms.v2 import functional
+
+from halfstep.errors import UserError
+
+try:
+    from torchvision.io import decode_jpeg, decode_png
+except ImportError:  # deprecated since torchvision 0.29: one day Pillow will read everything
+    _DECODERS = {}
+else:
+    _DECODERS = {b"\xff\xd8\xff": decode_jpeg, b"\x89PNG\r\n\x1a\n": decode_png}
+
+
+class CorruptImage(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
+    """A file that holds no readable image; the message names it."""
+
+
+def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Tensor:
+    """Read an image.
+
+    Args:
+        source: A file, or the bytes of one.
+        name: What errors call it; a file's path by default.
+
+    Returns:
+        The upright RGB image, uint8, shape (3, height, width). Its memory is in the order height,
+        width, channel, which `transforms` and `torch.nn.functional.interpolate` are fastest on.
+
+    Raises:
+        CorruptImage: If the bytes are no image, or not a whole one.
+        OSError: If the file cannot be read.
+    """
+    if isinstance(source, bytes):
+        return _decode(bytearray(source), name or "an image")
+    return _decode(bytearray(Path(source).read_bytes()), name or str(source))
+
+
+def _decode(content: bytearray, name: str) -> torch.Tensor:
+    if not content:
+        raise CorruptImage(f"{name} is empty; restore it, or leave it out")
+    for magic, decode in _DECODERS.items():
+        if content.startswith(magic):
+            encoded = torch.frombuffer(content, dtype=torch.uint8)
+            try:
+                image: torch.Tensor = decode(encoded, mode="RGB", apply_exif_orientation=True)
+            except RuntimeError:
+                break  # Pillow reads some that libjpeg and libpng are too strict for
+            if image.dtype != torch.uint8:  # PNG of 16 bits
+                image = functional.to_dtype(image, torch.uint8, scale=True)
+            return image
+    return _decode_with_pillow(bytes(content), name)
+
+
+def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
+    try:
+        with Image.open(io.BytesIO(content)) as file:
+            upright = ImageOps.exif_transpose(file)
+            if upright.mode.startswith("I;16"):  # Pillow's conversion clips at 255
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            upright = upright.convert("RGB")
+    except UnidentifiedImageError as error:
+        raise CorruptImage(f"{name} is no image; restore it, or leave it out") from error
+    except Exception as error:  # what a damaged file raises depends on the format
+        reason = " ".join(str(error).split())[:120]
+        raise CorruptImage(
+            f"{name} holds no whole image ({reason}); restore it, or leave it out"
+        ) from error
+    image: torch.Tensor = functional.pil_to_tensor(upright)
+    return image

@@ -1,0 +1,48 @@
+"""What becomes of images that cannot be read: the end of the run, or a warning and a count.
+
+Workers only report them; this is where the training process decides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class DataWarning(UserWarning):
+    """The data are not as they should be, and training goes on."""
+
+
+class Faults:
+    """The images of a run that could not be read.
+
+    Args:
+        on_error: "fatal" makes the first one an error; "skip" counts them and warns once for each.
+    """
+
+    def __init__(self, on_error: Literal["fatal", "skip"]) -> None:
+        self.on_error = on_error
+        self._seen: set[str] = set()
+
+    @property
+    def skipped(self) -> int:
+        """Images that were left out so far; one that is met again counts once."""
+        return len(self._seen)
+
+    def report(self, lines: Iterable[str]) -> None:
+        """Take note of images that could not be read, a line for each.
+
+        Raises:
+            UserError: If that is fatal.
+        """
+        for line in lines:
+            if self.on_error == "fatal":
+                raise UserError(f"{line}; or write data.on_error=skip to go on without such images")
+            if line not in self._seen:
+                self._seen.add(line)
+                warnings.warn(f"left out: {line}", DataWarning, stacklevel=2)

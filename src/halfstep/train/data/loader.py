@@ -1,0 +1,73 @@
+"""Workers that load one job after the other and live on from epoch to epoch: torch's DataLoader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.train.data.samples import Loaded
+
+
+class Loader:
+    """Turns jobs into what the samples make of them, in order.
+
+    Args:
+        samples: Loads a job.
+        workers: Processes that load; 0 loads in this one.
+        pinned: Whether tensors lie in page-locked memory, for copies to a GPU.
+    """
+
+    def __init__(self, samples: Dataset[Loaded], *, workers: int, pinned: bool) -> None:
+        self._jobs = _Jobs()
+        self._loader: DataLoader[Loaded] = DataLoader(
+            samples,
+            batch_size=None,  # a job is a whole batch
+            sampler=self._jobs,
+            collate_fn=_as_it_is,
+            worker_init_fn=_leave_signals_to_the_run,
+            # Its own, since a loader without one draws from torch's at every epoch.
+            generator=torch.Generator(),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=pinned,
+        )
+
+    def load(self, jobs: Iterator[Any]) -> Iterator[Loaded]:
+        """Load jobs; what is left of those given before is forgotten."""
+        self._jobs.ahead = jobs
+        return iter(self._loader)
+
+
+class _Jobs(Sampler[Any]):
+    """The jobs of whichever epoch is next."""
+
+    def __init__(self) -> None:
+        self.ahead: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.ahead
+
+
+def _as_it_is(loaded: Any) -> Any:
+    """Return what a worker loaded; torch would convert it."""
+    return loaded
+
+
+def _leave_signals_to_the_run(worker: int) -> None:
+    """Keep a worker from failing when a Ctrl-C or a scheduler signals all processes of a run.
+
+    The training process decides what follows: it may want to finish a step and save, which a worker
+    that is killed by a signal would break off with an error.
+    """
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # Not ignored, since it is how Python ends the workers that are left when it exits.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -1,0 +1,92 @@
+"""The seam between a data set and the loading of it: what a source must be able to say and do.
+
+A source is a file here that turns its section of a config into a `Source`. It reads single images;
+order, augmentation, workers, corrupt images and resuming are the business of `batches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from halfstep.train.config.augment import Normalisation
+    from halfstep.train.config.data import SplitConfig
+
+
+class Split(Protocol):
+    """Images and labels by index, in an order that never changes."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label.
+
+        Returns:
+            The image as (channels, height, width), of any size and in uint8, or of the final size
+            in fp32; and the index of its class.
+
+        Raises:
+            halfstep.train.data.decode.CorruptImage: If the image cannot be read.
+        """
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image: its file, and its row where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set, split.
+
+    Attributes:
+        train: Images to learn from.
+        val: Images that training never sees.
+        classes: Names of the classes; a label is an index into it.
+        channels: Of an image; 1 is grey, 3 is RGB.
+        normalisation: Mean and standard deviation of each channel, of pixels from 0 to 1, where the
+            images are normalised already; None leaves it to the config.
+    """
+
+    train: Split
+    val: Split
+    classes: tuple[str, ...]
+    channels: int = 3
+    normalisation: Normalisation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the images of a split."""
+
+    split: Split
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.indices)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label."""
+        return self.split.read(self.indices[index])
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image."""
+        return self.split.where(self.indices[index])
+
+
+def limited(split: Split, config: SplitConfig) -> Split:
+    """Return as many of the images as the config allows, spread evenly over the split.
+
+    Evenly, because files and folders come sorted by class.
+    """
+    kept = spread(len(split), config.limit)
+    return split if len(kept) == len(split) else Part(split, kept)
+
+
+def spread(count: int, limit: int | None) -> tuple[int, ...]:
+    """Return at most `limit` of the numbers 0 to `count` - 1, at even distances."""
+    kept = count if limit is None else min(limit, count)
+    return tuple(index * count // kept for index in range(kept))

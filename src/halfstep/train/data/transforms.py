@@ -1,0 +1,72 @@
+"""From an image of any size to one of the run's resolution, by torchvision's v2 transforms.
+
+They work on uint8 tensors in the worker that read the image; what can be done to a whole batch on
+the device is in `batch_augment`. All chance comes from torch's own generator, so that who seeds it
+before each image decides all that happens to that image.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchvision.transforms import InterpolationMode, v2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from halfstep.train.config.augment import Augmentation, AugmentConfig
+
+
+def build(
+    config: AugmentConfig, resolution: int, *, train: bool
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what brings one image to the resolution.
+
+    Args:
+        config: What to do to it.
+        resolution: Height and width of the result in pixels.
+        train: Whether to augment; validation images are resized and cropped at their centre.
+
+    Returns:
+        A function from uint8 (channels, height, width) of any size to uint8
+        (channels, resolution, resolution). It can be pickled, for workers.
+    """
+    settings = config.settings()
+    steps = _training_crop(settings, resolution) if train else _centre_crop(settings, resolution)
+    if train and settings.flip:
+        steps.append(v2.RandomHorizontalFlip(settings.flip))
+    if train and settings.randaugment:
+        steps.append(
+            v2.RandAugment(
+                settings.randaugment_ops,
+                settings.randaugment,
+                interpolation=InterpolationMode.BILINEAR,
+            )
+        )
+    composed: Callable[[torch.Tensor], torch.Tensor] = v2.Compose(steps)
+    return composed
+
+
+def _training_crop(settings: Augmentation, resolution: int) -> list[v2.Transform]:
+    if settings.crop == "resized":
+        interpolation = InterpolationMode(settings.interpolation)
+        return [
+            v2.RandomResizedCrop(
+                resolution, settings.crop_scale, interpolation=interpolation, antialias=True
+            )
+        ]
+    steps = _centre_crop(settings, resolution)
+    if settings.crop == "padded":
+        steps.append(v2.RandomCrop(resolution, padding=round(settings.padding * resolution)))
+    return steps
+
+
+def _centre_crop(settings: Augmentation, resolution: int) -> list[v2.Transform]:
+    interpolation = InterpolationMode(settings.interpolation)
+    shorter_edge = round(resolution / settings.val_crop)
+    return [
+        v2.Resize(shorter_edge, interpolation=interpolation, antialias=True),
+        v2.CenterCrop(resolution),
+    ]

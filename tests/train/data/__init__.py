@@ -1,0 +1,1 @@
+"""Tests of the data: sources, order, workers, augmentation and what is wrong with files."""

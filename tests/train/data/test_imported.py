@@ -1,0 +1,147 @@
+import textwrap
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from halfstep.errors import UserError
+
+from .small import equal, labels_of, load
+
+MODULE = """
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+class Blobs(Dataset):
+    classes = ["left", "right"]
+
+    def __init__(self, count=6, kind="array", noise=False, side=10):
+        self.count, self.kind, self.noise, self.side = count, kind, noise, side
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        pixels = np.full((self.side, self.side, 3), index * 20, np.uint8)
+        if self.noise:
+            pixels = np.random.randint(0, 256, pixels.shape).astype(np.uint8)
+        image = {
+            "array": lambda: pixels,
+            "grey": lambda: Image.fromarray(pixels[..., 0]),
+            "pil": lambda: Image.fromarray(pixels),
+            "ready": lambda: torch.full((2, 8, 8), index / 10),
+            "uint8": lambda: torch.from_numpy(pixels).permute(2, 0, 1),
+            "wrong": lambda: torch.zeros(3, 8, 8, dtype=torch.float64),
+            "mixed": lambda: torch.zeros(1 + 2 * (index % 2), 8, 8),
+        }[self.kind]()
+        return image, index % 2
+
+def odd(label=7):
+    return [(np.zeros((8, 8, 3), np.uint8), label)] * 3
+
+def pairless():
+    return [1, 2]
+
+def stream():
+    return iter([])
+
+number = 3
+"""
+
+
+@pytest.fixture
+def blobs(tmp_path, monkeypatch):
+    (tmp_path / "blob_data.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.chdir(tmp_path)
+
+
+def open_import(target="blob_data:Blobs", args=(), val_args=None, **fields):
+    train = {"target": target, "args": dict(args)}
+    val = {"target": target, "args": dict(args if val_args is None else val_args)}
+    return load(**{"name": "import", "train": train, "val": val, **fields})
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels"), [("array", 3), ("pil", 3), ("uint8", 3), ("grey", 1)]
+)
+def test_images_of_every_kind_are_resized_to_uint8(blobs, kind, channels):
+    data = open_import(args={"kind": kind})
+    images, labels = next(data.val.epoch())
+    assert images.shape == (4, channels, 8, 8)
+    assert images.dtype == torch.uint8
+    assert images[:, 0, 0, 0].tolist() == [0, 20, 40, 60]
+    assert labels.tolist() == [0, 1, 0, 1]
+    assert data.image_shape == (channels, 8, 8)
+
+
+def test_fp32_tensors_are_taken_as_they_are(blobs):
+    data = open_import(args={"kind": "ready"}, augment={"preset": "crop-flip"})
+    images, labels = next(data.val.epoch())
+    prepared, _ = data.prepare(images, labels, device=torch.device("cpu"), train=False)
+    assert prepared[:, 0, 0, 0].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+def test_classes_come_from_the_data_set_or_the_config(blobs):
+    assert open_import().classes == ("left", "right")
+    assert open_import(classes=3).classes == ("0", "1", "2")
+    with pytest.raises(
+        UserError, match=r"says nothing of its classes; write --options data.classes=N"
+    ):
+        open_import("blob_data:odd")
+
+
+def test_what_a_data_set_draws_is_seeded_like_augmentation(blobs):
+    first = list(open_import(args={"noise": True}).train.epoch(1))
+    assert equal(list(open_import(args={"noise": True}, workers=2).train.epoch(1)), first)
+    assert not equal(list(open_import(args={"noise": True}).train.epoch(2)), first)
+
+
+def test_limit_and_arguments_reach_each_split(blobs):
+    train = {"target": "blob_data:Blobs", "args": {"count": 9}, "limit": 4}
+    val = {"target": "blob_data:Blobs", "args": {"count": 3}}
+    data = load(name="import", train=train, val=val)
+    assert (data.train.images, data.val.images) == (4, 3)
+    assert labels_of(data.val.epoch()) == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "said"),
+    [
+        ("nowhere:make", {}, "data.train.target: cannot import 'nowhere'"),
+        ("blob_data:Blob", {}, "no function 'Blob'; did you mean 'Blobs'"),
+        ("blob_data:number", {}, "no function 'number'"),
+        ("blob_data:Blobs", {"cuont": 1}, r"data.train.args is {'cuont': 1}, which .* refuses"),
+        ("blob_data:Blobs", {"count": 0}, "makes an empty data set"),
+        ("blob_data:stream", {}, "allowed: a data set with a length"),
+        ("blob_data:odd", {}, r"blob_data:odd\[0\] has the label '7'; allowed: 0 to 1"),
+        ("blob_data:odd", {"label": 0.5}, "has the label '0.5'"),
+        ("blob_data:odd", {"label": "cat"}, "has the label 'cat'"),
+        ("blob_data:pairless", {}, r"\[0\] is a int; allowed: \(image, label\)"),
+        ("blob_data:Blobs", {"kind": "wrong"}, r"Tensor of torch.float64 with shape \(3, 8, 8\)"),
+    ],
+)
+def test_what_is_wrong_is_one_line(blobs, target, args, said):
+    with pytest.raises(UserError, match=said) as error:
+        open_import(target, args, classes=2)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_of_different_shapes_are_named(blobs, workers):
+    data = open_import(
+        args={"kind": "mixed"}, workers=workers, augment={"mean": [0.5], "std": [1.0]}
+    )
+    with pytest.raises(UserError, match=r"^blob_data:Blobs\[1\] has the shape \(3, 8, 8\)"):
+        list(data.val.epoch())
+
+
+def test_ready_images_must_have_the_resolution(blobs):
+    with pytest.raises(UserError, match=r"write --options data.resolution=8"):
+        open_import(args={"kind": "ready"}, resolution=16)
+
+
+def test_target_that_is_no_import_path_is_refused_by_the_config():
+    with pytest.raises(ValidationError, match="String should match pattern"):
+        open_import("blob_data")
