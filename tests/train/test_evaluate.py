@@ -1,12 +1,14 @@
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from halfstep.errors import UserError
 from halfstep.train import checkpoint
-from halfstep.train.evaluate import Evaluation, evaluate
+from halfstep.train.evaluate import Evaluation, evaluate, evaluate_on
 from halfstep.train.loop import train
 from halfstep.train.run_directory import read_summary
 from halfstep.train.validate import Figures
@@ -18,14 +20,15 @@ def test_checkpoint_gives_what_the_run_recorded(finished_run, which):
     summary = read_summary(finished_run)
     name = "best_accuracy" if which == "best" else "final_accuracy"
     assert result.measured.accuracy == summary[name]
-    assert result.measured == result.recorded
+    assert result.measured.loss == result.recorded.loss
     assert result.matches
 
 
 def test_run_is_evaluated_under_its_own_recipe(tiny, tmp_path):
     train(tiny("epochs=1", recipe="bf16"), tmp_path, quiet=True)
     result = evaluate(tmp_path)
-    assert result.measured == result.recorded
+    assert result.measured.loss == result.recorded.loss
+    assert result.matches
 
 
 def test_changed_weights_do_not_match(tiny, tmp_path):
@@ -64,3 +67,59 @@ def test_run_without_a_finished_epoch_is_refused(tiny, tmp_path):
     train(tiny("optimizer.lr=1e30"), tmp_path, quiet=True)
     with pytest.raises(UserError, match="the run has finished no epoch"):
         evaluate(tmp_path)
+
+
+def test_averaged_weights_are_what_is_evaluated(pictures_run):
+    stored = checkpoint.load(checkpoint.path(pictures_run, "best"))
+    assert stored.averaged is not None
+    assert evaluate(pictures_run).matches
+
+
+def test_data_that_moved_are_found_under_another_root(pictures, tmp_path):
+    config = pictures("data.workers=0", "epochs=1")
+    train(config, tmp_path / "run", quiet=True)
+    moved = shutil.copytree(config.data.root, tmp_path / "moved here")
+    shutil.rmtree(moved / "val" / "light")
+    (moved / "val" / "light").mkdir()
+    shutil.copy(next((moved / "train" / "light").iterdir()), moved / "val" / "light")
+    there = evaluate(tmp_path / "run", root=moved)
+    assert int(there.measured.confusion.sum()) == 4
+    assert int(evaluate(tmp_path / "run").measured.confusion.sum()) == 6
+
+
+def listed(config, rows):
+    """Write a CSV file beside the pictures of a config's validation split."""
+    file = Path(config.data.root) / "listed.csv"
+    file.write_text("image,label\n" + "".join(f"{row}\n" for row in rows))
+    return file
+
+
+ROWS = [f"val/{name}/{index}.png,{name}" for name in ("dark", "light") for index in range(3)]
+
+
+def test_images_of_a_csv_file_give_what_the_same_split_gives(pictures, pictures_run):
+    result = evaluate_on(pictures_run, listed(pictures(), ROWS))
+    own = evaluate(pictures_run)
+    assert result.recorded is None
+    assert result.matches is None
+    assert result.measured.accuracy == own.measured.accuracy
+    assert result.measured.loss == pytest.approx(own.measured.loss, rel=1e-6)
+    assert torch.equal(result.measured.confusion, own.measured.confusion)
+
+
+def test_image_that_cannot_be_read_is_named_and_the_others_count(pictures, pictures_run):
+    broken = Path(pictures().data.root) / "broken.png"
+    broken.write_bytes(b"no image")
+    result = evaluate_on(pictures_run, listed(pictures(), ["broken.png,dark", *ROWS]))
+    assert int(result.measured.confusion.sum()) == 6
+    (line,) = result.unreadable
+    assert "row 2: broken.png is no image" in line
+    with pytest.raises(UserError, match=r"lists no image that can be read; the first: .*row 2"):
+        evaluate_on(pictures_run, listed(pictures(), ["broken.png,dark"]))
+    broken.unlink()
+
+
+def test_label_that_the_run_does_not_know_is_refused_by_row(pictures, pictures_run):
+    file = listed(pictures(), [*ROWS, "val/dark/0.png,darc"])
+    with pytest.raises(UserError, match=r"row 8: .*knows no class 'darc'.*did you mean 'dark'"):
+        evaluate_on(pictures_run, file)

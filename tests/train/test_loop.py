@@ -5,12 +5,14 @@ import torch
 from torch.nn import functional
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, loop
-from halfstep.train.config_files import load
-from halfstep.train.data import load as load_data
+from halfstep.train import checkpoint, loop, rotation
+from halfstep.train.config.files import load
+from halfstep.train.data.digits import load as load_digits
+from halfstep.train.evaluate import evaluate
 from halfstep.train.loop import train
 from halfstep.train.models import build
 from halfstep.train.run_directory import read_summary
+from halfstep.train.setup import set_up
 
 COLLAPSING = "{init: 16777216, growth_interval: 1000, collapse_after: 1}"
 
@@ -95,13 +97,14 @@ def test_two_runs_of_one_seed_are_bitwise_equal(finished_run, tiny, tmp_path):
 
 def test_fp32_run_is_the_plain_pytorch_loop_bitwise(finished_run, tiny):
     config = tiny()
-    splits = load_data(config.data)
+    digits = load_digits(config.data).train
+    scans = torch.utils.data.TensorDataset(digits.images, digits.labels)
     torch.manual_seed(config.seed)
-    model = build(config.model, classes=10, image_shape=splits.image_shape)
+    model = build(config.model, classes=10, image_shape=(1, 8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
     generator = torch.Generator().manual_seed(config.seed)
-    loader = torch.utils.data.DataLoader(splits.train, 256, shuffle=True, generator=generator)
+    loader = torch.utils.data.DataLoader(scans, 256, shuffle=True, generator=generator)
     for _ in range(2):
         for images, labels in loader:
             optimizer.zero_grad()
@@ -221,3 +224,96 @@ def test_run_on_a_gpu_measures_device_memory(tiny, tmp_path, recipe):
     assert summary.status == "finished"
     assert summary.peak_memory_kind == "device"
     assert summary.peak_memory_bytes > 0
+
+
+def validated(run):
+    return [line["epoch"] for line in metrics(run) if line["kind"] == "val"]
+
+
+def test_validation_comes_every_so_many_epochs_and_after_the_last(tiny, tmp_path):
+    summary = train(tiny("epochs=5", "val_every=2"), tmp_path, quiet=True)
+    assert validated(tmp_path) == [2, 4, 5]
+    assert (summary.epochs, checkpoint.load(checkpoint.path(tmp_path, "last")).epoch) == (5, 5)
+
+
+@pytest.mark.parametrize(("most", "epochs"), [(4, 1), (6, 1), (9, 2), (99, 2)])
+def test_max_steps_caps_a_run_and_its_schedule_and_still_validates(tiny, tmp_path, most, epochs):
+    config = tiny(f"max_steps={most}", "log_every=1")
+    summary = train(config, tmp_path, quiet=True)
+    assert (summary.status, summary.steps, summary.epochs) == ("finished", min(most, 12), epochs)
+    assert validated(tmp_path) == list(range(1, epochs + 1))
+    lines = [line for line in metrics(tmp_path) if line["kind"] == "train"]
+    assert lines[-1]["step"] == summary.steps
+    assert lines[-1]["lr"] < 0.05 * 0.2  # the cosine has come down
+    # What is over stays over.
+    assert train(config, tmp_path, quiet=True, go_on="auto").steps == summary.steps
+    assert validated(tmp_path) == list(range(1, epochs + 1))
+
+
+def test_label_smoothing_is_torchs_and_not_part_of_validation(tiny, tmp_path, monkeypatch):
+    train(tiny("epochs=1", "max_steps=1", "log_every=1"), tmp_path / "hard", quiet=True)
+    config = tiny("epochs=1", "max_steps=1", "log_every=1", "label_smoothing=0.1")
+    setup = set_up(config, torch.device("cpu"))
+    images, labels = next(setup.data.train.epoch(1))
+    with setup.engine:
+        logits = setup.engine.model(images)
+    wanted = functional.cross_entropy(logits, labels, label_smoothing=0.1)
+    train(config, tmp_path / "smooth", quiet=True)
+    assert metrics(tmp_path / "smooth")[0]["loss"] == pytest.approx(wanted.item(), rel=1e-6)
+    assert metrics(tmp_path / "smooth")[0]["loss"] != metrics(tmp_path / "hard")[0]["loss"]
+    stored = checkpoint.load(checkpoint.path(tmp_path / "smooth", "last"))
+    val = evaluate(tmp_path / "smooth").measured.loss
+    assert val == pytest.approx(stored.loss, rel=1e-5)
+
+
+def test_average_is_what_is_validated_and_exported(tiny, tmp_path):
+    config = tiny("average={decay: 0.8}", "checkpoints={every_steps: 1, keep: 99}")
+    train(config, tmp_path, quiet=True)
+    # By hand, from the weights after each step.
+    steps = [checkpoint.load(file).model for file in reversed(rotation.newest_first(tmp_path))]
+    torch.manual_seed(0)
+    mean = build(config.model, classes=10, image_shape=(1, 8, 8)).state_dict()["fc.weight"]
+    for weights in steps:
+        mean = mean.lerp(weights["fc.weight"], 0.2)
+    last = checkpoint.load(checkpoint.path(tmp_path, "last"))
+    assert torch.allclose(last.weights["fc.weight"], mean, atol=1e-6)
+    assert not torch.equal(last.weights["fc.weight"], last.model["fc.weight"])
+    assert evaluate(tmp_path, "last").matches
+    train(tiny(), tmp_path / "plain", quiet=True)
+    assert last.loss != checkpoint.load(checkpoint.path(tmp_path / "plain", "last")).loss
+
+
+def test_plateau_lowers_the_rate_after_validations(tiny, tmp_path):
+    schedule = "schedule={name: plateau, metric: accuracy, patience: 0, threshold: 10}"
+    train(tiny(schedule, "epochs=3"), tmp_path, quiet=True)
+    rates = {line["epoch"]: line["lr"] for line in metrics(tmp_path) if line["kind"] == "train"}
+    assert list(rates.values()) == pytest.approx([0.05, 0.05, 0.005])
+
+
+def test_checkpoint_needs_no_data_set_to_be_understood(finished_run, tiny):
+    stored = checkpoint.load(checkpoint.path(finished_run, "best"))
+    assert stored.classes == tuple("0123456789")
+    assert stored.preprocessing["image_shape"] == [1, 8, 8]
+    assert len(stored.preprocessing["mean"]) == len(stored.preprocessing["std"]) == 1
+    assert stored.config == tiny().model_dump(mode="json")
+
+
+def test_tables_of_the_best_validation_lie_in_the_run(finished_run):
+    classes = (finished_run / "classes.csv").read_text().splitlines()
+    assert len(classes) == 11
+    assert (finished_run / "confusion.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "{name: constant, warmup: 0.5}",
+        "{name: one-cycle}",
+        "{name: step, every_epochs: 0.5, warmup_epochs: 0.5}",
+        "{name: multistep, milestones: [1], warmup_epochs: 0.5}",
+        "{name: plateau, warmup_epochs: 1}",
+    ],
+)
+def test_every_schedule_lives_through_a_validation(tiny, tmp_path, schedule):
+    summary = train(tiny("max_steps=3", f"schedule={schedule}"), tmp_path / "run", quiet=True)
+    assert summary.status == "finished"

@@ -10,7 +10,7 @@ TAKEN, SKIPPED = SimpleNamespace(stepped=True), SimpleNamespace(stepped=False)
 
 
 def meter(device="cpu"):
-    return Meter(3, torch.device(device))
+    return Meter(torch.device(device))
 
 
 def batch(size, device="cpu"):
@@ -51,13 +51,47 @@ def test_reading_starts_anew_but_keeps_a_window_that_is_still_open():
     measured = meter()
     measured.add(torch.tensor(math.nan), *batch(2))
     measured.close(1, SKIPPED)
+    measured.add(torch.tensor(2.0), *batch(2))
+    assert measured.read().nonfinite_step == 1
     measured.add(torch.tensor(math.inf), *batch(2))
-    measured.read()
-    measured.add(torch.tensor(1.0), *batch(2))
+    measured.close(2, TAKEN)
+    assert measured.read().poisoned_step == 2
+
+
+def test_windows_that_were_left_out_count_for_the_speed_only():
+    seconds = iter([0.0, 10.0, 10.0])
+    measured = Meter(torch.device("cpu"), lambda: next(seconds))
+    measured.add(torch.tensor(math.nan), *batch(2))
+    measured.close(1, None)
+    measured.add(torch.tensor(3.0), *batch(3))
     measured.close(2, TAKEN)
     interval = measured.read()
-    assert interval.loss == 1.0
-    assert interval.poisoned_step == 2
+    assert (interval.loss, interval.accuracy) == (3.0, 1.0)
+    assert interval.images_per_second == 0.5
+    assert (interval.nonfinite_step, interval.poisoned_step) == (1, None)
+
+
+def test_mixed_labels_count_by_their_greater_part():
+    measured = meter()
+    logits = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    measured.add(torch.tensor(1.0), logits, torch.tensor([[0.6, 0.4, 0.0], [0.3, 0.0, 0.7]]))
+    measured.close(1, TAKEN)
+    assert measured.read().accuracy == 0.5
+
+
+def test_state_carries_the_interval_and_the_open_window_over():
+    seconds = [100.0]
+    first, second = (Meter(torch.device("cpu"), lambda: seconds[0]) for _ in range(2))
+    first.add(torch.tensor(math.inf), *batch(2))
+    first.close(7, TAKEN)
+    first.add(torch.tensor(1.5), *batch(3))
+    seconds[0] += 5
+    second.load_state_dict(first.state_dict())
+    for measured in (first, second):
+        measured.add(torch.tensor(0.5), *batch(1))
+        measured.close(8, TAKEN)
+    seconds[0] += 5
+    assert first.read() == second.read()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,79 +1,142 @@
-import math
-
 import pytest
+import timm
 import torch
-from torch.optim import SGD, AdamW
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
 
-from halfstep.train.config import (
-    AdamWConfig,
-    ConstantConfig,
-    CosineConfig,
-    OneCycleConfig,
-    SgdConfig,
-)
-from halfstep.train.optim import build_optimizer, build_schedule
+from halfstep.errors import UserError
+from halfstep.train.config import AdamConfig, AdamWConfig, SgdConfig, TimmOptimizerConfig
+from halfstep.train.optim import build_optimizer
 
 
-def parameter():
-    return torch.nn.Parameter(torch.ones(2))
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 2)
+        self.position = nn.Parameter(torch.ones(1, 4, 1, 1))
+
+    def forward(self, images):
+        return self.head((self.norm(self.conv(images)) + self.position).mean((2, 3)))
+
+    def no_weight_decay(self):
+        return {"position"}
 
 
-def rates(config, steps, lr=1.0):
-    optimizer = SGD([parameter()], lr=lr)
-    schedule = build_schedule(config, optimizer, steps)
-    seen = []
-    for _ in range(steps):
-        seen.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    return seen
+SETTINGS = {"lr": 0.3, "weight_decay": 0.1, "decay_norms_and_biases": True}
 
 
-def test_settings_reach_torchs_optimizers():
-    sgd = SgdConfig(name="sgd", lr=0.3, momentum=0.8, nesterov=True, weight_decay=0.1)
-    built = build_optimizer(sgd, [parameter()], fused=False)
-    assert type(built) is SGD
-    wanted = {"lr": 0.3, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1, "fused": False}
-    assert wanted.items() <= built.defaults.items()
-    adamw = AdamWConfig(name="adamw", lr=0.3, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
-    built = build_optimizer(adamw, [parameter()], fused=True)
-    assert type(built) is AdamW
-    wanted = {"lr": 0.3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1, "fused": True}
-    assert wanted.items() <= built.defaults.items()
-
-
-def test_constant_rate_rises_linearly_and_stays():
-    assert rates(ConstantConfig(name="constant"), 5) == [1.0] * 5
-    warm = rates(ConstantConfig(name="constant", warmup=0.5), 6)
-    assert warm == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
-
-
-def test_cosine_is_half_a_cosine_after_the_warm_up():
-    plain = rates(CosineConfig(name="cosine"), 8, lr=0.4)
-    assert plain == pytest.approx([0.2 * (1 + math.cos(math.pi * k / 8)) for k in range(8)])
-    warm = rates(CosineConfig(name="cosine", warmup=0.2), 10)
-    assert warm[:2] == pytest.approx([1 / 3, 2 / 3])
-    assert warm[2:] == pytest.approx([0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)])
-
-
-def test_one_cycle_is_torchs():
-    optimizer = SGD([parameter()], lr=0.5)
-    reference = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20, pct_start=0.3)
-    wanted = []
-    for _ in range(20):
-        wanted.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        reference.step()
-    assert rates(OneCycleConfig(name="one-cycle"), 20, lr=0.5) == pytest.approx(wanted)
-    assert max(wanted) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("steps", range(1, 13))
-@pytest.mark.parametrize("warmup", [0.0, 0.05, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(ConstantConfig, "constant"), (CosineConfig, "cosine"), (OneCycleConfig, "one-cycle")],
+    ("config", "kind", "wanted"),
+    [
+        (
+            SgdConfig(name="sgd", momentum=0.8, nesterov=True, **SETTINGS),
+            SGD,
+            {"momentum": 0.8, "nesterov": True},
+        ),
+        (
+            AdamConfig(name="adam", betas=(0.8, 0.9), eps=1e-6, **SETTINGS),
+            Adam,
+            {"betas": (0.8, 0.9), "eps": 1e-6, "decoupled_weight_decay": False},
+        ),
+        (
+            AdamWConfig(name="adamw", betas=(0.8, 0.9), eps=1e-6, **SETTINGS),
+            AdamW,
+            {"betas": (0.8, 0.9), "eps": 1e-6},
+        ),
+    ],
 )
-def test_schedules_work_for_runs_of_any_length(kind, name, warmup, steps):
-    seen = rates(kind(name=name, warmup=warmup), steps)
-    assert all(0 < rate <= 1 + 1e-9 for rate in seen)
+def test_settings_reach_torchs_optimizers(config, kind, wanted, fused):
+    built = build_optimizer(config, Small(), fused=fused)
+    assert type(built) is kind
+    assert {"lr": 0.3, "weight_decay": 0.1, "fused": fused, **wanted}.items() <= (
+        built.defaults.items()
+    )
+    assert [len(group["params"]) for group in built.param_groups] == [7]
+
+
+def test_weight_decay_spares_norms_biases_and_what_the_model_excludes():
+    model = Small()
+    built = build_optimizer(
+        SgdConfig(name="sgd", weight_decay=0.1, lr=0.5, momentum=0), model, fused=False
+    )
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    built.step()
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved == {"conv.weight", "head.weight"}
+    assert torch.allclose(model.conv.weight, before["conv.weight"] * (1 - 0.5 * 0.1))
+
+
+def test_lr_factor_multiplies_the_learning_rate_of_every_group():
+    config = AdamWConfig(name="adamw", lr=0.1)
+    built = build_optimizer(config, Small(), fused=False, lr_factor=4.0)
+    assert [group["lr"] for group in built.param_groups] == [pytest.approx(0.4)] * 2
+
+
+def test_frozen_parameters_are_not_the_optimizers():
+    model = Small()
+    model.conv.requires_grad_(requires_grad=False)
+    built = build_optimizer(SgdConfig(name="sgd"), model, fused=False)
+    owned = {id(p) for group in built.param_groups for p in group["params"]}
+    assert owned == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_nothing_to_train_is_refused():
+    with pytest.raises(UserError, match=r"model\.freeze leaves no parameter to train"):
+        build_optimizer(
+            SgdConfig(name="sgd"), Small().requires_grad_(requires_grad=False), fused=False
+        )
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars", "lion", "nadamw", "Lamb", "lookahead_radam"])
+def test_timms_optimizers_are_had_by_name_and_give_timms_step(name):
+    images = torch.rand(2, 1, 8, 8)
+    models = []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        model = Small()
+        if ours:
+            config = TimmOptimizerConfig(name=name, lr=0.02, weight_decay=0.1)
+            optimizer = build_optimizer(config, model, fused=False, lr_factor=0.5)
+        else:
+            optimizer = timm.optim.create_optimizer_v2(model, name, lr=0.01, weight_decay=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(images).square().sum().backward()
+            optimizer.step()
+        models.append(model.state_dict())
+    assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
+
+
+def test_arguments_reach_timms_optimizer():
+    config = TimmOptimizerConfig(name="lamb", lr=0.1, args={"betas": [0.7, 0.8], "eps": 1e-4})
+    group = build_optimizer(config, Small(), fused=False).param_groups[0]
+    assert (group["betas"], group["eps"]) == ([0.7, 0.8], 1e-4)
+
+
+@pytest.mark.parametrize(("name", "fused"), [("adagrad", True), ("nesterov", True)])
+def test_torchs_optimizers_under_timms_names_are_fused_too(name, fused):
+    config = TimmOptimizerConfig(name=name, lr=0.1)
+    assert build_optimizer(config, Small(), fused=fused).defaults["fused"] is fused
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("lam", {}, "optimizer.name is 'lam'; allowed: sgd, adam, adamw, .*did you mean 'lamb'"),
+        ("admw", {}, "did you mean 'adamw'"),
+        ("lookahead_lam", {}, "optimizer.name is 'lookahead_lam'"),
+        ("lamb", {"bettas": 1}, "'lamb' cannot be had with args .*bettas"),
+        ("lamb", {"betas": "many"}, "'lamb' cannot be had with args .*many"),
+        ("lamb", {"eps": [1]}, "'lamb' cannot be had with args"),
+        ("adahessian", {}, "needs second derivatives"),
+    ],
+)
+def test_optimizer_that_cannot_be_had_is_one_line(name, args, said):
+    with pytest.raises(UserError, match=said) as caught:
+        build_optimizer(TimmOptimizerConfig(name=name, lr=0.1, args=args), Small(), fused=False)
+    assert "\n" not in str(caught.value)

@@ -5,7 +5,7 @@ import pytest
 
 from halfstep.errors import UserError
 from halfstep.train import run_directory
-from halfstep.train.config_files import load
+from halfstep.train.config.files import load
 
 
 @pytest.mark.parametrize(

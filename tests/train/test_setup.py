@@ -20,7 +20,7 @@ def test_initial_weights_and_order_are_the_seeds_alone(tiny):
     assert same(weights(tiny()), weights(tiny(recipe="bf16")))
     assert not same(weights(tiny()), weights(tiny(seed=1)))
     orders = [
-        torch.cat([labels for _, labels in set_up(tiny(recipe=name), CPU).train])
+        torch.cat([labels for _, labels in set_up(tiny(recipe=name), CPU).data.train.epoch()])
         for name in ("fp32", "fp16")
     ]
     assert torch.equal(*orders)
@@ -42,3 +42,43 @@ def test_weights_that_do_not_fit_are_refused(tiny):
 def test_optimizer_is_what_the_config_says(tiny):
     engine = set_up(tiny("optimizer={name: adamw, lr: 0.5}"), CPU).engine
     assert type(engine.optimizer) is torch.optim.AdamW
+
+
+@pytest.mark.parametrize(
+    ("options", "lr"),
+    [
+        (["lr_scaling={rule: linear, base_batch: 64}"], 0.05 * 8),
+        (["lr_scaling={rule: sqrt, base_batch: 128}"], 0.05 * 2),
+        (["lr_scaling={}"], 0.05 * 2),
+        ([], 0.05),
+    ],
+)
+def test_learning_rate_follows_the_images_in_a_step(tiny, options, lr):
+    setup = set_up(tiny("accumulate=2", "schedule.name=constant", *options), CPU)
+    assert setup.engine.optimizer.param_groups[0]["lr"] == pytest.approx(lr)
+
+
+@pytest.mark.parametrize(("most", "steps"), [(5, 5), (50, 12)])
+def test_max_steps_caps_what_the_schedule_counts_on(tiny, most, steps):
+    assert set_up(tiny(f"max_steps={most}"), CPU).steps == steps
+
+
+def test_given_weights_take_the_place_of_pretrained_ones(tiny, tmp_path):
+    setup = set_up(tiny(), CPU)
+    torch.save(setup.engine.model.state_dict(), tmp_path / "weights.pth")
+    config = tiny(f"model.weights={tmp_path / 'weights.pth'}")
+    (tmp_path / "weights.pth").unlink()
+    with pytest.raises(UserError, match=r"weights\.pth"):
+        set_up(config, CPU)
+    set_up(config, CPU, weights=setup.engine.model.state_dict())
+
+
+def test_model_is_compiled_in_place(tiny, monkeypatch):
+    compiled = []
+
+    def note(model):
+        compiled.append(model)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", note)
+    setup = set_up(tiny("model.compile=true", recipe="o2"), CPU)
+    assert compiled == [setup.engine.model]

@@ -2,9 +2,11 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from halfstep.errors import UserError
 from halfstep.train.tracking import Tracker
 
 FIGURES = {
@@ -20,11 +22,14 @@ FIGURES = {
 VALIDATION = {"epoch": 1, "step": 10, "loss": 0.75, "accuracy": 0.5}
 
 
-def track(run, *, terminal, quiet):
+def track(run, *, terminal=False, quiet=True, **given):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=160)
-    with Tracker(run, steps=10, title="digits fp16", quiet=quiet, console=console) as tracker:
+    samples = torch.zeros(3, 8, 12, dtype=torch.uint8)
+    with Tracker(
+        run, steps=10, title="digits fp16", quiet=quiet, console=console, **given
+    ) as tracker:
         tracker.train(FIGURES, memory_bytes=64 * 2**20)
-        tracker.validation(VALIDATION)
+        tracker.validation(VALIDATION, samples)
     return console.file.getvalue()
 
 
@@ -41,6 +46,25 @@ def test_tensorboard_has_the_same_figures(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Scalars("train/loss_scale")[0].value == 65536
     assert events.Scalars("val/accuracy")[0].step == 10
+    assert (events.Images("val/samples")[0].width, events.Images("val/samples")[0].step) == (12, 10)
+
+
+def test_run_that_goes_on_adds_to_its_lines(tmp_path):
+    track(tmp_path)
+    track(tmp_path, resumed_at=10)
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert kinds == ["train", "val"] * 2
+    track(tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_figures_go_where_the_config_says(tmp_path, monkeypatch):
+    track(tmp_path, names=())
+    assert not (tmp_path / "tensorboard").exists()
+    assert (tmp_path / "metrics.jsonl").exists()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UserError, match="the package wandb is not installed"):
+        track(tmp_path, names=("tensorboard", "wandb"))
 
 
 def test_bar_shows_loss_accuracy_speed_memory_and_scale(tmp_path):

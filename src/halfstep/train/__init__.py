@@ -1,5 +1,5 @@
 """From a config to a run: data, model, optimizer, the loop, and the directory that a run leaves.
 
-`config` and `config_files` do not import torch, so that listing and checking configs stays instant;
+`config` does not import torch, so that listing and checking configs stays instant;
 everything that trains starts at `loop.train`.
 """

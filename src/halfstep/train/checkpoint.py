@@ -1,15 +1,19 @@
-"""Checkpoints that run no code when loaded: tensors and plain containers, nothing else.
+"""One checkpoint: everything a run needs to go on exactly, and to be used without its data set.
 
-`last.pt` is the newest finished epoch, `best.pt` the one with the highest validation accuracy.
+The file is what `torch.save` writes, so any torch reads it, with a SHA-256 of itself in the comment
+that a zip archive may end with. Loading runs no code: tensors and plain containers, nothing else.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import pickle
+import sys
 import zipfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import torch
 
@@ -21,37 +25,71 @@ if TYPE_CHECKING:
 
 Which = Literal["best", "last"]
 
+_MARK = b"halfstep sha256:"
+_COMMENT = len(_MARK) + hashlib.sha256().digest_size * 2
+_LENGTH = 2  # bytes at the end of a zip archive that say how long its comment is
+_CHUNK = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run at the end of an epoch.
+    """The state of a run between two micro-batches.
 
     Attributes:
         model: The model's state dict, in fp32 whatever the recipe.
-        engine: The engine's state dict: optimizer, loss scale, schedule, counters.
+        averaged: The same with the averages in place of the weights; None where none are kept.
+        engine: The engine's state dict: optimizer, loss scale, schedule, a half-filled window.
+        schedule: State of a schedule that moves with validations; empty for all others.
         epoch: Finished epochs.
+        batch: Batches done of the epoch after them.
         step: Finished optimizer steps.
-        loss: Validation loss.
-        accuracy: Validation accuracy, 0 to 1.
+        validated: Whether `loss` and `accuracy` are of exactly these weights.
+        loss: Loss of the newest validation; nan before the first.
+        accuracy: Its accuracy, 0 to 1; nan before the first.
+        classes: Names of the classes, in the order of the logits.
+        preprocessing: `image_shape` (channels, height, width), and `mean` and `std` of each
+            channel, for pixels from 0 to 1.
+        rng: States of the random number generators; see `random_state`.
+        progress: Counters, the best validation, early stopping; see `progress`. Where several
+            processes train, also what the others have of their own; see `each_process`.
+        config: The whole config, as plain data.
     """
 
     model: dict[str, Any]
+    averaged: dict[str, Any] | None
     engine: dict[str, Any]
+    schedule: dict[str, Any]
     epoch: int
+    batch: int
     step: int
+    validated: bool
     loss: float
     accuracy: float
+    classes: tuple[str, ...]
+    preprocessing: dict[str, Any]
+    rng: dict[str, Any]
+    progress: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The weights that were validated: the averages where they are kept, else the model's."""
+        return self.model if self.averaged is None else self.averaged
 
 
 def path(run: Path, which: Which) -> Path:
-    """Return where a run keeps its best or last checkpoint."""
+    """Return where a run keeps its best or last validated checkpoint."""
     return run / "checkpoints" / f"{which}.pt"
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; the one before it stays whole until the new one is."""
+    """Write a checkpoint; one that was there before stays whole until the new one is.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
     state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
-    write_atomically(file, functools.partial(torch.save, state))
+    write_atomically(file, functools.partial(_write, _with_strings_once(state)))
 
 
 def load(file: Path) -> Checkpoint:
@@ -61,6 +99,7 @@ def load(file: Path) -> Checkpoint:
         UserError: If there is none, if it is damaged, or if it holds anything but data.
     """
     try:
+        _verify(file)
         return Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
@@ -69,5 +108,86 @@ def load(file: Path) -> Checkpoint:
         raise UserError(
             f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
         ) from error
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+
+
+class _Hashing:
+    """Passes on what is written, and hashes it.
+
+    Args:
+        file: Where it goes.
+
+    Attributes:
+        hash: Of what was written so far.
+        error: Why a write failed, or None.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, content: bytes) -> int:
+        """Write and hash."""
+        self.hash.update(content)
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._file.flush()
+
+
+def _with_strings_once(value: Any) -> Any:
+    """Return plain containers in which equal strings are one object, which pickle writes once.
+
+    So the file of a run that was picked up, whose strings come from another file, is as long as
+    that of a run that was not.
+    """
+    if type(value) is dict:
+        return {_with_strings_once(key): _with_strings_once(each) for key, each in value.items()}
+    if type(value) is list:
+        return [_with_strings_once(each) for each in value]
+    return sys.intern(value) if type(value) is str else value
+
+
+def _write(state: dict[str, Any], file: BinaryIO) -> None:
+    hashing = _Hashing(file)
+    try:
+        torch.save(state, cast("IO[bytes]", hashing))
+    except RuntimeError:
+        # torch ends the archive even so, and hides a full disk behind an error of that.
+        if hashing.error is not None:
+            raise hashing.error from None
+        raise
+    # The archive has said that its comment is empty, and the hash is of the archive that says so.
+    file.seek(-_LENGTH, os.SEEK_END)
+    file.write(_COMMENT.to_bytes(_LENGTH, "little"))
+    file.write(_MARK + hashing.hash.hexdigest().encode())
+
+
+def _verify(file: Path) -> None:
+    """Compare a file with its checksum.
+
+    Raises:
+        OSError: If they differ, or if there is none.
+    """
+    with file.open("rb") as opened:
+        left = opened.seek(0, os.SEEK_END) - _COMMENT - _LENGTH
+        opened.seek(max(left, 0) + _LENGTH)
+        comment = opened.read()
+        if left < 0 or not comment.startswith(_MARK):
+            raise OSError("it has no checksum")
+        opened.seek(0)
+        found = hashlib.sha256()
+        while left > 0:
+            chunk = opened.read(min(left, _CHUNK))
+            found.update(chunk)
+            left -= len(chunk)
+    found.update(bytes(_LENGTH))
+    if found.hexdigest().encode() != comment.removeprefix(_MARK):
+        raise OSError("its checksum is wrong")

@@ -1,28 +1,51 @@
-"""The run: epochs of training and validation under a recipe, from a config to a run directory."""
+"""The run: epochs of training and validation under a recipe, from a config to a run directory.
+
+What happens within an epoch is in `epoch.py`; here is what comes before, between and after.
+"""
 
 from __future__ import annotations
 
 import math
+import signal
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from torch.nn import functional
-
-from halfstep.engine import LossScaleCollapse, StepResult
-from halfstep.train import checkpoint, run_directory
+from halfstep.engine import LossScaleCollapse
+from halfstep.train import (
+    checkpoint,
+    early_stopping,
+    metrics,
+    resume,
+    rotation,
+    run_directory,
+    sinks,
+)
 from halfstep.train.environment import describe, pick_device
+from halfstep.train.epoch import save_if_sound, train_epoch
 from halfstep.train.memory import PeakMemory
 from halfstep.train.meter import Meter
-from halfstep.train.run_directory import Status, Summary
+from halfstep.train.microbatch import MicroBatches, out_of_memory_explained
+from halfstep.train.nonfinite import NonFinite
+from halfstep.train.probes import Probes
+from halfstep.train.processes import ALONE
+from halfstep.train.progress import Progress, Score
+from halfstep.train.run_directory import Summary
 from halfstep.train.setup import Setup, set_up
-from halfstep.train.tracking import Tracker
-from halfstep.train.validate import Figures, validate
+from halfstep.train.signals import Asked, Stopped, StopRequests
+from halfstep.train.stopwatch import Stopwatch
+from halfstep.train.tracking import NoTracker, Tracker
+from halfstep.train.training import Training, pick_up
+from halfstep.train.validate import validate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from halfstep.train.checkpoint import Checkpoint, Which
     from halfstep.train.config import Config
+    from halfstep.train.processes import Processes
+    from halfstep.train.resume import Start
+    from halfstep.train.validate import Figures
 
 
 def train(
@@ -32,190 +55,200 @@ def train(
     tag: str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    go_on: str | None = None,
+    processes: Processes = ALONE,
 ) -> Summary:
     """Train what `config` says and leave the run directory `run`.
 
+    Of several processes each one calls this; the first one reads checkpoints, writes, and draws.
+
     Args:
         config: What to train, and how.
-        run: The directory; made if need be. What an earlier run left in it goes.
+        run: The directory; made if need be. What an earlier run left in it goes, unless the run
+            goes on from it.
         tag: What the user called the run, for the summary.
         overwrite: Whether a finished run of another config may be replaced.
         quiet: Whether to draw no progress bar.
+        go_on: Where to go on from: "auto" for the newest whole checkpoint in `run`, if there is
+            any; or the path of a checkpoint or of a run directory.
+        processes: Those that train together.
 
     Returns:
         The summary, as `summary.json` has it. A run that went wrong numerically has one too.
 
     Raises:
         UserError: If anything about the config, the device or the directory is wrong; nothing was
-            trained then.
+            trained then. If memory does not suffice.
         KeyboardInterrupt: With a message that says what is left, after a Ctrl-C in training.
+        Stopped: The same, after a SIGTERM or SIGUSR1. Both after a signal to any process.
+        FailedElsewhere: If another process raises one of these, or fails otherwise.
     """
     began = time.perf_counter()
-    device = pick_device(config.device)
-    setup = set_up(config, device)
+    device = processes.device or pick_device(config.device)
+    processes.together(lambda: sinks.require(config.tracking))
+    start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
+    weights = start.checkpoint.model if start else None
+    setup = processes.together(lambda: set_up(config, device, weights, processes))
     with setup.engine:
-        if not overwrite:
-            run_directory.refuse_another_run(run, config)
-        run_directory.prepare(run, config, describe(device))
-        progress = _Progress()
-        title = f"{config.name} {setup.engine.recipe.name} seed {config.seed}"
-        with Tracker(run, steps=setup.steps, title=title, quiet=quiet) as tracker:
-            with PeakMemory(device) as memory:
+        processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
+        with StopRequests() as requests, PeakMemory(device) as memory:
+            setup = replace(setup, data=requests.obeyed(setup.data))
+            with _tracker(run, config, setup, start, quiet=quiet) as tracker:
+                training = _assemble(config, setup, run, tracker, memory)
                 try:
-                    _epochs(config, setup, run, progress, tracker, memory)
+                    with out_of_memory_explained(config):
+                        _epochs(training, start.checkpoint if start else None)
                 except KeyboardInterrupt:
-                    raise KeyboardInterrupt(_what_is_left(run, progress)) from None
-            summary = _summary(config, setup, progress, memory, tag, time.perf_counter() - began)
-    run_directory.write_summary(run, summary)
+                    raise KeyboardInterrupt(_what_is_left(training)) from None
+                except Asked as asked:
+                    _leave(training, asked.number)
+                finally:
+                    training.nonfinite.close()
+            summary = _summary(training, tag, time.perf_counter() - began)
+    if processes.is_first:
+        run_directory.write_summary(run, summary)
     return summary
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far a run has come."""
+def _take_directory(
+    run: Path,
+    config: Config,
+    setup: Setup,
+    start: Start | None,
+    overwrite: bool,
+) -> None:
+    goes_on = start is not None and start.here
+    if not (goes_on or overwrite):
+        run_directory.refuse_another_run(run, config)
+    environment = {**describe(setup.device), **setup.processes.describe()}
+    run_directory.prepare(run, config, environment, goes_on=goes_on)
+    if start is not None:
+        resume.tidy(run, start)
 
-    status: Status = "finished"
-    error: str | None = None
-    epochs: int = 0
-    images: int = 0
-    train_seconds: float = 0.0
-    first_nonfinite_step: int | None = None
-    best: Figures | None = None
-    best_epoch: int | None = None
-    final: Figures | None = None
+
+def _tracker(
+    run: Path, config: Config, setup: Setup, start: Start | None, *, quiet: bool
+) -> Tracker | NoTracker:
+    if not setup.processes.is_first:
+        return NoTracker()
+    return Tracker(
+        run,
+        steps=setup.steps,
+        title=f"{config.name} {setup.engine.recipe.name} seed {config.seed}",
+        quiet=quiet,
+        names=config.tracking,
+        settings=config.model_dump(mode="json"),
+        resumed_at=start.checkpoint.step if start else None,
+    )
 
 
-def _epochs(
+def _assemble(
     config: Config,
     setup: Setup,
     run: Path,
-    progress: _Progress,
-    tracker: Tracker,
+    tracker: Tracker | NoTracker,
     memory: PeakMemory,
-) -> None:
-    for epoch in range(1, config.epochs + 1):
-        started = time.perf_counter()
+) -> Training:
+    progress, stopwatch, processes = Progress(), Stopwatch(), setup.processes
+    return Training(
+        config=config,
+        setup=setup,
+        run=run,
+        progress=progress,
+        stopwatch=stopwatch,
+        meter=Meter(setup.device, lambda: stopwatch.seconds, processes),
+        micro_batches=MicroBatches(setup.engine, config, progress, processes),
+        nonfinite=NonFinite(setup.engine, config, progress, processes),
+        tracker=tracker,
+        memory=memory,
+        probes=Probes(config, setup),
+    )
+
+
+def _epochs(training: Training, stored: Checkpoint | None) -> None:
+    config, progress = training.config, training.progress
+    if stored is not None:
+        pick_up(training, stored)
+    elif config.on_nonfinite == "rollback":
+        training.save()  # something to go back to, from the first step on
+    while not _is_over(training):
+        training.stopwatch.start()
         try:
-            _one_epoch(config, setup, epoch, progress, tracker, memory)
+            train_epoch(training)
         except LossScaleCollapse as error:
-            progress.status, progress.error = "collapsed", " ".join(str(error).split())
+            progress.stop("collapsed", str(error))
         finally:
-            progress.train_seconds += time.perf_counter() - started
+            training.stopwatch.stop()
+            progress.train_seconds = training.stopwatch.seconds
         if progress.status != "finished":
             return
-        _finish_epoch(setup, run, epoch, progress, tracker)
+        _finish_epoch(training)
     assert progress.final is not None
     if not math.isfinite(progress.final.loss):
-        progress.status = "nonfinite"
-        progress.error = f"the validation loss after the last epoch is {progress.final.loss}"
+        progress.stop(
+            "nonfinite", f"the validation loss after the last epoch is {progress.final.loss}"
+        )
 
 
-def _one_epoch(
-    config: Config,
-    setup: Setup,
-    epoch: int,
-    progress: _Progress,
-    tracker: Tracker,
-    memory: PeakMemory,
-) -> None:
-    engine = setup.engine
-    # Where a step is one batch, nothing is uneven, and weighting would only cost exactness.
-    weighted = engine.accumulate > 1
-    meter = Meter(len(setup.classes), setup.device)
-    result: StepResult | None = None
-    unread = False
-    for images, labels in engine.batches(setup.on_device(setup.train)):
-        with engine.autocast():
-            logits = engine.model(images)
-            loss = functional.cross_entropy(logits, labels)
-        engine.backward(loss, samples=len(labels) if weighted else None)
-        result = engine.step()
-        meter.add(loss, logits, labels)
-        progress.images += len(labels)
-        unread = True
-        if not result.closed:
-            continue
-        meter.close(engine.steps, result)
-        if engine.steps % config.log_every == 0:
-            unread = False
-            if not _log(setup, epoch, progress, tracker, memory, meter, result):
-                return
-    if unread and result is not None:
-        _log(setup, epoch, progress, tracker, memory, meter, result)
-    engine.flush()
+def _is_over(training: Training) -> bool:
+    """Tell whether a run that stands between two epochs, or was picked up in one, is done."""
+    config, progress = training.config, training.progress
+    patience = config.early_stopping.patience if config.early_stopping else math.inf
+    at_an_end = progress.batch == 0 and (training.all_steps_done or progress.waiting >= patience)
+    return progress.epochs >= config.epochs or at_an_end or progress.status != "finished"
 
 
-def _log(
-    setup: Setup,
-    epoch: int,
-    progress: _Progress,
-    tracker: Tracker,
-    memory: PeakMemory,
-    meter: Meter,
-    result: StepResult,
-) -> bool:
-    """Read and record the interval; return whether training can go on."""
-    engine = setup.engine
-    interval = meter.read()
-    figures = {
-        "step": engine.steps,
-        "epoch": epoch,
-        "loss": interval.loss,
-        "accuracy": interval.accuracy,
-        "lr": float(engine.optimizer.param_groups[0]["lr"]),
-        "loss_scale": result.loss_scale,
-        "grad_norm": result.grad_norm,
-        "images_per_second": interval.images_per_second,
-    }
-    tracker.train(figures, memory.peak())
-    if progress.first_nonfinite_step is None:
-        progress.first_nonfinite_step = interval.nonfinite_step
-    if interval.poisoned_step is None:
-        return True
-    progress.status = "nonfinite"
-    progress.error = (
-        f"the loss was not finite at step {interval.poisoned_step}, and the weights were updated; "
-        "try a recipe that scales the loss, or a lower optimizer.lr"
-    )
-    return False
+def _finish_epoch(training: Training) -> None:
+    config, setup, progress = training.config, training.setup, training.progress
+    epoch = progress.epoch
+    names: list[Which] = []
+    seen = training.probes.epoch_done()
+    if seen:
+        training.tracker.probe({"epoch": epoch, "step": training.step, **seen})
+    due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
+    if due:
+        figures = validate(setup)
+        setup.schedules.per_epoch(figures)
+        training.tracker.validation(
+            {"epoch": epoch, "step": training.step, **figures.scalars()}, figures.samples
+        )
+        progress.final = Score(figures.loss, figures.accuracy, epoch)
+        names.append("last")
+        if progress.best is None or figures.accuracy > progress.best.accuracy:
+            progress.best = progress.final
+            names.append("best")
+            _write_tables(training, figures)
+        progress.note = early_stopping.look(config.early_stopping, progress, figures)
+    progress.epochs, progress.batch = epoch, 0
+    save_if_sound(training, *names, validated=due)
 
 
-def _finish_epoch(
-    setup: Setup, run: Path, epoch: int, progress: _Progress, tracker: Tracker
-) -> None:
-    engine = setup.engine
-    figures = validate(setup)
-    tracker.validation(
-        {
-            "epoch": epoch,
-            "step": engine.steps,
-            "loss": figures.loss,
-            "accuracy": figures.accuracy,
-        }
-    )
-    state = checkpoint.Checkpoint(
-        model=engine.model.state_dict(),
-        engine=engine.state_dict(),
-        epoch=epoch,
-        step=engine.steps,
-        loss=figures.loss,
-        accuracy=figures.accuracy,
-    )
-    if progress.best is None or figures.accuracy > progress.best.accuracy:
-        checkpoint.save(checkpoint.path(run, "best"), state)
-        progress.best, progress.best_epoch = figures, epoch
-    checkpoint.save(checkpoint.path(run, "last"), state)
-    progress.final, progress.epochs = figures, epoch
+def _write_tables(training: Training, figures: Figures) -> None:
+    if figures.confusion is None or not training.processes.is_first:
+        return
+    try:
+        metrics.write_tables(training.run, figures.confusion, training.setup.data.classes)
+    except OSError as error:
+        reason = error.strerror or error
+        rotation.warn(f"classes.csv and confusion.csv could not be written: {reason}")
 
 
-def _summary(
-    config: Config,
-    setup: Setup,
-    progress: _Progress,
-    memory: PeakMemory,
-    tag: str | None,
-    wall_seconds: float,
-) -> Summary:
+def _leave(training: Training, number: int) -> None:
+    """Save, and end as the signal asks.
+
+    Raises:
+        KeyboardInterrupt: For SIGINT.
+        Stopped: For any other.
+    """
+    training.save()
+    line = _what_is_left(training)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt(line)
+    raise Stopped(number, line)
+
+
+def _summary(training: Training, tag: str | None, wall_seconds: float) -> Summary:
+    config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
     return Summary(
         status=progress.status,
@@ -224,27 +257,43 @@ def _summary(
         recipe=setup.engine.recipe.name,
         seed=config.seed,
         best_accuracy=best.accuracy if best else None,
-        best_epoch=progress.best_epoch,
+        best_epoch=best.epoch if best else None,
         final_accuracy=final.accuracy if final else None,
         final_val_loss=final.loss if final else None,
         train_seconds=progress.train_seconds,
         wall_seconds=wall_seconds,
         images_per_second=progress.images / progress.train_seconds,
-        peak_memory_bytes=memory.peak(),
-        peak_memory_kind=memory.kind,
-        skipped_steps=setup.engine.skipped,
+        peak_memory_bytes=training.memory.peak(),
+        peak_memory_kind=training.memory.kind,
+        skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
-        steps=setup.engine.steps,
+        steps=training.step,
         epochs=progress.epochs,
         device=str(setup.device),
         error=progress.error,
+        note=progress.note,
+        rehearsed=setup.engine.resolution.those("rehearsed"),
+        loss_scales=_loss_scales(setup),
+        checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
+        processes=training.processes.size,
+        **asdict(training.probes.findings),
     )
 
 
-def _what_is_left(run: Path, progress: _Progress) -> str:
-    kept = (
-        f"checkpoints/last.pt holds epoch {progress.epochs}"
-        if progress.epochs
-        else "no epoch was finished"
-    )
-    return f"interrupted in epoch {progress.epochs + 1}; the run lies in {str(run)!r}; {kept}"
+def _loss_scales(setup: Setup) -> list[list[float]]:
+    """Return each change of the shared loss scale: after which step, and to what."""
+    scalers = setup.engine.loss_scales
+    history = scalers[None].history if scalers else []
+    return [[change.step, change.scale] for change in history]
+
+
+def _size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
+
+
+def _what_is_left(training: Training) -> str:
+    epochs, run = training.progress.epochs, training.run
+    kept = f"checkpoints/last.pt holds epoch {epochs}" if epochs else "no epoch was finished"
+    newest = rotation.newest_first(run)
+    on = f"; --resume auto goes on from {newest[0].name}" if newest else ""
+    return f"interrupted in epoch {epochs + 1}; the run lies in {str(run)!r}; {kept}{on}"

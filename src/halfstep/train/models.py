@@ -1,11 +1,12 @@
-"""Any timm or torchvision classifier by name, shaped to the data.
+"""Any timm or torchvision classifier by name, or one of your own, shaped to the data.
 
 A name is looked up in timm, then in torchvision, unless it has a prefix: `torchvision:alexnet`.
+What it starts from is in `weights.py`, what of it is trained in `freeze.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
@@ -13,11 +14,14 @@ import torchvision
 from torch import nn
 
 from halfstep.errors import UserError, closest
+from halfstep.train import import_path, weights
+from halfstep.train.freeze import freeze
 
 if TYPE_CHECKING:
     from halfstep.train.config import ModelConfig
 
 _LIBRARIES = ("timm", "torchvision")
+_OWN = "import:"
 # What constructors and forward passes of a thousand models raise when sizes do not fit.
 _REFUSALS = (
     TypeError,
@@ -30,37 +34,133 @@ _REFUSALS = (
 )
 
 
-def build(config: ModelConfig, *, classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
+def build(
+    config: ModelConfig,
+    *,
+    classes: int,
+    image_shape: tuple[int, int, int],
+    initial_weights: bool = True,
+) -> nn.Module:
     """Return the classifier that a config names, on the CPU in fp32.
 
     Args:
-        config: Its name and further arguments of its constructor.
+        config: Its name, the arguments of its constructor, what it starts from, what is frozen.
         classes: Number of logits.
         image_shape: Channels, height and width of the images; the model is tried on one.
+        initial_weights: Whether pretrained weights or a file of them are loaded; False where a
+            checkpoint's follow.
 
     Raises:
-        UserError: If there is no such model, if it refuses its arguments, or if it cannot take
-            images of this shape.
+        UserError: If there is no such model, if it refuses its arguments, if it cannot take images
+            of this shape, if its weights cannot be had or do not fit, or if a name to freeze is
+            wrong.
     """
-    library, name = resolve(config.name)
-    channels = image_shape[0]
-    given = {"num_classes": classes, **config.args}
-    try:
+    pretrained = config.pretrained and initial_weights
+    if config.name.startswith(_OWN):
+        model = _imported(config, classes, image_shape[0])
+    else:
+        library, name = resolve(config.name)
+        given = {"num_classes": classes, **config.args}
         if library == "timm":
-            model: nn.Module = timm.create_model(name, in_chans=channels, **given)
+            model = _timms(config, name, image_shape[0], given, pretrained=pretrained)
         else:
-            model = _take_channels(torchvision.models.get_model(name, **given), channels)
-    except _REFUSALS as error:
-        raise UserError(
-            f"model.args is {config.args}, which {library}'s {name} refuses: {_line(error)}"
-        ) from error
+            model = _torchvisions(config, name, image_shape[0], given)
+            if pretrained:
+                weights.fit(model, _published(name), classes=classes, source=f"{name}'s weights")
     if getattr(model, "aux_logits", False):
         raise UserError(
             f"model.name is {config.name!r}, which returns auxiliary logits too; "
             "write --options model.args.aux_logits=false"
         )
     _try_on(model, config.name, image_shape, classes)
+    if config.weights is not None and initial_weights:
+        source = f"model.weights {config.weights!r}"
+        weights.fit(model, weights.read(config.weights), classes=classes, source=source)
+    freeze(model, config.freeze)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
     return model
+
+
+def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """Compile the model in place, if its config says so: it stays the module that the engine owns.
+
+    Args:
+        model: The model, after the engine has prepared it.
+        config: Its section.
+    """
+    if config.compile:
+        model.compile()
+    return model
+
+
+def _timms(
+    config: ModelConfig, name: str, channels: int, given: dict[str, Any], *, pretrained: bool
+) -> nn.Module:
+    try:
+        model: nn.Module = timm.create_model(name, in_chans=channels, **given)
+    except _REFUSALS as error:
+        raise _refused(config, "timm", name, error) from error
+    if not pretrained:
+        return model
+    try:
+        model = timm.create_model(name, pretrained=True, in_chans=channels, **given)
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        raise _not_published("timm", name, error) from error
+    published: Any = model.pretrained_cfg
+    theirs = published.get("num_classes")
+    if theirs not in {None, given["num_classes"]}:
+        weights.note(
+            f"{name}'s weights are of {theirs} classes: its last layer starts anew, "
+            f"for {given['num_classes']} classes"
+        )
+    return model
+
+
+def _torchvisions(
+    config: ModelConfig, name: str, channels: int, given: dict[str, Any]
+) -> nn.Module:
+    try:
+        return _take_channels(torchvision.models.get_model(name, **given), channels)
+    except _REFUSALS as error:
+        raise _refused(config, "torchvision", name, error) from error
+
+
+def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
+    function = import_path.load(config.name.removeprefix(_OWN), "model.name")
+    try:
+        model = function(**{"num_classes": classes, "in_chans": channels, **config.args})
+    except Exception as error:  # the user's own code may raise anything
+        raise UserError(
+            f"{config.name} called with num_classes={classes}, in_chans={channels} and model.args "
+            f"{config.args} failed: {type(error).__name__}: {_line(error)}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _published(name: str) -> dict[str, torch.Tensor]:
+    """Return the weights that torchvision publishes, but for auxiliary heads that no one uses."""
+    try:
+        state = torchvision.models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
+    except Exception as error:  # network, proxy, hash, disk: each has its own
+        raise _not_published("torchvision", name, error) from error
+    return {key: value for key, value in state.items() if not key.lower().startswith("aux")}
+
+
+def _not_published(library: str, name: str, error: Exception) -> UserError:
+    return UserError(
+        f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
+        f"{_line(error)}; write --options model.pretrained=false model.weights=FILE with a "
+        ".safetensors or .pth file of them"
+    )
+
+
+def _refused(config: ModelConfig, library: str, name: str, error: Exception) -> UserError:
+    return UserError(
+        f"model.args is {config.args}, which {library}'s {name} refuses: {_line(error)}"
+    )
 
 
 def resolve(name: str) -> tuple[str, str]:
@@ -72,7 +172,8 @@ def resolve(name: str) -> tuple[str, str]:
     prefix, _, rest = name.rpartition(":")
     if prefix and prefix not in _LIBRARIES:
         raise UserError(
-            f"model.name is {name!r}; allowed prefixes: {', '.join(_LIBRARIES)}; write timm:{rest}"
+            f"model.name is {name!r}; allowed prefixes: {', '.join(_LIBRARIES)}, import; "
+            f"write timm:{rest}"
         )
     for library in [prefix] if prefix else _LIBRARIES:
         if _has(library, rest):

@@ -1,80 +1,123 @@
-"""Optimizers and learning-rate schedules: torch's own classes, built from a config."""
+"""Optimizers: torch's own, fused where they can be, and any of timm's by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
-from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import (
-    CosineAnnealingLR,
-    LinearLR,
-    LRScheduler,
-    OneCycleLR,
-    SequentialLR,
+import torch
+from timm.optim import (  # type: ignore[attr-defined]  # timm's public names, without __all__
+    create_optimizer_v2,
+    get_optimizer_info,
+    list_optimizers,
+    param_groups_weight_decay,
 )
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from halfstep.train.config import AdamWConfig, CosineConfig, OneCycleConfig, SgdConfig
+from halfstep.errors import UserError, closest
+from halfstep.train.config import AdamConfig, AdamWConfig, SgdConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from halfstep.train.config import OptimizerConfig, TimmOptimizerConfig
 
-    from torch import nn
-
-    from halfstep.train.config import ConstantConfig
+_LOOKAHEAD = "lookahead_"
 
 
 def build_optimizer(
-    config: SgdConfig | AdamWConfig, parameters: Iterable[nn.Parameter], *, fused: bool
+    config: OptimizerConfig, model: nn.Module, *, fused: bool, lr_factor: float = 1.0
 ) -> Optimizer:
-    """Return the optimizer that a config names.
+    """Return the optimizer that a config names, over the parameters that can be trained.
 
     Args:
         config: Which one, and its settings.
-        parameters: What it updates.
-        fused: Whether one kernel updates everything, which on a GPU also spares a synchronisation
-            when the loss is scaled.
+        model: Whose parameters it updates.
+        fused: Whether one kernel updates everything, where the optimizer has one; on a GPU this
+            also spares a synchronisation when the loss is scaled.
+        lr_factor: What the learning rate is multiplied by, for scaling it with the batch.
+
+    Raises:
+        UserError: If nothing can be trained, if timm has no such optimizer, or if the optimizer
+            refuses its arguments.
     """
+    groups = _groups(model, config)
+    lr = config.lr * lr_factor
     if isinstance(config, SgdConfig):
         return SGD(
-            parameters,
-            lr=config.lr,
+            groups,
+            lr=lr,
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
             fused=fused,
         )
-    return AdamW(
-        parameters,
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        fused=fused,
-    )
+    if isinstance(config, AdamConfig | AdamWConfig):
+        kind = Adam if isinstance(config, AdamConfig) else AdamW
+        return kind(
+            groups,
+            lr=lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=fused,
+        )
+    return _timms(config, groups, lr, fused=fused)
 
 
-def build_schedule(
-    config: ConstantConfig | CosineConfig | OneCycleConfig, optimizer: Optimizer, steps: int
-) -> LRScheduler:
-    """Return the schedule that a config names, to be stepped once for each optimizer step.
-
-    Args:
-        config: Which one, and the share of steps that warm up.
-        optimizer: Whose learning rate it sets.
-        steps: Optimizer steps of the whole run.
-    """
-    warm = min(round(config.warmup * steps), steps - 1)
-    if isinstance(config, OneCycleConfig):
-        # With a warm-up of one step torch divides by zero; none starts at the full rate instead.
-        share = warm / steps if warm > 1 else 0.0
-        return OneCycleLR(optimizer, config_lr(optimizer), total_steps=steps, pct_start=share)
-    rise = LinearLR(optimizer, start_factor=1 / (warm + 1), total_iters=warm)
-    if not isinstance(config, CosineConfig):
-        return rise
-    fall = CosineAnnealingLR(optimizer, T_max=steps - warm)
-    return SequentialLR(optimizer, [rise, fall], milestones=[warm]) if warm else fall
+def _groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
+    """Return the parameters in one group, or in two where weight decay spares some."""
+    trained = [param for param in model.parameters() if param.requires_grad]
+    if not trained:
+        raise UserError(
+            "model.freeze leaves no parameter to train; leave the classifier's layer out of it"
+        )
+    if config.decay_norms_and_biases or not config.weight_decay:
+        return [{"params": trained}]
+    spared: set[str] = getattr(model, "no_weight_decay", set)()
+    groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
+    return [
+        {"params": each["params"], "weight_decay": each["weight_decay"]}
+        for each in groups
+        if each["params"]
+    ]
 
 
-def config_lr(optimizer: Optimizer) -> float:
-    """Return the learning rate that an optimizer was built with."""
-    return float(optimizer.defaults["lr"])
+def _timms(
+    config: TimmOptimizerConfig, groups: list[dict[str, Any]], lr: float, *, fused: bool
+) -> Optimizer:
+    name = config.name.lower()
+    known = [str(each) for each in list_optimizers()]
+    if name.removeprefix(_LOOKAHEAD) not in known:
+        raise UserError(
+            f"optimizer.name is {config.name!r}; allowed: sgd, adam, adamw, or one of timm's"
+            f"{closest(name, known)}"
+        )
+    info = get_optimizer_info(name.removeprefix(_LOOKAHEAD))
+    if info.second_order:
+        raise UserError(
+            f"optimizer.name is {config.name!r}, which needs second derivatives; "
+            "write one that does not, such as adamw"
+        )
+    extra = {"fused": True} if fused and "fused" in _parameters(info.opt_class) else {}
+    settings = {"lr": lr, "weight_decay": config.weight_decay, **extra, **config.args}
+    try:
+        if config.args:
+            _try_out(name, settings)
+        built: Optimizer = create_optimizer_v2(groups, name, **settings)
+    except (TypeError, ValueError, RuntimeError, AssertionError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"optimizer {config.name!r} cannot be had with args {config.args}: {reason}"
+        ) from error
+    return built
+
+
+def _try_out(name: str, settings: dict[str, Any]) -> None:
+    """Make a step on a parameter of no account: many arguments are looked at only then."""
+    param = nn.Parameter(torch.zeros(2, 2))
+    param.grad = torch.zeros_like(param)
+    create_optimizer_v2([{"params": [param]}], name, **settings).step()
+
+
+def _parameters(kind: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(kind).parameters)

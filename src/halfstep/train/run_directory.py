@@ -2,6 +2,7 @@
 
     runs/digits/fp16-seed0/
         config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
+        classes.csv  confusion.csv
 
 `summary.json` is written last: a directory without one holds a run that did not finish.
 """
@@ -11,13 +12,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
-from halfstep.train.config_files import resolved
-from halfstep.train.config_yaml import parse
+from halfstep.train.config.files import resolved
+from halfstep.train.config.text import parse
 from halfstep.train.files import json_text, write_atomically
 
 if TYPE_CHECKING:
@@ -25,7 +26,19 @@ if TYPE_CHECKING:
 
 Status = Literal["finished", "nonfinite", "collapsed"]
 
-_LEFT_BY_A_RUN = ("summary.json", "metrics.jsonl", "environment.json", "tensorboard", "checkpoints")
+_LEFT_BY_A_RUN = (
+    "summary.json",
+    "metrics.jsonl",
+    "environment.json",
+    "tensorboard",
+    "tracking.json",
+    "checkpoints",
+    "classes.csv",
+    "confusion.csv",
+    "export",
+    "wandb",
+)
+"""The summary first: without it a run is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,22 @@ class Summary:
         images_per_second: Training images over `train_seconds`.
         peak_memory_bytes: See `peak_memory_kind`.
         peak_memory_kind: "device" memory, or the "resident-rise" of the process in training.
-        skipped_steps: Optimizer steps left out because a gradient was not finite.
+        skipped_steps: Optimizer steps left out because a gradient was not finite, or left out or
+            taken back because a loss was not.
         first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.
         steps: Optimizer steps, skipped ones included.
-        epochs: Finished epochs.
+        epochs: Finished epochs; one that max_steps cut short counts.
         device: Where it ran.
         error: What ended the run early, in one line.
+        note: Why it ended in good order before its last epoch, in one line.
+        rehearsed: What the device computed without units of its own, and why, a line each.
+        loss_scales: Each change of the shared loss scale: after which step, and to what.
+        checkpoint_bytes: Size of a checkpoint.
+        formats: Of probes: FLOPs of a step, the share of each format, and layers that are
+            exceptions.
+        held_bytes: Of probes: what memory holds after a step, by kind.
+        newest: Of probes: the figures of the last look.
+        processes: How many trained it together.
     """
 
     status: Status
@@ -76,6 +99,14 @@ class Summary:
     epochs: int
     device: str
     error: str | None
+    note: str | None = None
+    rehearsed: list[str] = field(default_factory=list)
+    loss_scales: list[list[float]] = field(default_factory=list)
+    checkpoint_bytes: int | None = None
+    formats: dict[str, Any] | None = None
+    held_bytes: dict[str, int] | None = None
+    newest: dict[str, float] = field(default_factory=dict)
+    processes: int = 1
 
 
 def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:
@@ -111,8 +142,16 @@ def refuse_another_run(run: Path, config: Config) -> None:
         )
 
 
-def prepare(run: Path, config: Config, environment: dict[str, Any]) -> None:
+def prepare(
+    run: Path, config: Config, environment: dict[str, Any], *, goes_on: bool = False
+) -> None:
     """Make the directory ready: what an earlier run left goes, config and environment are written.
+
+    Args:
+        run: The directory.
+        config: What is trained in it.
+        environment: What it is trained with.
+        goes_on: Whether the run that is in it goes on, and only its summary goes.
 
     Raises:
         UserError: If it cannot be written, or holds something that no run has left.
@@ -122,7 +161,7 @@ def prepare(run: Path, config: Config, environment: dict[str, Any]) -> None:
         run.mkdir(parents=True, exist_ok=True)
         write_atomically(run / ".writable", b"")
         (run / ".writable").unlink()
-        for name in _LEFT_BY_A_RUN:
+        for name in _LEFT_BY_A_RUN[:1] if goes_on else _LEFT_BY_A_RUN:
             left = run / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         write_atomically(run / "config.yaml", resolved(config))

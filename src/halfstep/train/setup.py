@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.engine import Engine
+from halfstep.engine import EMA, Engine
 from halfstep.errors import UserError
-from halfstep.train import data, models, optim
+from halfstep.train import data, models, optim, schedules
+from halfstep.train.data.part import Part
+from halfstep.train.data.samples import LEAST
+from halfstep.train.data.seeding import derive
+from halfstep.train.processes import ALONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
+
+    from torch import nn
 
     from halfstep.train.config import Config
-    from halfstep.train.data.splits import Batches
-
-Batch = tuple[torch.Tensor, torch.Tensor]
+    from halfstep.train.data import Data
+    from halfstep.train.processes import Processes
+    from halfstep.train.schedules import Schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +37,34 @@ class Setup:
     Attributes:
         engine: Owns the model and the optimizer.
         device: Where the model is.
-        classes: Names of the classes.
-        train: Batches of the training split, shuffled at each pass.
-        val: Batches of the validation split.
+        data: What it learns from.
+        schedules: What moves the learning rate; the engine steps `per_step` itself.
         steps: Optimizer steps of the whole run.
+        processes: Those that train together.
     """
 
     engine: Engine
     device: torch.device
-    classes: tuple[str, ...]
-    train: Batches
-    val: Batches
+    data: Data
+    schedules: Schedules
     steps: int
+    processes: Processes = ALONE
 
-    def on_device(self, batches: Iterable[Any]) -> Iterator[Batch]:
-        """Copy batches to the device, without waiting where the memory is pinned."""
-        for images, labels in batches:
-            yield (
-                images.to(self.device, non_blocking=True),
-                labels.to(self.device, non_blocking=True),
-            )
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what turns pixels from 0 to 1 into the model's input, as plain data."""
+        mean, std = self.data.normalisation
+        return {
+            "image_shape": list(self.data.image_shape),
+            "mean": list(mean),
+            "std": list(std),
+        }
 
 
 def set_up(
-    config: Config, device: torch.device, weights: Mapping[str, torch.Tensor] | None = None
+    config: Config,
+    device: torch.device,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    processes: Processes = ALONE,
 ) -> Setup:
     """Build what `config` names on `device`.
 
@@ -62,40 +72,88 @@ def set_up(
         config: What to build.
         device: Where the model goes.
         weights: An fp32 state dict to start from instead of the seed's initial weights.
+        processes: Those that train together; each of them calls this.
 
     Raises:
-        UserError: If the model, its arguments, its weights or the recipe cannot be had.
+        UserError: If the data, the model, its arguments, its weights or the recipe cannot be had.
     """
-    splits = data.load(config.data)
-    train, val = data.loaders(
-        splits,
+    _refuse_for_several(config, processes)
+    loaded = data.load(
+        config.data,
         batch_size=config.batch_size,
         seed=config.seed,
-        workers=config.data.workers,
-        pinned=device.type == "cuda",
+        device=device,
+        # BatchNorm has no statistics of a single value, unless it sees those of all processes.
+        part=Part(
+            processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
+        ),
     )
     torch.manual_seed(config.seed)
-    model = models.build(config.model, classes=len(splits.classes), image_shape=splits.image_shape)
+    model = models.build(
+        config.model,
+        classes=len(loaded.classes),
+        image_shape=loaded.image_shape,
+        initial_weights=weights is None,
+    )
     if weights is not None:
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"the weights do not fit model {config.model.name!r}: {reason}"
-            ) from error
+        _load(model, weights, config)
     model.to(device)
+    images_per_step = config.batch_size * config.accumulate * processes.size
+    scaling = config.lr_scaling
     optimizer = optim.build_optimizer(
-        config.optimizer, model.parameters(), fused=device.type == "cuda"
-    )
-    steps = config.epochs * -(-len(train) // config.accumulate)
-    engine = Engine(
+        config.optimizer,
         model,
-        optimizer,
-        recipe=config.build_recipe(),
-        accumulate=config.accumulate,
-        clip_norm=config.clip_norm,
-        scheduler=optim.build_schedule(config.schedule, optimizer, steps),
-        seed=config.seed,
+        fused=device.type == "cuda",
+        lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
     )
-    return Setup(engine, device, splits.classes, train, val, steps)
+    steps_per_epoch = -(-len(loaded.train) // config.accumulate)
+    steps = config.epochs * steps_per_epoch
+    if config.max_steps is not None:
+        steps = min(steps, config.max_steps)
+    schedule = schedules.build(
+        config.schedule, optimizer, steps=steps, steps_per_epoch=steps_per_epoch
+    )
+    try:
+        engine = Engine(
+            model,
+            optimizer,
+            recipe=config.build_recipe(),
+            accumulate=config.accumulate,
+            clip_norm=config.clip_norm,
+            scheduler=schedule.per_step,
+            average=EMA(config.average.decay) if config.average else None,
+            seed=config.seed,
+            parallel="ddp" if processes.joined else None,
+            sync_batchnorm=processes.joined and config.distributed.sync_batchnorm,
+        )
+    except TypeError as error:  # an optimizer that cannot work under the recipe
+        raise UserError(str(error)) from error
+    models.compiled(engine.model, config.model)
+    if processes.rank > 0:
+        # The same weights everywhere, but not the same dropout.
+        torch.manual_seed(derive(config.seed, processes.rank))
+    return Setup(engine, device, loaded, schedule, steps, processes)
+
+
+def _refuse_for_several(config: Config, processes: Processes) -> None:
+    if processes.size == 1:
+        return
+    if config.probes:
+        raise UserError(
+            f"probes is true, but a probe looks into one process and this run has {processes.size}"
+            "; write probes=false"
+        )
+    if config.auto_microbatch and config.distributed.sync_batchnorm:
+        raise UserError(
+            "auto_microbatch and distributed.sync_batchnorm are both true, but a process that runs "
+            "out of memory would leave the others waiting for its statistics; write "
+            "auto_microbatch=false or distributed.sync_batchnorm=false"
+        )
+
+
+def _load(model: nn.Module, weights: Mapping[str, torch.Tensor], config: Config) -> None:
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"the weights do not fit model {config.model.name!r}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Where the figures of a run go: `metrics.jsonl`, TensorBoard, and a progress bar.
+"""Where the figures of a run go: `metrics.jsonl`, a progress bar, and the sinks of the config.
 
 The files are for programs and for later; the bar is for the person who watches, and is not drawn
 where nobody does.
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard.writer import SummaryWriter
 
+from halfstep.train import rotation, sinks
 from halfstep.train.files import json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
+
+    import torch
 
 Figures = dict[str, Any]
 
@@ -27,17 +30,35 @@ class Tracker:
     Args:
         run: The run directory.
         steps: Optimizer steps of the whole run.
-        title: What the bar is called.
+        title: What the bar is called, and the run elsewhere.
         quiet: Whether to draw no bar even on a terminal.
+        names: The sinks: of tensorboard, wandb, mlflow.
+        settings: The config as plain data, for sinks that keep it.
+        resumed_at: The step that the run goes on from; None starts the files anew.
         console: Where the bar goes.
+
+    Raises:
+        UserError: If the package of a sink is not installed.
     """
 
     def __init__(
-        self, run: Path, *, steps: int, title: str, quiet: bool, console: Console | None = None
+        self,
+        run: Path,
+        *,
+        steps: int,
+        title: str,
+        quiet: bool,
+        names: Sequence[str] = ("tensorboard",),
+        settings: Mapping[str, Any] | None = None,
+        resumed_at: int | None = None,
+        console: Console | None = None,
     ) -> None:
         console = console or Console()
-        self._lines = (run / "metrics.jsonl").open("w", encoding="utf-8")
-        self._events = SummaryWriter(str(run / "tensorboard"))
+        self._sinks = sinks.build(
+            names, run, title=title, settings=settings or {}, resumed_at=resumed_at
+        )
+        mode = "w" if resumed_at is None else "a"
+        self._lines = (run / "metrics.jsonl").open(mode, encoding="utf-8")
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,7 +68,7 @@ class Tracker:
             console=console,
             disable=quiet or not console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=steps, figures="")
+        self._task = self._bar.add_task(title, total=steps, completed=resumed_at or 0, figures="")
 
     def train(self, figures: Figures, memory_bytes: int) -> None:
         """Record an interval of training; `figures` holds at least step, epoch, loss, accuracy."""
@@ -59,9 +80,17 @@ class Tracker:
         )
         self._bar.update(self._task, completed=figures["step"], figures=said)
 
-    def validation(self, figures: Figures) -> None:
-        """Record the figures of a validation; they hold at least step, epoch, loss, accuracy."""
+    def validation(self, figures: Figures, samples: torch.Tensor | None = None) -> None:
+        """Record a validation.
+
+        Args:
+            figures: At least step, epoch, loss, accuracy.
+            samples: A picture of some predictions, uint8, shape (3, height, width).
+        """
         self._write("val", figures)
+        if samples is not None:
+            for sink in self._sinks:
+                sink.picture("val/samples", samples, figures["step"])
         if not self._bar.disable:
             self._bar.console.print(
                 f"epoch {figures['epoch']}: val loss {figures['loss']:.4f}, "
@@ -69,12 +98,19 @@ class Tracker:
                 highlight=False,
             )
 
+    def probe(self, figures: Figures) -> None:
+        """Record a look into the run; `figures` holds at least step and epoch."""
+        self._write("probe", figures)
+
     def _write(self, kind: str, figures: Figures) -> None:
-        self._lines.write(json_text({"kind": kind, **figures}) + "\n")
-        self._lines.flush()
-        for name, value in figures.items():
-            if isinstance(value, float):
-                self._events.add_scalar(f"{kind}/{name}", value, figures["step"])
+        try:
+            self._lines.write(json_text({"kind": kind, **figures}) + "\n")
+            self._lines.flush()
+        except OSError as error:  # a full disk is no reason to end a run
+            rotation.warn(f"metrics.jsonl could not be written: {error.strerror or error}")
+        scalars = {f"{kind}/{name}": v for name, v in figures.items() if isinstance(v, float)}
+        for sink in self._sinks:
+            sink.scalars(scalars, figures["step"])
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -87,5 +123,25 @@ class Tracker:
         traceback: TracebackType | None,
     ) -> None:
         self._bar.stop()
-        self._events.close()
+        for sink in self._sinks:
+            sink.close()
         self._lines.close()
+
+
+class NoTracker:
+    """Records nothing: the first of several processes tells of all of them."""
+
+    def train(self, figures: Figures, memory_bytes: int) -> None:
+        """Record nothing."""
+
+    def validation(self, figures: Figures, samples: torch.Tensor | None = None) -> None:
+        """Record nothing."""
+
+    def probe(self, figures: Figures) -> None:
+        """Record nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass

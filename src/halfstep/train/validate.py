@@ -1,43 +1,70 @@
-"""Validation: accuracy and loss of the engine's model, under the recipe that it trains with."""
+"""Validation: the metrics of the engine's model, under the recipe that it trains with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-from torch.nn import functional
-from torchmetrics.classification import MulticlassAccuracy
+from halfstep.train import sample_sheet
+from halfstep.train.in_step import in_step
+from halfstep.train.metrics import Metrics
 
 if TYPE_CHECKING:
+    import torch
+
     from halfstep.train.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Loss (mean cross-entropy) and accuracy (0 to 1) over the validation split."""
+    """What a validation found.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        accuracy: Share of the images whose class was first, 0 to 1.
+        top5: Share of those whose class was among the first five; None with five classes or fewer.
+        confusion: Counts, int64, shape (classes, classes), rows true and columns predicted; None
+            with more than 2,000 classes.
+        samples: A picture of the first images and what the model says, uint8 (3, height, width).
+    """
 
     loss: float
     accuracy: float
+    top5: float | None = None
+    confusion: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    samples: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the figures that are single numbers, by name."""
+        found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def validate(setup: Setup) -> Figures:
     """Run the validation split through the model.
 
     The forward pass is the recipe's; the loss is computed in fp32 from its logits, so that a narrow
-    format cannot overflow in the measuring itself.
+    format cannot overflow in the measuring itself. Several processes share the images, and all of
+    them return the figures of the whole split; the picture is of this one's own images.
     """
-    device = setup.device
-    accuracy = MulticlassAccuracy(len(setup.classes), average="micro", validate_args=False).to(
-        device
-    )
-    loss_sum = torch.zeros((), device=device)
-    images_seen = 0
+    device, data, processes = setup.device, setup.data, setup.processes
+    # Not the wrapper of several processes: some have a batch more than others.
+    model = setup.engine.bare_model
+    metrics = Metrics(len(data.classes), device, processes)
+    samples = None
+    processes.take_buffers_of_first(model)
     with setup.engine.evaluating():
-        for images, labels in setup.on_device(setup.val):
-            logits = setup.engine.model(images).float()
-            with torch.autocast(device.type, enabled=False):
-                loss_sum += functional.cross_entropy(logits, labels, reduction="sum")
-            accuracy.update(logits, labels)
-            images_seen += len(labels)
-    return Figures(float(loss_sum) / images_seen, float(accuracy.compute()))
+        for portion in in_step(processes, data.val):
+            images, labels = data.prepare(*portion.batch, device=device, train=False)
+            logits = model(images)
+            metrics.add(logits, labels)
+            if samples is None:
+                first = slice(sample_sheet.COUNT)
+                samples = sample_sheet.draw(
+                    images[first],
+                    labels[first],
+                    logits[first].argmax(1),
+                    classes=data.classes,
+                    normalisation=data.normalisation,
+                )
+    return Figures(metrics.loss, metrics.top1, metrics.top5, metrics.confusion, samples)

@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 import halfstep
 from halfstep.errors import UserError, closest
-from halfstep.train.config import Config
-from halfstep.train.config_errors import Source, one_line
-from halfstep.train.config_yaml import dump, parse
+from halfstep.train.config.alias import expand
+from halfstep.train.config.errors import Source, one_line
+from halfstep.train.config.schema import Config
+from halfstep.train.config.text import dump, parse
 
 _FOLDER = Path(halfstep.__file__).parent / "configs"
 _OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
@@ -49,10 +50,18 @@ def load(
     sources += [
         (f"--{key}", {key: value}) for key, value in (flags or {}).items() if value is not None
     ]
-    merged: dict[str, Any] = {"recipe": Config.model_fields["recipe"].default}
-    for _, values in sources:
-        merged = merge(merged, values)
+    merged: dict[str, Any] = {
+        "recipe": Config.model_fields["recipe"].default,
+        "data": {"name": Config.model_fields["data"].default.name},
+    }
+    for label, values in sources:
+        merged = merge(merged, _expanded(label, values, merged["recipe"]))
     overlay = parse_options(options)
+    if "fp16" in overlay:
+        # The flag is on the same command line: the two contradict each other, neither overrides.
+        flag = (flags or {}).get("recipe")
+        overlay = ({} if flag is None else {"recipe": flag}) | overlay
+        overlay = _expanded("--options", overlay, merged["recipe"])
     if isinstance(overlay.get("recipe"), Mapping) and isinstance(merged["recipe"], str):
         # recipe.loss_scale.init=1024 changes the recipe in force; it does not start an empty one.
         merged["recipe"] = {"base": merged["recipe"]}
@@ -156,6 +165,13 @@ def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:
     except UserError as error:
         raise UserError(f"{file}: base: {error}") from error
     return [*_with_bases(below, (*above, here)), (str(file), values)]
+
+
+def _expanded(label: str, values: Mapping[str, Any], below: Any) -> dict[str, Any]:
+    try:
+        return expand(values, below)
+    except UserError as error:
+        raise UserError(f"{label}: {error}") from error
 
 
 def _name(file: Path) -> str:

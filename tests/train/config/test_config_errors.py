@@ -2,8 +2,8 @@ import pytest
 
 from halfstep.errors import UserError
 from halfstep.train.config import Config
-from halfstep.train.config_errors import keys
-from halfstep.train.config_files import load
+from halfstep.train.config.errors import keys
+from halfstep.train.config.files import load
 
 
 @pytest.mark.parametrize(
@@ -13,13 +13,28 @@ from halfstep.train.config_files import load
         (["epochs=1.5"], "--options: epochs is 1.5; allowed: a valid integer"),
         (["data.resolution=true"], "--options: data.resolution is True; allowed: a valid integer"),
         (["epochs=0"], "--options: epochs is 0; allowed: greater than or equal to 1"),
-        (["data.name=digit"], "--options: data.name is 'digit'; allowed: 'digits'"),
+        (["data.name=digit"], "--options: data.name is 'digit'; allowed: digits, csv, folder, "),
         (["model.args=3"], "--options: model.args is 3; allowed: a mapping"),
         (["optimizer=sgd"], "--options: optimizer is 'sgd'; allowed: a mapping"),
         (["optimizer=null"], "--options: optimizer is None; allowed: a mapping"),
         (
-            ["optimizer.name=adam"],
-            "--options: optimizer.name is 'adam'; allowed: sgd, adamw; did you mean 'adamw'?",
+            ["schedule.name=cosin"],
+            (
+                "--options: schedule.name is 'cosin'; allowed: constant, cosine, one-cycle, step, "
+                "multistep, plateau; did you mean 'cosine'?"
+            ),
+        ),
+        (["optimizer.name=3"], "--options: optimizer.name is 3; allowed: a valid string"),
+        (
+            ["optimizer={name: lamb, lr: -1}"],
+            "--options: optimizer.lr is -1; allowed: greater than 0",
+        ),
+        (
+            ["optimizer={name: lamb, lr: 1, momentum: 2}"],
+            (
+                "--options: no key is named 'optimizer.momentum'; allowed here: name, lr, "
+                "weight_decay, decay_norms_and_biases, args"
+            ),
         ),
         (
             ["optimizer={name: adamw, betas: [0.9, 2]}"],
@@ -29,7 +44,7 @@ from halfstep.train.config_files import load
             ["optimizer.lrr=1"],
             (
                 "--options: no key is named 'optimizer.lrr'; allowed here: name, lr, momentum, "
-                "nesterov, weight_decay; did you mean 'optimizer.lr'?"
+                "nesterov, weight_decay, decay_norms_and_biases; did you mean 'optimizer.lr'?"
             ),
         ),
         (["epochs=a", "seed=b"], "--options: seed is 'b'; allowed: a valid integer (and 1 more)"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -73,7 +73,8 @@ def _unknown_key(
     siblings = _siblings(loc, config)
     near = difflib.get_close_matches(name, siblings, n=1)
     found = [".".join([*filter(None, [section]), near[0]])] if near else []
-    found += [key for key in keys(config) if key.rpartition(".")[2] == name and key != dotted]
+    elsewhere = [key for key in keys(config) if key.rpartition(".")[2] == name and key != dotted]
+    found += sorted(elsewhere, key=lambda key: key.count("."))
     hint = f"; did you mean {found[0]!r}?" if found else ""
     return f"no key is named {dotted!r}; allowed here: {', '.join(siblings)}{hint}"
 
@@ -96,8 +97,10 @@ def _path(loc: tuple[int | str, ...], given: Any) -> list[str]:
     path: list[str] = []
     for index, part in enumerate(loc):
         is_tag = isinstance(given, Mapping) and part not in given and part == given.get("name")
-        if is_tag:
+        if is_tag or _stands_for_many(part):
             continue
+        if not isinstance(given, Mapping | list):  # the name of a type that a value may have
+            break
         path.append(str(part))
         if isinstance(given, Mapping):
             given = given.get(part)
@@ -121,7 +124,11 @@ def _holds(values: Any, path: list[str]) -> bool:
 def _siblings(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
     sections = [config]
     for part in loc[:-1]:
-        tagged = [section for section in sections if part in _tags(section)]
+        tagged = [
+            section
+            for section in sections
+            if part in _tags(section) or (_stands_for_many(part) and not _tags(section))
+        ]
         sections = tagged or [
             member
             for section in sections
@@ -137,6 +144,12 @@ def _tags(section: type[BaseModel]) -> tuple[Any, ...]:
     )
 
 
+def _stands_for_many(part: int | str) -> bool:
+    """Return whether a part of a location is the tag of a section that has no fixed name."""
+    return str(part).startswith("<")
+
+
 def _members(annotation: Any) -> list[type[BaseModel]]:
     options = get_args(annotation) or (annotation,)
-    return [one for one in options if isinstance(one, type) and issubclass(one, BaseModel)]
+    bare = [get_args(one)[0] if get_origin(one) is Annotated else one for one in options]
+    return [one for one in bare if isinstance(one, type) and issubclass(one, BaseModel)]

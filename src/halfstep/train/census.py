@@ -1,0 +1,116 @@
+"""Which share of the arithmetic ran in which format, observed where it is dispatched.
+
+What a recipe declares and what a model does can differ: a layer may switch autocast off, be kept in
+fp32 as a norm, or have widths that FP8 cannot take. Here each product is counted as it comes by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from halfstep.kernels.observed import format_of_products
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+
+@dataclass(slots=True)
+class Counted:
+    """Floating-point operations by format and layer.
+
+    Attributes:
+        flops: By format ("fp16"), forward and backward.
+        by_layer: Those of the forward pass, by the innermost layer's name and the format.
+    """
+
+    flops: Counter[str] = field(default_factory=Counter)
+    by_layer: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def shares(self) -> dict[str, float]:
+        """Return each format's share of all operations, 0 to 1, the largest first."""
+        total = sum(self.flops.values())
+        return {name: count / total for name, count in self.flops.most_common()} if total else {}
+
+    def exceptions(self, model: nn.Module, expected: str) -> dict[str, str]:
+        """Return the layers that computed in another format than `expected`, with a reason."""
+        layers = dict(model.named_modules())
+        found = {}
+        for (name, format_), _ in sorted(self.by_layer.items()):
+            if format_ != expected:
+                found[name] = f"{format_}: {_reason(layers.get(name), format_, expected)}"
+        return found
+
+
+class Census(TorchDispatchMode):
+    """Counts products while it is entered; a context manager over forward and backward.
+
+    Args:
+        model: Whose layers are told apart.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.counted = Counted()
+        self._names: Mapping[nn.Module, str] = {m: n for n, m in model.named_modules()}
+        self._running: list[str] = []
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Self:
+        for module, name in self._names.items():
+            self._hooks.append(module.register_forward_pre_hook(self._entering(name)))
+            self._hooks.append(module.register_forward_hook(self._leaving(), always_call=True))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        count = flop_registry.get(func._overloadpacket)  # noqa: SLF001  # as torch's own counter
+        if count is not None:
+            factors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            format_ = format_of_products(factors[-1])
+            flops = count(*args, **kwargs, out_val=out)
+            self.counted.flops[format_] += flops
+            if self._running and torch._C._current_graph_task_id() == -1:  # noqa: SLF001
+                self.counted.by_layer[self._running[-1], format_] += flops
+        return out
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        return lambda *_: self._running.append(name)
+
+    def _leaving(self) -> Callable[..., None]:
+        def leave(*_: Any) -> None:
+            self._running.pop()
+
+        return leave
+
+
+def _reason(layer: nn.Module | None, format_: str, expected: str) -> str:
+    if expected.startswith("fp8"):
+        return "its widths are no multiple of 16, or it is no linear or convolution layer"
+    weight = getattr(layer, "weight", None)
+    if isinstance(weight, torch.Tensor) and format_ == "fp32" and weight.dtype == torch.float32:
+        return "autocast is off where it computes, or the recipe keeps the layer in fp32"
+    return f"its inputs are {format_}"

@@ -1,0 +1,144 @@
+"""What a config may say about its pixels: how images are cropped, changed, mixed and normalised.
+
+A preset fills in every setting; a single field takes the preset's place for that setting alone.
+`AugmentConfig.settings()` gives the two laid over each other, which is what the data code reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict, field_validator, model_validator
+
+from halfstep.errors import UserError
+from halfstep.train.config.section import Section
+
+Crop = Literal["none", "resized", "padded"]
+Interpolation = Literal["bilinear", "bicubic"]
+_Part = Annotated[float, Field(gt=0, le=1)]
+# Not strict, since YAML has lists where Python has tuples.
+Pair = Annotated[tuple[_Part, _Part], Strict(strict=False)]
+Channels = Annotated[tuple[float, ...], Strict(strict=False)]
+Normalisation = tuple[Channels, Channels]
+
+_IMAGENET: Normalisation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET_GREY: Normalisation = (0.449,), (0.226,)  # the averages of the three
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """What happens to the pixels, with nothing left open; see the fields of `AugmentConfig`."""
+
+    crop: Crop
+    flip: float
+    val_crop: float
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    padding: float = 0.125
+    interpolation: Interpolation = "bilinear"
+    randaugment: int = 0
+    randaugment_ops: int = 2
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    @property
+    def mixes_labels(self) -> bool:
+        """Whether training labels become probabilities."""
+        return self.mixup > 0 or self.cutmix > 0
+
+
+_CROP_FLIP = Augmentation(crop="resized", flip=0.5, val_crop=0.875)
+_RANDAUGMENT = replace(_CROP_FLIP, randaugment=9)
+PRESETS: dict[str, Augmentation] = {
+    "none": Augmentation(crop="none", flip=0.0, val_crop=1.0),
+    "crop-flip": _CROP_FLIP,
+    "pad-flip": Augmentation(crop="padded", flip=0.5, val_crop=1.0),
+    "randaugment": _RANDAUGMENT,
+    "mixed": replace(_RANDAUGMENT, erase=0.25, mixup=0.2, cutmix=1.0),
+}
+
+
+class AugmentConfig(Section):
+    """What happens to the pixels between the file and the model."""
+
+    preset: Literal["none", "crop-flip", "pad-flip", "randaugment", "mixed"] = "none"
+    """What the fields below are where they are null. "none" changes no image; "crop-flip" is the
+    usual choice for photographs (crops of random size and place, mirrored half the time),
+    "pad-flip" for small images such as CIFAR's (shifted by up to an eighth, mirrored half the
+    time); "randaugment" adds RandAugment to crop-flip, and "mixed" adds erasing, mixup and CutMix
+    to that."""
+    crop: Crop | None = None
+    """How training images are brought to the resolution: "resized" takes a part of random area and
+    aspect ratio, "padded" a window of the image with a black border around it, "none" the same
+    centre crop as in validation."""
+    crop_scale: Pair | None = None
+    """Smallest and largest part of the image's area that crop: resized takes."""
+    padding: float | None = Field(None, gt=0, le=0.5)
+    """Width of the border that crop: padded adds on every side, as a part of the resolution."""
+    val_crop: float | None = Field(None, gt=0, le=1)
+    """Part of the shorter edge that the centre crop of validation keeps."""
+    interpolation: Interpolation | None = None
+    """How images are resized, always antialiased."""
+    flip: float | None = Field(None, ge=0, le=1)
+    """Probability that a training image is mirrored left to right."""
+    randaugment: int | None = Field(None, ge=0, le=30)
+    """Magnitude of RandAugment, from 0, which leaves it out, to 30."""
+    randaugment_ops: int | None = Field(None, ge=1, le=14)
+    """Operations that RandAugment applies to an image, one after the other."""
+    erase: float | None = Field(None, ge=0, le=1)
+    """Probability that a random rectangle of a training image is replaced by the mean colour."""
+    mixup: float | None = Field(None, ge=0, le=100)
+    """Mixup's alpha: pairs of images are blended, their labels too, in a proportion drawn from
+    Beta(alpha, alpha). 0 leaves it out. With CutMix too, each batch gets one of them at random."""
+    cutmix: float | None = Field(None, ge=0, le=100)
+    """CutMix's alpha: a rectangle of one image is pasted into another and the labels are mixed by
+    area, which is drawn from Beta(alpha, alpha). 0 leaves it out."""
+    mean: Channels | None = None
+    """Mean of each channel, of values from 0 to 1; null takes ImageNet's."""
+    std: Channels | None = None
+    """Standard deviation of each channel, of values from 0 to 1; null takes ImageNet's."""
+
+    @field_validator("std")
+    @classmethod
+    def _is_positive(cls, given: Channels | None) -> Channels | None:
+        if given is not None and min(given, default=1.0) <= 0:
+            raise ValueError(f"{list(given)!r} has a value that is not above 0")
+        return given
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> AugmentConfig:
+        if self.crop_scale is not None and self.crop_scale[0] > self.crop_scale[1]:
+            small, large = self.crop_scale
+            raise ValueError(f"crop_scale is [{small}, {large}]; write it as [{large}, {small}]")
+        for name, one in (("mean", self.mean), ("std", self.std)):
+            if one is not None and len(one) not in {1, 3}:
+                raise ValueError(f"{name} has {len(one)} values; allowed: 1 (grey) or 3 (RGB)")
+        return self
+
+    def settings(self) -> Augmentation:
+        """Return the preset with the fields that are set laid over it."""
+        fields = Augmentation.__dataclass_fields__
+        given = {name: value for name in fields if (value := getattr(self, name)) is not None}
+        return replace(PRESETS[self.preset], **given)
+
+    def normalisation(self, channels: int) -> Normalisation:
+        """Return mean and standard deviation of each of an image's channels.
+
+        Args:
+            channels: 1 (grey) or 3 (RGB).
+
+        Raises:
+            UserError: If the config gives them for another number of channels, or gives none and
+                the images are neither grey nor RGB.
+        """
+        defaults = {1: _IMAGENET_GREY, 3: _IMAGENET}.get(channels, ((), ()))
+        mean, std = self.mean or defaults[0], self.std or defaults[1]
+        for name, one in (("mean", mean), ("std", std)):
+            if len(one) != channels:
+                raise UserError(
+                    f"data.augment.{name} has {len(one)} values, but the images have {channels} "
+                    f"channels; write --options data.augment.{name}="
+                    f"[{', '.join(['0.5'] * channels)}] with {channels} values of your own"
+                )
+        return mean, std

@@ -1,0 +1,16 @@
+"""What a config may say about several processes that train one model together."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from halfstep.train.config.section import Section
+
+
+class DistributedConfig(Section):
+    """How several processes train one model; a process that is alone takes no notice."""
+
+    sync_batchnorm: bool = False
+    """Whether BatchNorm sees the batches of all processes as one."""
+    timeout: float = Field(600, gt=0)
+    """Seconds that processes wait for one of them before they name it and give up."""

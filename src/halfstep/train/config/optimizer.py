@@ -1,0 +1,135 @@
+"""What a config may say about its optimizer: one class each, and one for all of timm's.
+
+`name` decides which class applies. timm's optimizers share one, since only timm knows their names;
+a wrong one is refused when the optimizer is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Strict, Tag, model_validator
+
+from halfstep.errors import closest
+from halfstep.train.config.section import Section
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+_OWN = ("sgd", "adam", "adamw")
+# In angle brackets, so that it is no key of a config and errors leave it out of a field's path.
+_ANY_OTHER = "<timm>"
+
+
+class SgdConfig(Section):
+    """Stochastic gradient descent, `torch.optim.SGD`."""
+
+    name: Literal["sgd"]
+    """Which optimizer."""
+    lr: float = Field(0.1, gt=0)
+    """Learning rate; a schedule's highest one."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum factor."""
+    nesterov: bool = False
+    """Whether momentum is Nesterov's."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> SgdConfig:
+        if self.nesterov and not self.momentum:
+            raise ValueError(
+                "nesterov is true but momentum is 0; write momentum: 0.9 or nesterov: false"
+            )
+        return self
+
+
+class AdamConfig(Section):
+    """Adam with an L2 penalty, `torch.optim.Adam`."""
+
+    name: Literal["adam"]
+    """Which optimizer."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate; a schedule's highest one."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
+    """Decay rates of the running mean of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+
+
+class AdamWConfig(Section):
+    """Adam with decoupled weight decay, `torch.optim.AdamW`."""
+
+    name: Literal["adamw"]
+    """Which optimizer."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate; a schedule's highest one."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
+    """Decay rates of the running mean of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(1e-2, ge=0)
+    """Decoupled weight decay."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+
+
+class TimmOptimizerConfig(Section):
+    """Any optimizer of timm's factory: "lamb", "lars", "lion", "nadamw", "lookahead_radam"."""
+
+    name: str
+    """Its name in timm; `timm.optim.list_optimizers()` has all of them."""
+    lr: float = Field(gt=0)
+    """Learning rate; a schedule's highest one."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay, decoupled or not as the optimizer has it."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+    args: dict[str, Any] = Field({})
+    """Further arguments of its constructor, passed on as they are: {betas: [0.9, 0.98]}."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_learning_rate(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "lr" not in values:
+            name = values.get("name")
+            raise ValueError(
+                f"lr is missing, which timm's optimizers need, and {name!r} is taken for one of "
+                f"them; write lr: 1e-3, or another name{closest(name, _OWN)}"
+            )
+        return values
+
+    @model_validator(mode="after")
+    def _says_a_thing_once(self) -> TimmOptimizerConfig:
+        twice = sorted({"lr", "weight_decay", "opt", "params"} & self.args.keys())
+        if twice:
+            raise ValueError(
+                f"args holds {twice[0]!r}, which is not passed on that way; "
+                "write it beside args: lr, weight_decay, name"
+            )
+        return self
+
+
+def _kind(given: Any) -> str | None:
+    name = given.get("name") if isinstance(given, Mapping) else getattr(given, "name", None)
+    if name is None:
+        return None
+    return name if name in _OWN else _ANY_OTHER
+
+
+OptimizerConfig = Annotated[
+    Annotated[SgdConfig, Tag("sgd")]
+    | Annotated[AdamConfig, Tag("adam")]
+    | Annotated[AdamWConfig, Tag("adamw")]
+    | Annotated[TimmOptimizerConfig, Tag(_ANY_OTHER)],
+    Discriminator(_kind),
+]

@@ -1,0 +1,127 @@
+"""The whole config: what a run needs that no section of its own has."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Strict, field_validator, model_validator
+
+from halfstep.recipe import Recipe, recipe
+from halfstep.train.config.alias import expand
+from halfstep.train.config.data import DataConfig, DigitsConfig
+from halfstep.train.config.distributed import DistributedConfig
+from halfstep.train.config.loop import (
+    AverageConfig,
+    CheckpointsConfig,
+    EarlyStoppingConfig,
+    LrScalingConfig,
+)
+from halfstep.train.config.model import ModelConfig
+from halfstep.train.config.optimizer import OptimizerConfig
+from halfstep.train.config.schedule import ScheduleConfig
+from halfstep.train.config.section import Section
+
+
+class Config(Section):
+    """Everything that decides how a run turns out."""
+
+    name: str
+    """What runs are filed under; the file's name when not given."""
+    description: str = ""
+    """One line for `halfstep configs`."""
+    recipe: str | dict[str, Any] = "fp32"
+    """The number formats of a training step: a recipe's name, names joined by "+", or a mapping of
+    a recipe's fields, with `base` for the one to start from."""
+    fp16: bool = Field(default=False, exclude=True)
+    """Short for `recipe: fp16`, which it is written as from then on."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of the initial weights and of the order of the training images."""
+    device: str = "auto"
+    """Where to train: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"."""
+    epochs: int = Field(ge=1)
+    """Passes over the training images."""
+    max_steps: int | None = Field(None, ge=1)
+    """Most optimizer steps of the run, however many epochs they make; null sets no limit."""
+    batch_size: int = Field(ge=1)
+    """Images in one micro-batch of one process."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches whose gradients make one optimizer step."""
+    clip_norm: float | None = Field(None, gt=0)
+    """Largest norm of the gradient; longer ones are shortened to it. null leaves them alone."""
+    log_every: int = Field(10, ge=1)
+    """Optimizer steps between two lines of metrics."""
+    val_every: int = Field(1, ge=1)
+    """Epochs from one validation to the next; the last epoch is always validated."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Share of a label's probability that is spread over all classes, in training only."""
+    lr_scaling: LrScalingConfig | None = None
+    """How optimizer.lr follows the number of images in a step (batch_size times accumulate times
+    processes); null takes it as it is."""
+    average: AverageConfig | None = None
+    """The average of the weights that is validated and exported; null uses the weights."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """When to stop before the last epoch; null never does."""
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """What to do about a loss that is not finite: "stop" when an update was made with it; "skip"
+    its step, whatever the recipe; or "rollback" to the newest checkpoint and go on with the batch
+    after. The last two wait for the device at every step."""
+    auto_microbatch: bool = False
+    """Whether a batch for which memory does not suffice is split, and the run goes on; the update
+    is the same, unless the model computes statistics over the batch."""
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
+    """Which states of the run are kept to go on from."""
+    distributed: DistributedConfig = DistributedConfig()
+    """How several processes train the run together."""
+    tracking: Annotated[
+        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Strict(strict=False)
+    ] = ("tensorboard",)
+    """Where figures go besides metrics.jsonl: any of tensorboard, wandb and mlflow."""
+    probes: bool = False
+    """Whether each epoch ends with a look into the run: gradients beside fp32's on one batch, the
+    share of the weights that the last step left unchanged, the formats that the arithmetic really
+    ran in, and what memory holds. The run itself stays the same."""
+    data: DataConfig = DigitsConfig()
+    """The images and labels to learn."""
+    model: ModelConfig
+    """The classifier."""
+    optimizer: OptimizerConfig
+    """What turns gradients into updates."""
+    schedule: ScheduleConfig
+    """How the learning rate changes, stepped once for each optimizer step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fp16_is_a_recipe(cls, values: Any) -> Any:
+        return expand(values) if isinstance(values, dict) else values
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_relative_path(cls, given: str) -> str:
+        if not re.fullmatch(r"[\w+-][\w.+-]*(/[\w+-][\w.+-]*)*", given):
+            raise ValueError(
+                f"{given!r} cannot name a folder; allowed: letters, digits, . _ + - and / between"
+            )
+        return given
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, given: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given):
+            raise ValueError(
+                f"{given!r} is no device; allowed: auto, cpu, cuda, or a number as in cuda:1"
+            )
+        return given
+
+    @field_validator("recipe")
+    @classmethod
+    def _is_a_recipe(cls, given: str | dict[str, Any]) -> str | dict[str, Any]:
+        try:
+            recipe(given)
+        except TypeError as error:  # a field of a kind that cannot even be compared with its range
+            raise ValueError(f"{given!r} does not make a recipe: {error}") from error
+        return given
+
+    def build_recipe(self) -> Recipe:
+        """Return the recipe that the `recipe` field describes."""
+        return recipe(self.recipe)

@@ -1,0 +1,61 @@
+"""Parts of a model that are not trained, and whose norm layers stand still.
+
+`requires_grad` alone would leave BatchNorm moving its statistics and normalising by the batch's, so
+that a frozen part would still change; frozen norm layers therefore stay in eval mode, whatever mode
+the model is put in.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from types import MethodType
+from typing import TYPE_CHECKING
+
+from torch.nn.modules.batchnorm import _NormBase
+
+from halfstep.errors import UserError, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Stop the training of what the patterns name, in place.
+
+    Args:
+        model: The model.
+        patterns: Names of modules (with all that is in them) or of parameters, with * ? [...].
+
+    Raises:
+        UserError: If a pattern names nothing.
+    """
+    modules = dict(model.named_modules())
+    params = dict(model.named_parameters())
+    for pattern in patterns:
+        frozen = [modules[name] for name in modules if name and fnmatchcase(name, pattern)]
+        single = [params[name] for name in params if fnmatchcase(name, pattern)]
+        if not frozen and not single:
+            known = [name for name in (*modules, *params) if name]
+            raise UserError(
+                f"model.freeze holds {pattern!r}, which names no module or parameter"
+                f"{closest(pattern, known)}; the outermost: "
+                f"{', '.join(name for name, _ in model.named_children())}"
+            )
+        for param in (*single, *(each for module in frozen for each in module.parameters())):
+            param.requires_grad_(requires_grad=False)
+        for module in frozen:
+            _stand_still(module)
+
+
+def _stand_still(part: nn.Module) -> None:
+    for module in part.modules():
+        if isinstance(module, _NormBase):
+            module.eval()
+            module.train = MethodType(_stay, module)  # type: ignore[method-assign]  # this one only
+
+
+def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+    del mode
+    return module

@@ -1,0 +1,50 @@
+"""A function of the user's own, by its import path: "package.module:function".
+
+The working directory is searched too, so that a file beside the config will do. Importing runs the
+module's code, which is what was asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import UserError, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def load(path: str, field: str) -> Callable[..., Any]:
+    """Return the function or class at `path`.
+
+    Args:
+        path: "package.module:function", as it stands after the prefix "import:".
+        field: The config's field that it came from, for errors.
+
+    Raises:
+        UserError: If the module cannot be imported or has no such function.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise UserError(
+            f"{field} is 'import:{path}'; allowed: import:package.module:function, such as "
+            "import:my_models:small"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{field}: cannot import {module_name!r}: {reason}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        known = [each for each in vars(module) if callable(getattr(module, each))]
+        raise UserError(
+            f"{field}: {module.__name__} has no function {name!r}{closest(name, known)}"
+        )
+    return found  # type: ignore[no-any-return]  # whatever callable the user's module has

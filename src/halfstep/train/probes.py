@@ -1,0 +1,104 @@
+"""When a run is looked into: the last step of each epoch, and the weights after it.
+
+A run with probes ends in the same weights as one without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.train import models
+from halfstep.train.probe import Probe
+
+if TYPE_CHECKING:
+    from halfstep.train.config import Config
+    from halfstep.train.setup import Setup
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the probes of a run found.
+
+    Attributes:
+        formats: See `Probe.formats`; None before the first look.
+        held_bytes: See `Held`; None before the first look.
+        newest: Figures of the newest look: gradient_cosine, gradient_error, unchanged_share.
+    """
+
+    formats: dict[str, Any] | None = None
+    held_bytes: dict[str, int] | None = None
+    newest: dict[str, float] = field(default_factory=dict)
+
+
+class Probes:
+    """Looks into a run if its config asks for it.
+
+    Args:
+        config: What the run is.
+        setup: Its parts.
+
+    Attributes:
+        findings: What was found so far.
+    """
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        self._config = config
+        self._setup = setup
+        self._probe: Probe | None = None
+        self._before: list[torch.Tensor] | None = None
+        self._unchanged: float | None = None
+        self.findings = Findings()
+
+    def before_step(self, *, last: bool) -> None:
+        """Remember the weights before the last step of an epoch."""
+        self._before = [p.detach().clone() for p in self._held()] if self._due(last=last) else None
+
+    def after_step(self) -> None:
+        """See which of them the step has changed."""
+        if self._before is None:
+            return
+        pairs = list(zip(self._before, self._held(), strict=True))
+        same = torch.stack([(before == now).sum() for before, now in pairs]).sum()
+        self._unchanged = float(same) / sum(now.numel() for _, now in pairs)
+        self._before = None
+
+    def epoch_done(self) -> dict[str, float]:
+        """Look at the weights that an epoch ended with; return the figures, none without probes."""
+        if not self._config.probes:
+            return {}
+        probe = self._probe = self._probe or self._build()
+        if self.findings.formats is None:
+            recipe = self._setup.engine.recipe
+            self.findings.formats = probe.formats(recipe.product_format)
+        self.findings.held_bytes = asdict(probe.held())
+        figures = asdict(probe.gradients())
+        if self._unchanged is not None:
+            figures["unchanged_share"] = self._unchanged
+        self.findings.newest = figures
+        return figures
+
+    def _due(self, *, last: bool) -> bool:
+        return last and self._config.probes
+
+    def _held(self) -> list[torch.Tensor]:
+        """Return the weights that the optimizer updates, masters where there are any."""
+        groups = self._setup.engine.optimizer.param_groups
+        return [param for group in groups for param in group["params"]]
+
+    def _build(self) -> Probe:
+        config, setup = self._config, self._setup
+        images, labels = next(setup.data.train.epoch(1))
+        images, labels = setup.data.prepare(
+            images, labels, device=setup.device, train=True, epoch=1, number=0
+        )
+        with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
+            twin = models.build(
+                config.model,
+                classes=len(setup.data.classes),
+                image_shape=setup.data.image_shape,
+                initial_weights=False,
+            )
+        return Probe(setup.engine, twin.to(setup.device), images, labels)

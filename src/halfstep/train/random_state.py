@@ -1,0 +1,39 @@
+"""The states of all random number generators that a model may draw from, as plain data."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def capture() -> dict[str, Any]:
+    """Return the states of torch's generators (CPU and every GPU), NumPy's and Python's."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002  (it is what libraries draw from)
+    version, numbers, gauss_next = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "numpy": [
+            str(name),
+            np.asarray(keys).tolist(),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+        "python": [version, list(numbers), gauss_next],
+    }
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put generators into the states that `capture` returned; GPUs that are gone are left out."""
+    torch.set_rng_state(state["torch"])
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for index, each in enumerate(state["cuda"][:here]):
+        torch.cuda.set_rng_state(each, index)
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  (see above)
+    version, numbers, gauss_next = state["python"]
+    random.setstate((version, tuple(numbers), gauss_next))

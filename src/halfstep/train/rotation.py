@@ -1,0 +1,121 @@
+"""Which checkpoints a run keeps: the newest few to go on from, the last and the best validated.
+
+    checkpoints/step-00000120.pt  step-00000240.pt  last.pt  best.pt
+
+`last.pt` and `best.pt` are links to what was written once; where a file system has no links they
+are copies. A run goes on from the `step-` files only, so that a kill between two writes costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+from halfstep.train import checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.train.checkpoint import Checkpoint, Which
+
+_NAME = re.compile(r"step-(\d+)\.pt")
+
+
+class CheckpointWarning(UserWarning):
+    """A file could not be written or read, and the run goes on."""
+
+
+def warn(line: str) -> None:
+    """Warn of a file that could not be written or read."""
+    warnings.warn(line, CheckpointWarning, stacklevel=3)
+
+
+def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
+    """Write a checkpoint beside the others, then let go of the oldest.
+
+    A disk that is full or gone is no reason to end a run: it is warned of, and what was written
+    before stays as it was.
+
+    Args:
+        run: The run directory.
+        state: What to write.
+        keep: How many of the newest to keep.
+        names: What else it is from now on.
+
+    Returns:
+        Whether it was written.
+    """
+    file = run / "checkpoints" / f"step-{state.step:08d}.pt"
+    try:
+        checkpoint.save(file, state)
+        for name in names:
+            link(file, checkpoint.path(run, name))
+        for old in newest_first(run)[keep:]:
+            old.unlink()
+    except OSError as error:
+        warn(
+            f"the checkpoint of step {state.step} could not be saved: {error.strerror or error}; "
+            "the one before is whole, and training goes on"
+        )
+        return False
+    return True
+
+
+def newest_first(run: Path) -> list[Path]:
+    """Return the checkpoints that a run can go on from."""
+    folder = run / "checkpoints"
+    names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    steps = {int(match[1]): match.string for match in map(_NAME.fullmatch, names) if match}
+    return [folder / steps[step] for step in sorted(steps, reverse=True)]
+
+
+def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
+    """Return the newest checkpoint that is whole, and its file; or None where there is none at all.
+
+    Damaged ones on the way are warned of.
+
+    Raises:
+        UserError: If there are some and all are damaged.
+    """
+    damaged = []
+    for file in newest_first(run):
+        try:
+            found = checkpoint.load(file)
+        except UserError as error:
+            damaged.append(str(error))
+            continue
+        for line in damaged:
+            warn(f"{line}; going on from {file.name}")
+        return file, found
+    if damaged:
+        raise UserError(f"no checkpoint of {str(run)!r} is whole; the newest: {damaged[0]}")
+    return None
+
+
+def forget_after(run: Path, step: int) -> None:
+    """Remove the checkpoints of a future that a run leaves by going on from `step`."""
+    for file in newest_first(run):
+        match = _NAME.fullmatch(file.name)
+        if match and int(match[1]) > step:
+            file.unlink()
+
+
+def link(file: Path, to: Path) -> None:
+    """Give a checkpoint another name, in one step, whatever had that name before."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_name(f".{to.name}.{file.stem}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        shutil.copyfile(file, temporary)
+    try:
+        temporary.replace(to)
+    finally:
+        # A link to the file that `to` already is stays behind: rename(2) does nothing then.
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""Learning-rate schedules: torch's own classes, built from a config and counted in steps.
+
+All but one move with every optimizer step, and are handed to the engine, which knows whether a step
+happened. `plateau` moves with every validation, after a warm-up that moves with the steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
+
+from halfstep.errors import UserError
+from halfstep.train.config import (
+    CosineConfig,
+    MultiStepConfig,
+    OneCycleConfig,
+    PlateauConfig,
+    StepConfig,
+)
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from halfstep.train.config import ScheduleConfig
+
+
+class Validated(Protocol):
+    """What a plateau looks at: the figures of one validation."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers, 0 to 1."""
+
+
+class Schedules:
+    """What moves the learning rate of a run.
+
+    Args:
+        per_step: For the engine, which steps it once for each real optimizer step and keeps its
+            state; None where nothing moves with the steps.
+        plateau: Stepped by `per_epoch`.
+        metric: The figure that the plateau looks at.
+        held_until: Optimizer steps before which no validation counts, as the rate still rises.
+    """
+
+    def __init__(
+        self,
+        per_step: LRScheduler | None,
+        plateau: ReduceLROnPlateau | None = None,
+        *,
+        metric: str = "loss",
+        held_until: int = 0,
+    ) -> None:
+        self.per_step = per_step
+        self._plateau = plateau
+        self._metric = metric
+        self._held_until = held_until
+
+    def per_epoch(self, figures: Validated) -> None:
+        """Let the schedule see a validation; settle the engine's last step before."""
+        if self._plateau is None:
+            return
+        done = self.per_step.last_epoch if self.per_step else self._held_until
+        if done >= self._held_until:
+            self._plateau.step(getattr(figures, self._metric))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the engine does not keep, as plain data."""
+        return dict(self._plateau.state_dict()) if self._plateau else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        if self._plateau:
+            self._plateau.load_state_dict(state)
+
+
+def build(
+    config: ScheduleConfig, optimizer: Optimizer, *, steps: int, steps_per_epoch: int
+) -> Schedules:
+    """Return the schedule that a config names.
+
+    Args:
+        config: Which one, and its settings.
+        optimizer: Whose learning rate it sets; what it was built with is the highest.
+        steps: Optimizer steps of the whole run.
+        steps_per_epoch: Optimizer steps of an epoch, which epochs in the config are turned into.
+
+    Raises:
+        UserError: If the lowest learning rate is above the highest, or drops more than once a step.
+    """
+    warm = round(config.warmup_epochs * steps_per_epoch or config.warmup * steps)
+    warm = min(warm, steps - 1)
+    if isinstance(config, OneCycleConfig):
+        return Schedules(_one_cycle(optimizer, warm, steps))
+    if isinstance(config, PlateauConfig):
+        plateau = ReduceLROnPlateau(
+            optimizer,
+            mode="min" if config.metric == "loss" else "max",
+            factor=config.gamma,
+            patience=config.patience,
+            threshold=config.threshold,
+            min_lr=config.min_lr,
+        )
+        rise = _rise(optimizer, warm) if warm else None
+        return Schedules(rise, plateau, metric=config.metric, held_until=warm)
+    rise = _rise(optimizer, warm)
+    if isinstance(config, CosineConfig):
+        return Schedules(_cosine(config, optimizer, rise, warm, steps))
+    if isinstance(config, StepConfig | MultiStepConfig):
+        drops = MultiStepLR(optimizer, _drops(config, steps, steps_per_epoch), config.gamma)
+        return Schedules(ChainedScheduler([rise, drops]))
+    return Schedules(rise)
+
+
+def _cosine(
+    config: CosineConfig, optimizer: Optimizer, rise: LRScheduler, warm: int, steps: int
+) -> LRScheduler:
+    highest = min(group["initial_lr"] for group in optimizer.param_groups)
+    if config.min_lr > highest:
+        raise UserError(
+            f"schedule.min_lr is {config.min_lr}, above the learning rate of {highest}; "
+            "write a lower one"
+        )
+    fall = CosineAnnealingLR(optimizer, T_max=steps - warm, eta_min=config.min_lr)
+    return SequentialLR(optimizer, [rise, fall], milestones=[warm]) if warm else fall
+
+
+def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: int) -> list[int]:
+    """Return the steps after which the rate drops; epochs need not be whole."""
+    if isinstance(config, StepConfig):
+        if config.every_epochs * steps_per_epoch < 1:
+            raise UserError(
+                f"schedule.every_epochs is {config.every_epochs}, less than one optimizer step; "
+                f"allowed: {1 / steps_per_epoch:.4g} or more, as an epoch has {steps_per_epoch}"
+            )
+        count = int(steps / (config.every_epochs * steps_per_epoch))
+        epochs = [config.every_epochs * number for number in range(1, count + 1)]
+    else:
+        epochs = list(config.milestones)
+    return [max(1, round(epoch * steps_per_epoch)) for epoch in epochs]
+
+
+def _rise(optimizer: Optimizer, warm: int) -> LinearLR:
+    return LinearLR(optimizer, start_factor=1 / (warm + 1), total_iters=warm)
+
+
+def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:
+    # With a warm-up of one step torch divides by zero; none starts at the full rate instead.
+    share = warm / steps if warm > 1 else 0.0
+    return OneCycleLR(
+        optimizer,
+        [group["lr"] for group in optimizer.param_groups],
+        total_steps=steps,
+        pct_start=share,
+        cycle_momentum=not {"momentum", "betas"}.isdisjoint(optimizer.defaults),
+    )

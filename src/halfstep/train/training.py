@@ -1,0 +1,195 @@
+"""The parts of a run in training, and what is done with all of them: log, save, go back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import UserError
+from halfstep.train import each_process, rotation
+from halfstep.train.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.engine import StepResult
+    from halfstep.train.checkpoint import Which
+    from halfstep.train.config import Config
+    from halfstep.train.memory import PeakMemory
+    from halfstep.train.meter import Meter
+    from halfstep.train.microbatch import MicroBatches
+    from halfstep.train.nonfinite import NonFinite
+    from halfstep.train.probes import Probes
+    from halfstep.train.processes import Processes
+    from halfstep.train.progress import Progress
+    from halfstep.train.setup import Setup
+    from halfstep.train.stopwatch import Stopwatch
+    from halfstep.train.tracking import NoTracker, Tracker
+
+
+@dataclass(slots=True)
+class Training:
+    """What a run works with while it trains.
+
+    Attributes:
+        config: What the run is.
+        setup: Data, model, optimizer.
+        run: The run directory.
+        progress: How far it has come.
+        stopwatch: Runs while it trains.
+        meter: Sums of the log interval.
+        micro_batches: Forward and backward.
+        nonfinite: Watches the losses.
+        tracker: Where figures go.
+        memory: The most that was needed.
+        probes: Looks into it, if asked to.
+    """
+
+    config: Config
+    setup: Setup
+    run: Path
+    progress: Progress
+    stopwatch: Stopwatch
+    meter: Meter
+    micro_batches: MicroBatches
+    nonfinite: NonFinite
+    tracker: Tracker | NoTracker
+    memory: PeakMemory
+    probes: Probes
+
+    @property
+    def processes(self) -> Processes:
+        """Those that train together."""
+        return self.setup.processes
+
+    @property
+    def step(self) -> int:
+        """Windows so far: optimizer steps, and those left out; never goes back."""
+        return self.setup.engine.steps + self.progress.dropped
+
+    @property
+    def all_steps_done(self) -> bool:
+        """Whether `max_steps`, or the last epoch's last step, is reached."""
+        return self.step >= self.setup.steps
+
+    def log(self, result: StepResult | None) -> None:
+        """Read and record the interval; a poisoned one ends the run.
+
+        Args:
+            result: What became of the newest step; None if it was left out.
+        """
+        engine = self.setup.engine
+        interval = self.meter.read()
+        norm = None if result is None else result.grad_norm
+        self.tracker.train(
+            {
+                "step": self.step,
+                "epoch": self.progress.epoch,
+                "loss": interval.loss,
+                "accuracy": interval.accuracy,
+                "lr": float(engine.optimizer.param_groups[0]["lr"]),
+                "loss_scale": engine.loss_scale if result is None else result.loss_scale,
+                "grad_norm": math.nan if norm is None else norm,
+                "images_per_second": interval.images_per_second,
+            },
+            self.memory.peak(),
+        )
+        if self.progress.first_nonfinite_step is None:
+            self.progress.first_nonfinite_step = interval.nonfinite_step
+        if interval.poisoned_step is not None:
+            self.progress.stop(
+                "nonfinite",
+                f"the loss was not finite at step {interval.poisoned_step}, and the weights were "
+                "updated; try a recipe that scales the loss, or a lower optimizer.lr",
+            )
+
+    def save(self, *names: Which, validated: bool = False) -> bool:
+        """Write a checkpoint of this very moment, between two micro-batches.
+
+        Of several processes every one calls it, and the first one writes.
+
+        Args:
+            names: What else it is from now on.
+            validated: Whether the newest validation is of these weights.
+
+        Returns:
+            Whether this process has written it.
+        """
+        running = self.stopwatch.running
+        self.stopwatch.stop()
+        self.progress.train_seconds = self.stopwatch.seconds
+        engine_state = self.setup.engine.state_dict()
+        each = self.processes.gather(each_process.own_state(self.meter, self.nonfinite))
+        written = False
+        if self.processes.is_first:
+            state = self._checkpoint(engine_state, each, validated=validated)
+            written = rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+        if running:
+            self.stopwatch.start()
+        return written
+
+    def _checkpoint(
+        self, engine_state: dict[str, Any], each: list[dict[str, Any]], *, validated: bool
+    ) -> Checkpoint:
+        engine, progress, final = self.setup.engine, self.progress, self.progress.final
+        own, *others = each
+        return Checkpoint(
+            model=engine.bare_model.state_dict(),
+            averaged=engine.averaged_state_dict() if self.config.average else None,
+            engine=engine_state,
+            schedule=self.setup.schedules.state_dict(),
+            epoch=progress.epochs,
+            batch=progress.batch,
+            step=self.step,
+            validated=validated,
+            loss=final.loss if final else math.nan,
+            accuracy=final.accuracy if final else math.nan,
+            classes=tuple(self.setup.data.classes),
+            preprocessing=self.setup.preprocessing(),
+            rng=own["rng"],
+            progress=progress.state_dict()
+            | {"meter": own["meter"], "nonfinite": own["nonfinite"]}
+            | ({each_process.OTHERS: others} if others else {}),
+            config=self.config.model_dump(mode="json"),
+        )
+
+    def weights_are_finite(self) -> bool:
+        """Tell whether a checkpoint made now could be gone back to; waits for the device."""
+        tensors = self.setup.engine.bare_model.state_dict().values()
+        finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
+        return not self.processes.any(not finite)
+
+    def roll_back(self) -> None:
+        """Take weights, optimizer and schedule from the newest checkpoint, and stay in the data.
+
+        Raises:
+            UserError: If none is whole.
+        """
+        stored = self.processes.from_first(self._newest)
+        engine = self.setup.engine
+        before = self.step
+        engine.bare_model.load_state_dict(stored.model)
+        engine.load_state_dict(stored.engine)
+        engine.zero_grad()
+        self.setup.schedules.load_state_dict(stored.schedule)
+        self.progress.dropped = before - engine.steps
+        self.progress.rollbacks += 1
+
+    def _newest(self) -> Checkpoint:
+        newest = rotation.newest_whole(self.run)
+        if newest is None:
+            raise UserError(f"no checkpoint to go back to is left in {str(self.run)!r}")
+        return newest[1]
+
+
+def pick_up(training: Training, stored: Checkpoint) -> None:
+    """Put a run that was just set up with a checkpoint's weights where the checkpoint was made."""
+    progress = dict(stored.progress)
+    for of_each_process in ("meter", "nonfinite", each_process.OTHERS):
+        progress.pop(of_each_process, None)
+    training.setup.engine.load_state_dict(stored.engine)
+    training.setup.schedules.load_state_dict(stored.schedule)
+    training.progress.load_state_dict(progress)
+    training.stopwatch.add(training.progress.train_seconds)
+    each_process.restore(stored, training.processes, training.meter, training.nonfinite)

@@ -1,0 +1,59 @@
+"""A process that trains and is killed by SIGKILL at a moment that it is told.
+
+    python killed.py CONFIG RUN RECIPE WORKERS MOMENT COUNT
+
+It dies in the COUNT-th call of what MOMENT names: "backward" before a micro-batch's backward,
+"write" with half a checkpoint written, "link" between a checkpoint and its names.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from halfstep.train import checkpoint, rotation
+from halfstep.train.config.files import load
+from halfstep.train.loop import train
+from halfstep.train.microbatch import MicroBatches
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(real, count, half=None):
+    calls = []
+
+    def call(*args):
+        calls.append(None)
+        if len(calls) == count:
+            if half:
+                half(*args)
+            die()
+        return real(*args)
+
+    return call
+
+
+def half_written(state, file):
+    torch.save(state, file)
+    file.flush()
+    os.truncate(file.name, Path(file.name).stat().st_size // 2)
+
+
+def main(config, run, recipe, workers, moment, count):
+    if moment == "backward":
+        MicroBatches.add = dying(MicroBatches.add, int(count))
+    elif moment == "write":
+        checkpoint._write = dying(checkpoint._write, int(count), half_written)
+    else:
+        rotation.link = dying(rotation.link, int(count))
+    torch.set_num_threads(1)
+    chosen = load(config, [f"data.workers={workers}"], {"recipe": recipe})
+    train(chosen, Path(run), quiet=True, go_on="auto")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,72 @@
+import math
+
+import pytest
+
+from halfstep.train import early_stopping, loop
+from halfstep.train.config import EarlyStoppingConfig
+from halfstep.train.loop import train
+from halfstep.train.progress import Progress
+from halfstep.train.validate import Figures
+
+
+def stops_at(metric, values, patience=2):
+    config, progress = EarlyStoppingConfig(metric=metric, patience=patience), Progress()
+    for number, value in enumerate(values, start=1):
+        if early_stopping.look(config, progress, Figures(loss=value, accuracy=value)):
+            return number
+    return None
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "stops"),
+    [
+        ("accuracy", [0.1, 0.2, 0.2, 0.2], 4),
+        ("accuracy", [0.1, 0.2, 0.1, 0.3, 0.2, 0.4, 0.3], None),
+        ("loss", [3.0, 2.0, 2.5, 2.0], 4),
+        ("loss", [3.0, 2.0, 2.5, 1.9], None),
+        ("loss", [3.0, math.nan, math.nan], 3),
+    ],
+)
+def test_stops_after_so_many_validations_without_a_better_one(metric, values, stops):
+    assert stops_at(metric, values) == stops
+
+
+def test_without_it_no_run_is_stopped():
+    progress = Progress()
+    assert early_stopping.look(None, progress, Figures(1.0, 0.5)) is None
+    assert progress.waiting == 0
+
+
+@pytest.fixture
+def losses(monkeypatch):
+    """Make validations find these losses."""
+
+    def found(*values):
+        left = list(values)
+        monkeypatch.setattr(loop, "validate", lambda _: Figures(left.pop(0), 0.5))
+        return left
+
+    return found
+
+
+OPTIONS = ("early_stopping={metric: loss, patience: 2}", "epochs=9")
+
+
+def test_run_ends_early_and_in_good_order(tiny, tmp_path, losses):
+    losses(3.0, 2.0, 2.5, 2.0, 1.0)
+    summary = train(tiny(*OPTIONS), tmp_path, quiet=True)
+    assert (summary.status, summary.epochs, summary.error) == ("finished", 4, None)
+    assert summary.note == (
+        "stopped early: the validation loss has not been better than 2.0000 for 2 validations"
+    )
+
+
+def test_waiting_goes_on_where_the_run_does(tiny, tmp_path, losses, monkeypatch):
+    losses(3.0, 2.0, 2.5)
+    with pytest.raises(IndexError):  # the fourth validation
+        train(tiny(*OPTIONS), tmp_path, quiet=True)
+    losses(2.5, 1.0)
+    assert train(tiny(*OPTIONS), tmp_path, quiet=True, go_on="auto").epochs == 4
+    # It stays over: going on once more validates nothing.
+    losses()
+    assert train(tiny(*OPTIONS), tmp_path, quiet=True, go_on="auto").epochs == 4

@@ -1,0 +1,71 @@
+import csv
+import io
+
+import pytest
+import torch
+from PIL import Image
+
+from halfstep.train.predict import predict
+from halfstep.train.setup import set_up
+from halfstep.train.trained import config_of, open_run
+
+
+@pytest.fixture(scope="module")
+def scans(finished_run, tmp_path_factory):
+    """The validation split of a run over digits as PNG files, and what the run says of them."""
+    folder = tmp_path_factory.mktemp("scans")
+    setup = set_up(
+        config_of(finished_run), torch.device("cpu"), weights=open_run(finished_run).stored.weights
+    )
+    (mean,), (std,) = setup.data.normalisation
+    images = torch.cat([images for images, _ in setup.data.val.epoch()])
+    with setup.engine as engine, engine.evaluating():
+        said = engine.model(images).argmax(1).tolist()
+    for index, image in enumerate(images):
+        levels = ((image[0] * std + mean) * 255).round().to(torch.uint8)
+        Image.fromarray(levels.numpy()).save(folder / f"{index:03d}.png")
+    return folder, [str(each) for each in said]
+
+
+def test_predictions_are_those_of_the_runs_validation(finished_run, scans):
+    folder, said = scans
+    found = predict(finished_run, [folder])
+    files, labels = zip(*found.labels, strict=True)
+    assert list(files) == [str(file) for file in sorted(folder.iterdir())]
+    # 8 bits cannot hold sixteenths exactly, which may tip a prediction that was a toss-up.
+    differ = sum(ours != theirs for ours, theirs in zip(labels, said, strict=True))
+    assert differ <= len(said) / 100
+    assert len(set(said)) > 1
+    assert not found.unreadable
+
+
+def test_submission_has_the_images_of_the_csv_file_as_they_stand_there(
+    finished_run, scans, tmp_path
+):
+    folder, said = scans
+    wanted = ["003.png", "000.png", "001.png"]
+    (tmp_path / "test.csv").write_text("id,image\n" + "".join(f"7,{name}\n" for name in wanted))
+    text = predict(finished_run, [tmp_path / "test.csv"], root=folder).csv()
+    assert text.splitlines()[0] == "image,label"
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["image"] for row in rows] == wanted
+    assert [row["label"] for row in rows] == [said[int(name[:3])] for name in wanted]
+
+
+def test_image_that_cannot_be_read_is_named_and_has_no_line(finished_run, scans, tmp_path):
+    folder, _ = scans
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    found = predict(finished_run, [tmp_path / "broken.png", folder / "000.png"])
+    assert [name for name, _ in found.labels] == [str(folder / "000.png")]
+    (line,) = found.unreadable
+    assert str(tmp_path / "broken.png") in line
+    nothing = predict(finished_run, [tmp_path / "broken.png"])
+    assert nothing.csv() == "image,label\n"
+
+
+def test_names_with_commas_are_quoted(pictures_run, tmp_path):
+    Image.new("RGB", (12, 12), (60, 60, 60)).save(tmp_path / 'a,"b".png')
+    text = predict(pictures_run, [tmp_path]).csv()
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert row["image"] == str(tmp_path / 'a,"b".png')
+    assert row["label"] in {"dark", "light"}

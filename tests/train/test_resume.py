@@ -1,0 +1,216 @@
+"""Runs that are killed anywhere and go on end exactly where an uninterrupted one ends."""
+
+import json
+import math
+import shutil
+import warnings
+
+import pytest
+import torch
+
+from halfstep.errors import UserError
+from halfstep.train import checkpoint, resume, rotation
+from halfstep.train.loop import train
+from halfstep.train.microbatch import MicroBatches
+from halfstep.train.rotation import CheckpointWarning
+from halfstep.train.run_directory import read_summary
+
+RECIPES = ("fp32", "fp16", "o2")
+OF_THE_CLOCK = ("images_per_second", "train_seconds", "wall_seconds", "peak_memory_bytes")
+
+
+class Killed(BaseException):
+    """What no code catches, as SIGKILL."""
+
+
+def lines(run):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in OF_THE_CLOCK} for line in found]
+
+
+def summary(run):
+    return {k: v for k, v in read_summary(run).items() if k not in OF_THE_CLOCK}
+
+
+def same(first, second):
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (isinstance(first, float) and math.isnan(first + second))
+
+
+def assert_same_run(run, other):
+    assert lines(run) == lines(other)
+    assert summary(run) == summary(other)
+    for name in ("last", "best"):
+        one, two = (checkpoint.load(checkpoint.path(each, name)) for each in (run, other))
+        for field in ("model", "averaged", "engine", "schedule", "rng", "step", "loss"):
+            assert same(getattr(one, field), getattr(two, field)), (name, field)
+
+
+@pytest.fixture
+def killed_after(monkeypatch):
+    """Train, and die in the middle of a micro-batch; what is left is what is on the disk."""
+
+    def start(config, run, micro_batches, **options):
+        real, done = MicroBatches.add, []
+
+        def add(self, images, labels):
+            if len(done) == micro_batches:
+                raise Killed
+            done.append(None)
+            return real(self, images, labels)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MicroBatches, "add", add)
+            with pytest.raises(Killed):
+                train(config, run, quiet=True, **options)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pictures, tmp_path_factory):
+    runs = {}
+
+    def run(recipe):
+        if recipe not in runs:
+            runs[recipe] = tmp_path_factory.mktemp("whole") / recipe
+            train(pictures(recipe=recipe), runs[recipe], quiet=True)
+        return runs[recipe]
+
+    return run
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_run_killed_twice_ends_as_one_that_was_not(
+    pictures, uninterrupted, killed_after, tmp_path, recipe
+):
+    config = pictures(recipe=recipe)
+    # In the middle of a window of the first epoch, then in the second; between two log lines.
+    killed_after(config, tmp_path, 5)
+    torch.manual_seed(1234)  # another process is in another state
+    killed_after(config, tmp_path, 6, go_on="auto")
+    train(config, tmp_path, quiet=True, go_on="auto")
+    assert_same_run(tmp_path, uninterrupted(recipe))
+
+
+def test_run_killed_before_its_first_checkpoint_starts_anew(
+    pictures, uninterrupted, killed_after, tmp_path
+):
+    killed_after(pictures(), tmp_path, 1)
+    train(pictures(), tmp_path, quiet=True, go_on="auto")
+    assert_same_run(tmp_path, uninterrupted("fp32"))
+
+
+def test_auto_in_an_empty_directory_starts_anew(pictures, uninterrupted, tmp_path):
+    train(pictures(), tmp_path / "new", quiet=True, go_on="auto")
+    assert_same_run(tmp_path / "new", uninterrupted("fp32"))
+
+
+def test_finished_run_goes_on_to_nothing_new(pictures, uninterrupted, tmp_path):
+    run = shutil.copytree(uninterrupted("fp32"), tmp_path / "run")
+    train(pictures(), run, quiet=True, go_on="auto")
+    assert_same_run(run, uninterrupted("fp32"))
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "empty"])
+def test_damaged_newest_checkpoint_costs_only_what_came_after_the_one_before(
+    pictures, uninterrupted, killed_after, tmp_path, damage
+):
+    killed_after(pictures(), tmp_path, 15)
+    newest, before, *_ = rotation.newest_first(tmp_path)
+    content = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    newest.write_bytes({"torn": content[: len(content) // 2], "empty": b""}.get(damage, content))
+    with pytest.warns(CheckpointWarning, match=f"{newest.name}.*going on from {before.name}"):
+        train(pictures(), tmp_path, quiet=True, go_on="auto")
+    assert_same_run(tmp_path, uninterrupted("fp32"))
+
+
+def test_all_checkpoints_damaged_is_an_error_that_names_the_newest(
+    pictures, killed_after, tmp_path
+):
+    killed_after(pictures(), tmp_path, 15)
+    files = rotation.newest_first(tmp_path)
+    for file in files:
+        file.write_bytes(b"x")
+    with pytest.raises(UserError, match=f"no checkpoint of .* is whole; .*{files[0].name}"):
+        train(pictures(), tmp_path, quiet=True, go_on="auto")
+
+
+def test_path_goes_on_from_that_checkpoint_in_place_or_elsewhere(pictures, uninterrupted, tmp_path):
+    run = shutil.copytree(uninterrupted("fp32"), tmp_path / "run")
+    oldest = rotation.newest_first(run)[-1]
+    first = checkpoint.load(oldest).step
+    train(pictures(), tmp_path / "other", quiet=True, go_on=str(oldest))
+    assert lines(tmp_path / "other")[0]["step"] > first
+    train(pictures(), run, quiet=True, go_on=str(oldest))
+    assert_same_run(run, uninterrupted("fp32"))
+    for name in ("last", "best"):
+        one, two = (
+            checkpoint.load(checkpoint.path(each, name)) for each in (run, tmp_path / "other")
+        )
+        assert same(one.model, two.model)
+
+
+def test_wrong_paths_and_other_configs_are_refused_before_anything_is_written(
+    pictures, uninterrupted, tmp_path
+):
+    run = tmp_path / "run"
+    for wanted, said in (
+        ("nowhere", "--resume is 'nowhere', which does not exist; allowed: auto"),
+        (str(tmp_path), "holds no checkpoint to go on from"),
+        (str(uninterrupted("fp32") / "config.yaml"), "is damaged or no checkpoint of halfstep"),
+    ):
+        with pytest.raises(UserError, match=said):
+            train(pictures(), run, quiet=True, go_on=wanted)
+    with pytest.raises(UserError, match=r"made with optimizer\.lr=0\.01, and the config says 0\.5"):
+        train(pictures("optimizer.lr=0.5"), run, quiet=True, go_on=str(uninterrupted("fp32")))
+    assert not run.exists()
+    # What does not change the result may differ.
+    assert resume.find(run, str(uninterrupted("fp32")), pictures("log_every=1", "data.workers=1"))
+
+
+def test_half_a_line_and_lines_after_the_checkpoint_go(pictures, killed_after, tmp_path):
+    killed_after(pictures(), tmp_path, 11)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 6, "epoch": 2}\n{"kind": "tra')
+    left = tmp_path / "checkpoints" / ".step-00000004.pt.0123.tmp"
+    left.touch()
+    train(pictures(), tmp_path, quiet=True, go_on="auto")
+    assert [(line["kind"], line["step"]) for line in lines(tmp_path)] == [
+        (kind, step) for step in (3, 6, 9) for kind in ("train", "val")
+    ]
+    assert not left.exists()
+
+
+def test_kill_between_a_checkpoint_and_its_names_is_made_good(
+    pictures, uninterrupted, tmp_path, monkeypatch
+):
+    def die(file, to):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rotation, "link", die)
+        with pytest.raises(Killed):
+            train(pictures(), tmp_path, quiet=True)
+    assert not checkpoint.path(tmp_path, "last").exists()
+    start = resume.find(tmp_path, "auto", pictures())
+    resume.tidy(tmp_path, start)
+    assert checkpoint.load(checkpoint.path(tmp_path, "last")).epoch == 1
+    train(pictures(), tmp_path, quiet=True, go_on="auto")
+    assert_same_run(tmp_path, uninterrupted("fp32"))
+
+
+def test_workers_change_nothing(pictures, uninterrupted, killed_after, tmp_path):
+    config = pictures("data.workers=2")
+    killed_after(config, tmp_path, 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        train(config, tmp_path, quiet=True, go_on="auto")
+    assert_same_run(tmp_path, uninterrupted("fp32"))
