@@ -9,18 +9,22 @@ import pytest
 
 from halfstep.compare.grid import Cell, Grid, build_grid
 
+from . import synthetic
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-# Arguments: the run directory, the recipe, the seed. Appends to a file each time that it runs.
+    from halfstep.compare.results import Result
+
+# Arguments: run directory, recipe, seed, device. Appends to a file each time that it runs.
 FAKE_TRAINING = """
 import json, os, pathlib, signal, sys, time
 
 run, recipe, seed, ran = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 with open(ran, "a") as file:
     file.write(f"{recipe} {seed}\\n")
-run.mkdir()
+run.mkdir(exist_ok=True)
 summary = {
     "status": "finished", "recipe": recipe, "seed": seed, "best_accuracy": 0.9 + 0.01 * seed,
     "final_accuracy": 0.89, "train_seconds": 2.0, "wall_seconds": 3.0,
@@ -42,6 +46,15 @@ elif behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 elif behaviour == "segfaults":
     os.kill(os.getpid(), signal.SIGSEGV)
+elif behaviour == "fills the disk":
+    with open("/dev/full", "w") as file:
+        file.write("a checkpoint")
+elif behaviour == "waits for the other":
+    others = run.parent.parent / "here"
+    others.mkdir(exist_ok=True)
+    (others / f"{recipe}-{seed}").touch()
+    while len(list(others.iterdir())) < 2:
+        time.sleep(0.01)
 elif behaviour == "silent":
     sys.exit(3)
 elif behaviour == "nonfinite":
@@ -59,13 +72,15 @@ class FakeTraining:
     def __init__(self, folder: Path) -> None:
         self.ran_file = folder / "ran.txt"
         self.script = folder / "fake_training.py"
+        self.devices: list[str] = []
         self.behave()
 
     def behave(self, **behaviours: str) -> None:
         """Give recipes a behaviour other than finishing."""
         self.script.write_text(FAKE_TRAINING.replace("BEHAVIOURS", repr(behaviours)))
 
-    def __call__(self, cell: Cell) -> list[str]:
+    def __call__(self, cell: Cell, device: str) -> list[str]:
+        self.devices.append(device)
         arguments = [str(cell.run_directory), cell.recipe, str(cell.seed), str(self.ran_file)]
         return [sys.executable, str(self.script), *arguments]
 
@@ -81,11 +96,17 @@ def training(tmp_path: Path) -> FakeTraining:
 
 
 @pytest.fixture
+def fill() -> Callable[[Grid], list[Result]]:
+    return synthetic.fill
+
+
+@pytest.fixture
 def make_grid(tmp_path: Path) -> Callable[..., Grid]:
     def make(
         recipes: Sequence[str] = ("fp32", "fp16", "bf16"),
         seeds: Sequence[int] = (0,),
         lr: float = 0.1,
+        points: Sequence[tuple[str, ...]] = ((),),
     ) -> Grid:
         return build_grid(
             "digits",
@@ -94,7 +115,14 @@ def make_grid(tmp_path: Path) -> Callable[..., Grid]:
             seeds=seeds,
             options=(),
             directory=tmp_path / "comparison",
-            resolve=lambda name, seed: {"recipe": name, "seed": seed, "optimizer": {"lr": lr}},
+            resolve=lambda name, seed, point: {
+                "recipe": name,
+                "seed": seed,
+                "optimizer": {"lr": lr},
+                "epochs": 4,
+                **dict(override.split("=", 1) for override in point),
+            },
+            points=points,
         )
 
     return make

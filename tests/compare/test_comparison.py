@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from halfstep.compare import comparison
-from halfstep.compare.plan import Plan
+from halfstep.compare.grid import Plan
 
 # Runs a pickled plan with the fake training, as the command line would.
 COMPARE = """
@@ -20,7 +20,7 @@ from halfstep.compare.comparison import compare
 
 plan, script, ran = pickle.load(sys.stdin.buffer)
 
-def command(cell):
+def command(cell, device):
     return [sys.executable, script, str(cell.run_directory), cell.recipe, str(cell.seed), ran]
 
 compare(plan, command, Console())
@@ -29,15 +29,17 @@ compare(plan, command, Console())
 
 @pytest.fixture
 def compare(training, tmp_path):
-    def run(grid, *, fresh=False):
+    def run(grid, *, fresh=False, devices=("cpu",)):
         with (tmp_path / "said.txt").open("a") as said:
-            return comparison.compare(plan_of(grid), training, Console(file=said), fresh=fresh)
+            return comparison.compare(
+                plan_of(grid, devices), training, Console(file=said), fresh=fresh
+            )
 
     return run
 
 
-def plan_of(grid):
-    return Plan(grid, grid.cells[0].directory.parent, epochs=1)
+def plan_of(grid, devices=("cpu",)):
+    return Plan(grid, grid.cells[0].directory.parent, devices)
 
 
 def table_of(grid):
@@ -95,7 +97,7 @@ def test_the_estimate_takes_no_notice_of_the_run_that_lay_there_before(
 ):
     compare(make_grid(("fp32",)))
     run = make_grid(("fp32",)).cells[0].run_directory
-    (run / "metrics.jsonl").write_text('{"kind": "val"}\n')
+    (run / "metrics.jsonl").write_text('{"kind": "val", "epoch": 1}\n')
     compare(make_grid(("fp32",)), fresh=True)
     assert "left in all" not in (tmp_path / "said.txt").read_text()
 
@@ -135,16 +137,80 @@ def test_a_comparison_whose_process_group_is_killed_resumes_without_repeating_a_
     compare(grid)
     assert training.ran == ["fp32 0", "fp16 0", "fp16 0", "bf16 0"]
     assert inode_of(grid.cells[0]) == first
-    assert not (grid.cells[1].run_directory / "config.yaml").exists()
     assert table_of(grid) == uninterrupted
 
 
 def test_ctrl_c_says_what_is_left_and_how_to_go_on(make_grid, training, monkeypatch):
-    def interrupted(cell, command, *, keep_open):
+    def interrupted(cells, place, **told):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparison, "run_cell", interrupted)
+    monkeypatch.setattr(comparison, "run_all", interrupted)
     grid = make_grid()
     with pytest.raises(KeyboardInterrupt, match=r"0 of 3 cells have a result .* the same command"):
         comparison.compare(plan_of(grid), training, Console(quiet=True))
     assert [cell["status"] for cell in table_of(grid)["cells"]] == ["pending"] * 3
+
+
+def test_cells_run_at_the_same_time_on_as_many_devices_as_there_are(make_grid, training, compare):
+    # Each waits until the other is there as well.
+    training.behave(fp32="waits for the other", fp16="waits for the other")
+    results = compare(make_grid(("fp32", "fp16")), devices=("cpu", "cpu"))
+    assert [result.status for result in results] == ["finished", "finished"]
+
+
+def test_every_device_runs_one_cell_at_a_time_until_none_is_left(make_grid, training, compare):
+    compare(make_grid(("fp32", "fp16"), (0, 1)), devices=("cuda:0", "cuda:2"))
+    assert sorted(training.ran) == ["fp16 0", "fp16 1", "fp32 0", "fp32 1"]
+    assert training.devices[:2] == ["cuda:0", "cuda:2"]
+    assert len(training.devices) == 4
+
+
+def test_every_point_of_a_grid_is_a_cell_of_its_own(make_grid, training, compare):
+    points = (("batch_size=256",), ("batch_size=1024",))
+    grid = make_grid(("fp32", "fp16"), points=points)
+    compare(grid)
+    assert len(training.ran) == 4
+    assert [row["point"] for row in table_of(grid)["rows"]] == [
+        ["batch_size=256"],
+        ["batch_size=256"],
+        ["batch_size=1024"],
+        ["batch_size=1024"],
+    ]
+
+
+def test_tables_that_cannot_be_written_stop_no_cell(make_grid, training, compare, monkeypatch):
+    written = []
+
+    def full(directory, grid, results):
+        written.append(results)
+        if len(written) > 1:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(comparison, "write_tables", full)
+    results = compare(make_grid())
+    assert [result.status for result in results] == ["finished"] * 3
+    said = training.script.with_name("said.txt").read_text()
+    assert "are not up to date: [Errno 28] No space left on device" in said
+
+
+def test_a_result_of_other_versions_is_kept_with_a_warning(
+    make_grid, training, compare, monkeypatch, tmp_path
+):
+    grid = make_grid(("fp32", "fp16"))
+    compare(make_grid(("fp32",)))
+    for cell, torch in zip(grid.cells, ("2.11.0", "2.15.0"), strict=True):
+        cell.run_directory.mkdir(parents=True, exist_ok=True)
+        (cell.run_directory / "environment.json").write_text(f'{{"torch": "{torch}"}}')
+    monkeypatch.setattr("halfstep.compare.versions.versions", lambda: {"torch": "2.15.0"})
+    compare(grid)
+    assert training.ran == ["fp32 0", "fp16 0"]
+    assert "warning: made with torch 2.11.0 (now 2.15.0)" in (tmp_path / "said.txt").read_text()
+
+
+def test_a_cell_that_cannot_start_is_a_row(make_grid, training, compare, monkeypatch):
+    def full(cell, *, fresh):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(comparison, "prepare", full)
+    results = compare(make_grid(("fp32",)))
+    assert results[0].reason == ("it could not be started: [Errno 28] No space left on device")

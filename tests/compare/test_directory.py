@@ -5,8 +5,10 @@ import sys
 import pytest
 import yaml
 
-from halfstep.compare.directory import changed_since, claimed, prepare, result_of, write_tables
+from halfstep.compare import directory as kept
+from halfstep.compare.directory import changed_since, claimed, prepare, result_of
 from halfstep.compare.results import Result
+from halfstep.compare.tables import write_tables
 
 
 def finish(cell):
@@ -53,11 +55,34 @@ def test_preparing_a_cell_removes_its_last_run_and_writes_the_config_of_the_next
     assert result_of(cell).status == "pending"
 
 
-def test_tables_are_strict_json_and_markdown(make_grid, directory):
-    grid = make_grid(("fp32",))
-    write_tables(directory, grid, [Result(grid.cells[0], "crashed", "nan")])
-    assert json.loads((directory / "comparison.json").read_text())["config"] == "digits"
-    assert (directory / "table.md").read_text().startswith("# digits on cpu, seed 0\n")
+def test_what_an_interrupted_run_left_stays_to_go_on_from(make_grid, directory):
+    cell = make_grid().cells[0]
+    prepare(cell)
+    (cell.run_directory / "checkpoints").mkdir(parents=True)
+    prepare(cell)
+    assert (cell.run_directory / "checkpoints").exists()
+    prepare(cell, fresh=True)
+    assert not cell.run_directory.exists()
+
+
+def test_other_versions_start_an_interrupted_run_anew(make_grid, directory, monkeypatch):
+    cell = make_grid().cells[0]
+    prepare(cell)
+    assert json.loads((cell.directory / "cell.json").read_text())["versions"].keys() == {
+        "halfstep",
+        "torch",
+    }
+    (cell.run_directory / "checkpoints").mkdir(parents=True)
+    monkeypatch.setattr(kept, "versions", lambda: {"torch": "3.0"})
+    prepare(cell)
+    assert not cell.run_directory.exists()
+
+
+def test_a_result_knows_what_it_was_made_with(make_grid, directory):
+    cell = make_grid().cells[0]
+    finish(cell)
+    (cell.run_directory / "environment.json").write_text('{"torch": "2.15.0"}')
+    assert result_of(cell).environment == {"torch": "2.15.0"}
 
 
 def test_a_new_directory_is_made(directory):

@@ -1,44 +1,4 @@
-import pytest
-
-from halfstep.compare.grid import changes, parse_recipes, parse_seeds
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"),
-    [("1", (0,)), ("3", (0, 1, 2)), ("0,7,9", (0, 7, 9)), ("7,", (7,)), (" 1 , 2 ", (1, 2))],
-)
-def test_seeds_are_a_count_or_a_list(text, seeds):
-    assert parse_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "two", "", ",", "1,,2", "1.5", "0,-1", "²"])
-def test_bad_seeds_are_refused_with_what_is_allowed(text):
-    with pytest.raises(ValueError, match=r"--seeds is .*3 means seeds 0, 1 and 2"):
-        parse_seeds(text)
-
-
-def test_a_seed_named_twice_is_refused():
-    with pytest.raises(ValueError, match="names 7 twice"):
-        parse_seeds("7,8,7")
-
-
-def test_recipes_take_their_canonical_names():
-    assert parse_recipes("fp32, bf16+FP32") == ("fp32", "fp32+bf16")
-
-
-def test_two_spellings_of_one_recipe_are_refused():
-    with pytest.raises(ValueError, match="names fp32 twice"):
-        parse_recipes("fp32,FP32")
-
-
-def test_unknown_recipe_names_the_closest():
-    with pytest.raises(ValueError, match="did you mean 'fp16'"):
-        parse_recipes("fp32,fp61")
-
-
-def test_no_recipe_is_refused():
-    with pytest.raises(ValueError, match="name one or more"):
-        parse_recipes(" ,")
+from halfstep.compare.grid import Arm, changes
 
 
 def test_cells_run_all_recipes_of_one_seed_before_the_next(make_grid):
@@ -63,3 +23,35 @@ def test_changes_name_keys_with_their_section():
     before = {"optimizer": {"lr": 0.1, "name": "sgd"}, "epochs": 3}
     now = {"optimizer": {"lr": 0.2, "name": "sgd"}, "epochs": 3, "device": "cpu"}
     assert changes(before, now) == ['device: not set -> "cpu"', "optimizer.lr: 0.1 -> 0.2"]
+
+
+def test_a_grid_runs_every_recipe_at_every_point_and_compares_within_a_point(make_grid):
+    points = (("batch_size=32", "lr=0.1"), ("batch_size=64", "lr=0.1"))
+    grid = make_grid(("fp32", "fp16"), (0, 1), points=points)
+    assert grid.axes == ("batch_size", "lr")
+    assert [cell.label for cell in grid.cells][:4] == [
+        "fp32 batch_size=32 lr=0.1 seed 0",
+        "fp16 batch_size=32 lr=0.1 seed 0",
+        "fp32 batch_size=64 lr=0.1 seed 0",
+        "fp16 batch_size=64 lr=0.1 seed 0",
+    ]
+    assert grid.baseline(Arm("fp16", points[1])) == Arm("fp32", points[1])
+    assert len({cell.fingerprint for cell in grid.cells}) == 8
+    assert len({cell.directory for cell in grid.cells}) == 8
+
+
+def test_one_recipe_is_compared_with_itself_at_the_first_point(make_grid):
+    points = (("batch_size=32",), ("batch_size=64",))
+    grid = make_grid(("fp32",), points=points)
+    assert grid.baseline(Arm("fp32", points[1])) == Arm("fp32", points[0])
+
+
+def test_folders_of_strange_values_are_plain_and_differ(make_grid):
+    points = tuple((f"model.args={{a: '{text}'}}",) for text in ("x/y", "x:y", "../z" * 60))
+    names = [cell.directory.name for cell in make_grid(("fp32",), points=points).cells]
+    assert len(set(names)) == 3
+    for name in names:
+        assert "/" not in name
+        assert len(name) < 140
+    (plain,) = make_grid(("fp32+tf32",), points=(("optimizer.lr=0.1",),)).cells
+    assert plain.directory.name == "fp32+tf32-optimizer.lr=0.1-seed0"

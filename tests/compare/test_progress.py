@@ -19,7 +19,7 @@ def clock(monkeypatch):
 def test_plain_lines_say_what_runs_and_about_how_long_it_takes(make_grid, clock):
     grid = make_grid()
     file = io.StringIO()
-    with Progress(Console(file=file, width=40), grid, epochs=2) as progress:
+    with Progress(Console(file=file, width=40), grid) as progress:
         progress.kept(from_summary(grid.cells[0], FINISHED))
         progress.started(grid.cells[1])
         clock[0] += 20.0
@@ -39,13 +39,30 @@ def test_a_terminal_shows_which_cell_runs_how_many_are_done_and_the_time_left(ma
     grid = make_grid()
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
-    with Progress(console, grid, epochs=4) as progress:
+    with Progress(console, grid) as progress:
         progress.started(grid.cells[0])
         grid.cells[0].run_directory.mkdir(parents=True)
-        (grid.cells[0].run_directory / "metrics.jsonl").write_text('{"kind": "val"}\n')
+        (grid.cells[0].run_directory / "metrics.jsonl").write_text('{"kind": "val", "epoch": 1}\n')
         clock[0] += 10.0
         progress._live.refresh()
     shown = file.getvalue()
     assert "fp32 seed 0" in shown
     assert "0 of 3 cells done" in shown
     assert "about 1m50s left" in shown
+
+
+def test_cells_that_run_at_the_same_time_share_what_is_left(make_grid, clock):
+    grid = make_grid()
+    file = io.StringIO()
+    console = Console(file=file, width=100, force_terminal=True, color_system=None)
+    with Progress(console, grid, slots=2) as progress:
+        progress.started(grid.cells[0])
+        progress.started(grid.cells[1])
+        for cell in grid.cells[:2]:
+            cell.run_directory.mkdir(parents=True)
+            (cell.run_directory / "metrics.jsonl").write_text('{"kind": "val", "epoch": 2}\n')
+        clock[0] += 10.0
+        progress._live.refresh()
+    # Half of two cells of 20 s, and one of 20 s that waits, over two slots.
+    assert "fp32 seed 0 and 1 more" in file.getvalue()
+    assert "about 20.0s left" in file.getvalue()

@@ -19,7 +19,7 @@ def cell(make_grid):
 
 
 def test_a_finished_run_gives_its_summary_and_keeps_what_it_said(cell, training):
-    result = run_cell(cell, training)
+    result = run_cell(cell, training(cell, "cpu"))
     assert (result.status, result.reason) == ("finished", None)
     assert result.number("images_per_second") == 250.0
     assert result == result_of(cell)
@@ -32,34 +32,35 @@ def test_a_finished_run_gives_its_summary_and_keeps_what_it_said(cell, training)
         ("raises", "exit code 1: RuntimeError: no space left in the cupboard"),
         ("killed", "killed by SIGKILL, which is how a system that is out of memory ends a process"),
         ("segfaults", "killed by SIGSEGV"),
+        ("fills the disk", "exit code 1: OSError: [Errno 28] No space left on device"),
     ],
 )
 def test_a_crash_is_a_result_with_its_reason(cell, training, behaviour, reason):
     training.behave(fp16=behaviour)
-    result = run_cell(cell, training)
+    result = run_cell(cell, training(cell, "cpu"))
     assert (result.status, result.reason) == ("crashed", reason)
 
 
 def test_a_silent_crash_names_the_log(cell, training):
     training.behave(fp16="silent")
-    assert "exit code 3: it said nothing; see " in str(run_cell(cell, training).reason)
+    assert "exit code 3: it said nothing; see " in str(run_cell(cell, training(cell, "cpu")).reason)
 
 
 def test_an_error_outranks_what_libraries_say_after_it(cell):
     said = "Traceback\ntorch.OutOfMemoryError: no memory\n[W123] leaked semaphore\n"
     program = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
-    result = run_cell(cell, lambda _: [sys.executable, "-c", program])
+    result = run_cell(cell, [sys.executable, "-c", program])
     assert result.reason == "exit code 1: torch.OutOfMemoryError: no memory"
 
 
 def test_a_run_that_goes_nonfinite_is_a_result_of_its_own(cell, training):
     training.behave(fp16="nonfinite")
-    result = run_cell(cell, training)
+    result = run_cell(cell, training(cell, "cpu"))
     assert (result.status, result.reason) == ("nonfinite", "the loss was nan at step 7")
 
 
 def test_exit_code_zero_without_a_summary_is_a_crash(cell):
-    result = run_cell(cell, lambda _: [sys.executable, "-c", "print('done')"])
+    result = run_cell(cell, [sys.executable, "-c", "print('done')"])
     assert result.status == "crashed"
     assert "no summary was written" in str(result.reason)
 
@@ -87,7 +88,22 @@ def test_ctrl_c_ends_the_process_and_leaves_no_result(cell, training):
         patch.setattr("halfstep.compare.runner.subprocess.Popen", Recorded)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            run_cell(cell, training)
+            run_cell(cell, training(cell, "cpu"))
     thread.join()
     assert [process.returncode for process in started] == [-signal.SIGINT]
     assert result_of(cell).status == "pending"
+
+
+def test_a_cell_that_hangs_is_ended_at_its_time_limit(cell, training, monkeypatch):
+    training.behave(fp16="waits")
+    monkeypatch.setattr("halfstep.compare.runner._ENDING", ((None, 3.0), (signal.SIGKILL, 10.0)))
+    result = run_cell(cell, training(cell, "cpu"), time_limit=0.2)
+    assert (result.status, result.reason) == ("crashed", "not done after 0.2s: ended")
+
+
+def test_a_full_disk_is_named_even_where_nothing_could_be_said(cell, training, monkeypatch):
+    training.behave(fp16="silent")
+    full = type("Usage", (), {"free": 0})
+    monkeypatch.setattr("halfstep.compare.runner.shutil.disk_usage", lambda _: full)
+    reason = run_cell(cell, training(cell, "cpu")).reason
+    assert f"the disk of {cell.directory} is full" in str(reason)

@@ -5,23 +5,10 @@ import pytest
 from rich.console import Console
 
 from halfstep.compare.results import Result, from_summary
-from halfstep.compare.table import duration, markdown, show
+from halfstep.compare.table import show
+from halfstep.compare.texts import markdown
 
-
-def summary(status="finished", **changes):
-    return {
-        "status": status,
-        "best_accuracy": 0.9778,
-        "final_accuracy": 0.9722,
-        "train_seconds": 124.3,
-        "wall_seconds": 3725.0,
-        "images_per_second": 91.83,
-        "peak_memory_bytes": 812 * 2**20,
-        "peak_memory_kind": "device",
-        "skipped_steps": 3,
-        "first_nonfinite_step": None,
-        "error": None,
-    } | changes
+from .synthetic import fill, summary
 
 
 def shown(grid, results, width, *, terminal=True):
@@ -50,14 +37,6 @@ def mixed(make_grid):
         Result(brain, "crashed", "exit code 1: RuntimeError: it [said] so, and " + "on " * 40),
     ]
     return grid, results
-
-
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [(0, "0.0s"), (99.94, "99.9s"), (99.96, "1m40s"), (3599.6, "1h00m"), (7500, "2h05m")],
-)
-def test_durations_are_short(seconds, written):
-    assert duration(seconds) == written
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -120,15 +99,6 @@ def test_several_seeds_give_mean_deviation_and_what_did_not_finish(make_grid):
     assert "| fp32 | 2 | - |" in by_seed
 
 
-def test_markdown_has_a_status_column_and_escapes_what_would_break_it(mixed):
-    text = markdown(*mixed)
-    assert "| recipe | best % | final % | to fp32 points | train time |" in text
-    assert "| non-finite at step | status |" in text
-    assert r"RuntimeError: it \[said\] so" in text
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert len(widths) == 1
-
-
 def test_resident_memory_is_marked_as_such_and_device_memory_is_not(make_grid):
     grid = make_grid(("fp32",))
     on_cpu = [from_summary(grid.cells[0], summary(peak_memory_kind="resident-rise"))]
@@ -137,3 +107,42 @@ def test_resident_memory_is_marked_as_such_and_device_memory_is_not(make_grid):
     assert "* rise of the process's resident memory" in shown(grid, on_cpu, 80)
     assert "MiB*" not in shown(grid, on_device, 80)
     assert "resident" not in shown(grid, on_device, 80)
+
+
+def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
+    grid = make_grid(("fp32", "fp16", "o1"))
+    reason = "autocast fp16: rehearsed (no fp16 units)"
+    results = [
+        from_summary(cell, summary(rehearsed=[] if cell.recipe == "fp32" else [reason]))
+        for cell in grid.cells
+    ]
+    for text in (shown(grid, results, 120), markdown(grid, results)):
+        lines = text.splitlines()
+        assert any("fp16 †" in line for line in lines)
+        assert not any("fp32 †" in line for line in lines)
+        assert [line for line in lines if f"† fp16, o1: {reason}" in line.replace("\\", "")]
+
+
+def test_the_verdicts_stand_below_the_table(mixed):
+    text = shown(*mixed, 200)
+    assert "fp16: nonfinite, first at step 1234; do not use it without a loss scale" not in text
+    assert "fp16: nonfinite, first at step 1234; try a lower learning rate" in text
+    assert "bf16: crashed; the same command runs it again" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_grid_names_the_overrides_of_every_row_and_fits(make_grid, width):
+    points = (("batch_size=256", "optimizer.lr=0.1"), ("batch_size=1024", "optimizer.lr=0.4"))
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2), points=points)
+    text = shown(grid, fill(grid), width)
+    table = text.split("\n\n")[0]
+    assert max(len(line) for line in table.splitlines()) <= width
+    for said in ("batch_size=256", "batch_size=1024", "lr=0.4"):
+        assert sum(line.startswith(said) for line in table.splitlines()) >= 2
+
+
+def test_the_best_trade_is_marked(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    text = shown(grid, fill(grid), 80)
+    assert "fp16 ◆" in text
+    assert "◆ no other row is as good in accuracy, time and memory." in text

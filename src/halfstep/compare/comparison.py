@@ -1,32 +1,45 @@
-"""Run the missing cells of a comparison, one after another, and keep its tables up to date."""
+"""Run the missing cells of a comparison, and keep its tables up to date."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from halfstep.compare.directory import changed_since, claimed, prepare, result_of, write_tables
+from halfstep.compare.directory import changed_since, claimed, prepare, result_of
 from halfstep.compare.progress import Progress
 from halfstep.compare.results import Result
-from halfstep.compare.runner import Command, run_cell
+from halfstep.compare.schedule import ThisMachine, run_all
+from halfstep.compare.tables import write_tables
+from halfstep.compare.versions import different_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from halfstep.compare.plan import Plan
+    from halfstep.compare.grid import Cell, Plan
+    from halfstep.compare.runner import Command
+    from halfstep.compare.schedule import Place
 
 
-def compare(plan: Plan, command: Command, console: Console, *, fresh: bool = False) -> list[Result]:
+def compare(
+    plan: Plan,
+    command: Command,
+    console: Console,
+    *,
+    fresh: bool = False,
+    place: Place | None = None,
+) -> list[Result]:
     """Run the cells that have no result yet.
 
-    A cell that ends badly is a result that says so, and the next one runs.
+    A cell that ends badly is a result that says so, and the others run.
 
     Args:
         plan: What is compared, and where.
         command: Gives the program and arguments that run a cell.
         console: Is told how it goes.
         fresh: Whether to run the cells again that have a result.
+        place: Where cells run; the plan's devices of this machine by default.
 
     Returns:
         One result per cell, in the order of the grid's cells.
@@ -38,29 +51,45 @@ def compare(plan: Plan, command: Command, console: Console, *, fresh: bool = Fal
     grid, directory = plan.grid, plan.directory
     with (
         claimed(directory, grid.config) as lock,
-        Progress(console, grid, plan.epochs) as progress,
+        Progress(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
         _announce(results, progress, fresh=fresh)
         write_tables(directory, grid, results)
-        try:
-            for index, cell in enumerate(grid.cells):
-                if results[index].status != "pending":
-                    continue
-                prepare(cell)
-                progress.started(cell)
-                results[index] = run_cell(cell, command, keep_open=[lock])
+
+        def starting(cell: Cell) -> None:
+            prepare(cell, fresh=fresh)
+            progress.started(cell)
+
+        def ended(result: Result) -> None:
+            results[grid.cells.index(result.cell)] = result
+            # A cell that filled the disk is one row; the next ones may find room, as may the
+            # tables in the end.
+            with contextlib.suppress(OSError):
                 write_tables(directory, grid, results)
-                progress.ended(results[index])
+            progress.ended(result)
+
+        try:
+            run_all(
+                [result.cell for result in results if result.status == "pending"],
+                place
+                or ThisMachine(plan.devices, command, keep_open=[lock], time_limit=plan.time_limit),
+                starting=starting,
+                ended=ended,
+            )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_what_is_left(plan, results)) from None
+        try:
+            write_tables(directory, grid, results)
+        except OSError as error:
+            progress.warn(f"the tables in {directory} are not up to date: {error}")
     return results
 
 
 def _announce(results: Sequence[Result], progress: Progress, *, fresh: bool) -> None:
     for result in results:
         if result.status != "pending":
-            progress.kept(result)
+            progress.kept(result, different_versions(result))
         elif not fresh and (changes := changed_since(result.cell)):
             progress.changed(result.cell, changes)
 

@@ -1,9 +1,9 @@
 """The comparison's directory on disk: who may write into it, and which cells have a result.
 
     runs/compare/digits/
-        comparison.json  table.md       rewritten whenever a cell ends
+        comparison.json  table.md ...   rewritten whenever a cell ends; see `tables`
         fp16-seed0/
-            cell.json  config.yaml      the settings that the run below was started with
+            cell.json  config.yaml      the settings and versions that the run below has
             run/                        the run directory, written by `halfstep train`
             stdout.log  stderr.log      what it said
 
@@ -18,21 +18,22 @@ import fcntl
 import json
 import os
 import shutil
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.grid import Cell, Grid, changes
-from halfstep.compare.results import Result, as_json, from_summary
-from halfstep.compare.table import markdown
+from halfstep.compare.grid import Cell, changes
+from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
-from halfstep.train.config_yaml import dump
+from halfstep.train.config.text import dump
 from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 COMPARISON = "comparison.json"
-TABLE = "table.md"
+VERSIONED = ("halfstep", "torch")
+"""Packages whose versions results of one comparison should share."""
 
 
 @contextlib.contextmanager
@@ -76,10 +77,15 @@ def claimed(directory: Path, config: str) -> Iterator[int]:
 
 def result_of(cell: Cell) -> Result:
     """Return the result that the disk holds for this very cell; "pending" where it holds none."""
-    summary = _read(cell.run_directory / "summary.json")
+    summary = read(cell.run_directory / "summary.json")
     if summary is None or _record(cell).get("fingerprint") != cell.fingerprint:
         return Result(cell, "pending")
-    return from_summary(cell, summary)
+    return from_summary(cell, summary, read(cell.run_directory / "environment.json") or {})
+
+
+def versions() -> dict[str, str]:
+    """Return what a cell that starts now runs with."""
+    return {package: version(package) for package in VERSIONED}
 
 
 def changed_since(cell: Cell) -> list[str]:
@@ -90,20 +96,39 @@ def changed_since(cell: Cell) -> list[str]:
     return changes(record["settings"], cell.settings)
 
 
-def prepare(cell: Cell) -> None:
-    """Remove what an earlier run of the cell left and record what the next one is started with."""
+def prepare(cell: Cell, *, fresh: bool = False) -> None:
+    """Make the cell's directory ready for a run and record what it is started with.
+
+    What an interrupted run of the very same settings and versions left stays, so that it goes on
+    from its newest checkpoint.
+
+    Args:
+        cell: The cell.
+        fresh: Whether to start anew in any case.
+    """
     record = cell.directory / "cell.json"
+    wanted = {
+        "fingerprint": cell.fingerprint,
+        "versions": versions(),
+        "settings": dict(cell.settings),
+    }
+    over = (cell.run_directory / "summary.json").exists()
+    if not (fresh or over) and _record(cell) == wanted:
+        return
     record.unlink(missing_ok=True)
     if cell.run_directory.exists():
         shutil.rmtree(cell.run_directory)
     write_atomically(cell.config_file, dump(dict(cell.settings)))
-    _write_json(record, {"fingerprint": cell.fingerprint, "settings": dict(cell.settings)})
+    write_atomically(record, json.dumps(wanted, indent=2, allow_nan=False) + "\n")
 
 
-def write_tables(directory: Path, grid: Grid, results: Sequence[Result]) -> None:
-    """Write the comparison as it stands, for people and for programs."""
-    _write_json(directory / COMPARISON, as_json(grid, results))
-    write_atomically(directory / TABLE, markdown(grid, results))
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the mapping in a JSON file; None if there is no such file or nothing whole in it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _refuse_foreign(directory: Path, config: str) -> None:
@@ -112,7 +137,7 @@ def _refuse_foreign(directory: Path, config: str) -> None:
     # Hidden names are the lock, and what a kill left of the very first write.
     if not directory.is_dir() or all(path.name.startswith(".") for path in directory.iterdir()):
         return
-    held = (_read(directory / COMPARISON) or {}).get("config")
+    held = (read(directory / COMPARISON) or {}).get("config")
     if held is None:
         raise UserError(
             f"{directory} holds files but no comparison; name an empty or new directory with --out"
@@ -125,16 +150,4 @@ def _refuse_foreign(directory: Path, config: str) -> None:
 
 
 def _record(cell: Cell) -> dict[str, Any]:
-    return _read(cell.directory / "cell.json") or {}
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    return read(cell.directory / "cell.json") or {}

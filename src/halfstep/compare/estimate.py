@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from halfstep.compare.grid import Cell
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The cell that runs now.
+    """A cell that runs now.
 
     Attributes:
         recipe: Its recipe.
@@ -32,49 +34,60 @@ class Running:
 
 
 def seconds_left(
-    durations: Mapping[str, Sequence[float]], running: Running | None, waiting: Sequence[str]
+    durations: Mapping[str, Sequence[float]],
+    running: Sequence[Running],
+    waiting: Sequence[str],
+    slots: int = 1,
 ) -> float | None:
     """Estimate the seconds until the last cell has ended.
 
     Args:
         durations: Seconds that the cells took which have ended, by recipe.
-        running: The cell that runs now, if one does.
+        running: The cells that run now.
         waiting: Recipes of the cells that have not started.
+        slots: How many cells run at a time.
 
     Returns:
         The estimate; None while nothing is known to estimate from.
     """
     known = {name: list(seconds) for name, seconds in durations.items() if seconds}
-    left = 0.0
-    if running is not None:
-        if running.done > 0:
-            total = running.seconds / running.done
-            known.setdefault(running.recipe, []).append(total)
-        elif known:
-            total = _expected(known, running.recipe)
-        else:
-            return None
-        left += max(total - running.seconds, 0.0)
-    if waiting and not known:
-        return None
-    return left + sum(_expected(known, name) for name in waiting)
+    for cell in running:
+        if cell.done > 0:
+            known.setdefault(cell.recipe, []).append(cell.seconds / cell.done)
+    if not known:
+        return None if running or waiting else 0.0
+    rest = [max(_total(known, cell) - cell.seconds, 0.0) for cell in running]
+    work = sum(rest) + sum(_expected(known, name) for name in waiting)
+    # However many slots there are, the longest cell that runs must come to its end.
+    return max(work / slots, *rest, 0.0)
+
+
+def share_done(cell: Cell) -> float:
+    """Return which share of its epochs the run of a cell has behind it, 0 to 1."""
+    epochs: int = cell.settings.get("epochs", 1)
+    return min(epochs_done(cell.run_directory) / epochs, 1.0)
 
 
 def epochs_done(run_directory: Path) -> int:
-    """Count the epochs that a run has behind it: one validation each in its metrics."""
+    """Return the last epoch that a run has validated, going by its metrics; 0 without any."""
     try:
         lines = (run_directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
-    return sum(1 for line in lines if _is_validation(line))
+    return max((_epoch_validated(line) for line in lines), default=0)
 
 
-def _is_validation(line: str) -> bool:
+def _epoch_validated(line: str) -> int:
     try:
-        return bool(json.loads(line).get("kind") == "val")
-    except (ValueError, AttributeError):
+        figures = json.loads(line)
+        return int(figures["epoch"]) if figures["kind"] == "val" else 0
+    except (ValueError, KeyError, TypeError):
         # The run is writing: its last line may be a part of one.
-        return False
+        return 0
+
+
+def _total(known: Mapping[str, Sequence[float]], cell: Running) -> float:
+    return cell.seconds / cell.done if cell.done > 0 else _expected(known, cell.recipe)
 
 
 def _expected(known: Mapping[str, Sequence[float]], name: str) -> float:

@@ -1,24 +1,46 @@
 """The cells of a comparison: every recipe under every seed, and what determines each one's result.
 
-Pure data and parsing: nothing here touches the disk or starts a process. `directory` keeps cells on
-disk, `runner` runs one, `comparison` runs them all.
+A grid may have further axes: overrides of the config, such as batch sizes. A recipe at one point of
+them is an arm, and is compared with the first recipe at the same point.
+
+Pure data: nothing here touches the disk or starts a process. `arguments` reads the command line,
+`directory` keeps cells on disk, `runner` runs one, `comparison` runs them all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from halfstep.errors import UserError
-from halfstep.recipe import recipe
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Resolve = Callable[[str, int], Mapping[str, Any]]
+    from halfstep.compare.arguments import Point
+
+Resolve = Callable[[str, int, "Point"], Mapping[str, Any]]
+
+_LONGEST_NAME = 100
+
+
+class Arm(NamedTuple):
+    """What the seeds of one row of the table share.
+
+    Attributes:
+        recipe: Name of the recipe.
+        point: Overrides of the config, one for each axis of the grid.
+    """
+
+    recipe: str
+    point: Point = ()
+
+    @property
+    def label(self) -> str:
+        """What progress and reports call it."""
+        return " ".join((self.recipe, *self.point))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +48,27 @@ class Cell:
     """One run of a comparison.
 
     Attributes:
-        recipe: Name of the recipe, its parts in the order that `Recipe` gives them.
+        arm: Its recipe, the parts in the order that `Recipe` gives them, and its overrides.
         seed: Seed of the run.
         settings: Everything that determines the result: the resolved config with recipe, seed and
-            device, as plain data.
+            kind of device, as plain data.
         directory: Where the cell keeps its run directory, its logs and a record of its settings.
     """
 
-    recipe: str
+    arm: Arm
     seed: int
     settings: Mapping[str, Any]
     directory: Path
 
     @property
+    def recipe(self) -> str:
+        """Name of the recipe."""
+        return self.arm.recipe
+
+    @property
     def label(self) -> str:
         """What progress and reports call the cell."""
-        return f"{self.recipe} seed {self.seed}"
+        return f"{self.arm.label} seed {self.seed}"
 
     @property
     def config_file(self) -> Path:
@@ -66,10 +93,11 @@ class Grid:
 
     Attributes:
         config: Name of the config.
-        device: Device that every cell runs on ("cpu", "cuda:0").
-        recipes: Names of the recipes, one row of the table each; the first is the baseline.
-        seeds: Seeds that every recipe runs under.
+        device: Kind of device that every cell runs on ("cpu", "cuda").
+        recipes: Names of the recipes; the first is the baseline.
+        seeds: Seeds that every arm runs under.
         options: Overrides of the config, each "key=value", that every cell gets.
+        points: Overrides that differ between rows.
         cells: The runs, in the order in which they run: a whole comparison of the first seed first.
     """
 
@@ -78,7 +106,44 @@ class Grid:
     recipes: tuple[str, ...]
     seeds: tuple[int, ...]
     options: tuple[str, ...]
+    points: tuple[Point, ...]
     cells: tuple[Cell, ...]
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """One for each row of the table, in its order."""
+        return tuple(Arm(name, point) for point in self.points for name in self.recipes)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Keys of the config that differ between points."""
+        return tuple(override.partition("=")[0] for override in self.points[0])
+
+    def baseline(self, arm: Arm) -> Arm:
+        """Return what an arm is compared with.
+
+        The first recipe at the same point; where there is one recipe only, the first point.
+        """
+        if len(self.recipes) == 1:
+            return self.arms[0]
+        return Arm(self.recipes[0], arm.point)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A comparison that can start.
+
+    Attributes:
+        grid: Its cells.
+        directory: Where it goes.
+        devices: Devices that run a cell at a time each; one may be there more than once.
+        time_limit: Seconds after which a cell is ended; None for no limit.
+    """
+
+    grid: Grid
+    directory: Path
+    devices: tuple[str, ...]
+    time_limit: float | None = None
 
 
 def build_grid(
@@ -90,65 +155,38 @@ def build_grid(
     options: Sequence[str],
     directory: Path,
     resolve: Resolve,
+    points: Sequence[Point] = ((),),
 ) -> Grid:
     """Lay out the cells of a comparison.
 
     Args:
         config: Name of the config.
-        device: Device that every cell runs on.
+        device: Kind of device that every cell runs on.
         recipes: Names as `parse_recipes` returns them.
         seeds: Seeds as `parse_seeds` returns them.
         options: Overrides of the config.
         directory: The comparison's directory.
-        resolve: Gives the settings of the run with a recipe and a seed, or raises a `ValueError`.
+        resolve: Gives the settings of the run with a recipe, a seed and the overrides of a point,
+            or raises a `ValueError`.
+        points: Overrides as `parse_axes` returns them.
     """
     cells = tuple(
-        Cell(name, seed, resolve(name, seed), directory / f"{name}-seed{seed}")
+        Cell(
+            Arm(name, point),
+            seed,
+            resolve(name, seed, point),
+            directory / _folder(name, point, seed),
+        )
         for seed in seeds
+        for point in points
         for name in recipes
     )
-    return Grid(config, device, tuple(recipes), tuple(seeds), tuple(options), cells)
-
-
-def parse_recipes(text: str) -> tuple[str, ...]:
-    """Read `--recipes fp32,fp16,bf16`; each name may be a composition such as bf16+tf32.
-
-    Raises:
-        ValueError: If a name is unknown, or if one recipe is named twice.
-    """
-    given = [part.strip() for part in text.split(",") if part.strip()]
-    if not given:
-        raise UserError(
-            f"--recipes is {text!r}; name one or more, such as --recipes fp32,fp16,bf16"
-        )
-    try:
-        names = [recipe(part).name for part in given]
-    except ValueError as error:
-        raise UserError(f"--recipes: {error}") from error
-    _refuse_repeated("--recipes", text, names)
-    return tuple(names)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read `--seeds`: a single number counts seeds from 0 on, numbers with commas are the seeds.
-
-    Raises:
-        UserError: If it is neither, or if a seed is named twice.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    trailing_comma = len(parts) > 1 and not parts[-1]
-    numbers = [_whole_number(part, text) for part in (parts[:-1] if trailing_comma else parts)]
-    if len(parts) > 1:
-        _refuse_repeated("--seeds", text, numbers)
-        return tuple(numbers)
-    if numbers[0] == 0:
-        raise _bad_seeds(text)
-    return tuple(range(numbers[0]))
+    return Grid(config, device, tuple(recipes), tuple(seeds), tuple(options), tuple(points), cells)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Say what differs between two settings, one "key: old -> new" each, in the order of keys."""
-    old, new = dict(_flat(before)), dict(_flat(now))
+    old, new = dict(flat(before)), dict(flat(now))
     absent = "not set"
     return [
         f"{key}: {old.get(key, absent)} -> {new.get(key, absent)}"
@@ -157,28 +195,20 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each setting with its whole key ("optimizer.lr") and its value as JSON."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", json.dumps(value)
 
 
-def _whole_number(part: str, text: str) -> int:
-    if not (part.isascii() and part.isdigit()):
-        raise _bad_seeds(text)
-    return int(part)
-
-
-def _bad_seeds(text: str) -> UserError:
-    return UserError(
-        f"--seeds is {text!r}; allowed: how many (3 means seeds 0, 1 and 2), "
-        "or the seeds themselves with commas (0,7,9; 7, is seed 7 alone)"
-    )
-
-
-def _refuse_repeated(option: str, text: str, values: Sequence[object]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise UserError(f"{option} is {text!r}, which names {value} twice; name it once")
+def _folder(name: str, point: Point, seed: int) -> str:
+    wanted = "-".join((name, *point))
+    folder = re.sub(r"[^\w.+=-]", "_", wanted)
+    if folder != wanted or len(folder) > _LONGEST_NAME or folder.startswith("."):
+        # What was cut or replaced must not make one folder of two arms.
+        digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
+        folder = f"{folder[:_LONGEST_NAME].lstrip('.')}-{digest}"
+    return f"{folder}-seed{seed}"

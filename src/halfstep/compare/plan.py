@@ -5,37 +5,35 @@ This is all that a comparison knows of configs and of the command line of `halfs
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.grid import Cell, Grid, build_grid, parse_recipes, parse_seeds
+from halfstep.compare.arguments import (
+    parse_axes,
+    parse_devices,
+    parse_recipes,
+    parse_seeds,
+    parse_time_limit,
+)
+from halfstep.compare.grid import Plan, build_grid
 from halfstep.errors import UserError
+from halfstep.recipe import recipe
 from halfstep.train import data, models
-from halfstep.train.config_files import load, parse_options
+from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from halfstep.compare.arguments import Point
+    from halfstep.compare.grid import Cell
+    from halfstep.recipe import Recipe
+    from halfstep.train.config import Config
 
 _VARIED = {"recipe": "--recipes", "seed": "--seeds", "device": "--device"}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A comparison that can start.
-
-    Attributes:
-        grid: Its cells.
-        directory: Where it goes.
-        epochs: Passes over the training images in every cell.
-    """
-
-    grid: Grid
-    directory: Path
-    epochs: int
 
 
 def plan(
@@ -44,7 +42,10 @@ def plan(
     recipes: str,
     seeds: str,
     options: Sequence[str] = (),
+    axes: Sequence[str] = (),
     device: str | None = None,
+    devices: str | None = None,
+    time_limit: str | None = None,
     tag: str | None = None,
     out: Path | None = None,
 ) -> Plan:
@@ -52,56 +53,109 @@ def plan(
 
     Args:
         config: The name of a shipped config, or the path of a YAML file.
-        recipes: Names with commas between them.
+        recipes: Names with commas between them; a recipe that the config spells out has a name too.
         seeds: How many, or the seeds with commas between them.
         options: Overrides "key.sub=value" of the config.
+        axes: Overrides "key.sub=value,value" that multiply the cells.
         device: Where to train; the config's own choice when not given.
+        devices: Where to train several cells at a time.
+        time_limit: The most that a cell may take, as in "30m".
         tag: Keeps this comparison apart from others of the config.
         out: The comparison's directory; made from the config's name and the tag when not given.
 
     Raises:
         ValueError: If anything of it is wrong, in one line.
     """
-    for key, flag in _VARIED.items():
-        if key in parse_options(options):
-            raise UserError(
-                f"--options sets {key!r}, which every cell has its own of; write {flag}"
-            )
-    names, numbers = parse_recipes(recipes), parse_seeds(seeds)
-    first = load(config, options, {"recipe": names[0], "seed": numbers[0], "device": device})
-    where = str(pick_device(first.device))
-    splits = data.load(first.data)
-    models.build(first.model, classes=len(splits.classes), image_shape=splits.image_shape)
+    points = parse_axes(axes)
+    _refuse_varied(options, points)
+    own = _own_recipe(load(config, options))
+    names, numbers = parse_recipes(recipes, own), parse_seeds(seeds)
+    if device is not None and devices is not None:
+        raise UserError(f"--device {device} and --devices {devices} are both given; write one")
+    slots = parse_devices(devices) if devices is not None else ()
 
-    def resolve(name: str, seed: int) -> dict[str, Any]:
-        found = load(config, options, {"recipe": name, "seed": seed, "device": where})
-        chosen = found.build_recipe()
-        settings = found.model_dump(mode="json", exclude={"description"})
+    def found(name: str, seed: int, point: Point, where: str | None) -> Config:
+        mine = None if own is not None and name == own.name else name
+        return load(config, [*options, *point], {"recipe": mine, "seed": seed, "device": where})
+
+    first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
+    where = [str(pick_device(each)) for each in slots or (first.device,)]
+    kind = where[0].partition(":")[0]
+
+    def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
+        chosen = found(name, seed, point, kind)
+        settings = chosen.model_dump(mode="json", exclude={"description"})
         # Spelled out, so that a recipe whose meaning changed is a changed setting.
-        return settings | {"recipe": {"name": chosen.name, **chosen.settings()}}
+        built = chosen.build_recipe()
+        return settings | {"recipe": {"name": built.name, **built.settings()}}
 
+    _try_data_and_models([found(names[0], numbers[0], point, where[0]) for point in points])
     directory = out or Path("runs") / "compare" / (
         first.name + (f"-{_checked(tag)}" if tag else "")
     )
     grid = build_grid(
         first.name,
-        device=where,
+        device=kind,
         recipes=names,
         seeds=numbers,
         options=options,
         directory=directory,
         resolve=resolve,
+        points=points,
     )
-    return Plan(grid, directory, first.epochs)
+    limit = None if time_limit is None else parse_time_limit(time_limit)
+    return Plan(grid, directory, tuple(where), limit)
 
 
-def train_command(cell: Cell) -> list[str]:
-    """Return the program and arguments that run a cell, from its own copy of the config."""
+def train_command(cell: Cell, device: str) -> list[str]:
+    """Return the program and arguments that run a cell on a device, from its copy of the config.
+
+    A cell that was interrupted goes on from its newest checkpoint.
+    """
     return [
-        *(sys.executable, "-m", "halfstep", "train", str(cell.config_file)),
-        *("--recipe", cell.recipe, "--seed", str(cell.seed)),
-        *("--device", str(cell.settings["device"]), "--out", str(cell.run_directory)),
+        *(sys.executable, "-m", "halfstep", "train", str(cell.config_file), "--device", device),
+        *("--out", str(cell.run_directory), "--resume", "auto"),
     ]
+
+
+def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
+    fixed = parse_options(options)
+    varied = parse_options(points[0])
+    for flag, given in (("--options", fixed), ("--grid", varied)):
+        for key, instead in _VARIED.items():
+            # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
+            if key in given and not isinstance(given[key], dict):
+                raise UserError(
+                    f"{flag} sets {key!r}, which every cell has its own of; write {instead}"
+                )
+    for key in (override.partition("=")[0] for override in points[0]):
+        if any(option.startswith(f"{key}=") for option in options):
+            raise UserError(f"{key} is in --options and in --grid; leave one of them out")
+
+
+def _own_recipe(config: Config) -> Recipe | None:
+    return recipe(config.recipe) if isinstance(config.recipe, dict) else None
+
+
+def _try_data_and_models(configs: Sequence[Config]) -> None:
+    """Refuse at once what every cell would fail at; once for each combination of data and model."""
+    tried: set[str] = set()
+    for config in configs:
+        wanted = config.model_dump(mode="json", include={"data", "model", "batch_size"})
+        if _as_key(wanted) in tried:
+            continue
+        tried.add(_as_key(wanted))
+        loaded = data.load(
+            config.data,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            device=pick_device(config.device),
+        )
+        models.build(config.model, classes=len(loaded.classes), image_shape=loaded.image_shape)
+
+
+def _as_key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def _checked(tag: str) -> str:

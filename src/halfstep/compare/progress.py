@@ -11,8 +11,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from halfstep.compare.estimate import Running, epochs_done, seconds_left
-from halfstep.compare.table import duration
+from halfstep.compare.estimate import Running, seconds_left, share_done
+from halfstep.compare.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,17 +33,16 @@ class Progress:
     Args:
         console: Where to say it.
         grid: What is compared.
-        epochs: Epochs of a whole cell, which the estimate of the time left needs.
+        slots: How many cells run at a time.
     """
 
-    def __init__(self, console: Console, grid: Grid, epochs: int) -> None:
+    def __init__(self, console: Console, grid: Grid, slots: int = 1) -> None:
         self._console = console
         self._grid = grid
-        self._epochs = epochs
+        self._slots = slots
         self._durations: dict[str, list[float]] = {name: [] for name in grid.recipes}
         self._waiting: list[Cell] = list(grid.cells)
-        self._cell: Cell | None = None
-        self._started = 0.0
+        self._running: dict[int, float] = {}
         self._live = Live(
             console=console, get_renderable=self._moving_line, refresh_per_second=4, transient=True
         )
@@ -59,14 +58,20 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._cell = None
+        self._running.clear()
         self._live.stop()
 
-    def kept(self, result: Result) -> None:
-        """A cell has a result from an earlier comparison and does not run."""
+    def kept(self, result: Result, versions: Sequence[str] = ()) -> None:
+        """A cell has a result from an earlier comparison and does not run.
+
+        Args:
+            result: Its result.
+            versions: What it was made with that is no longer so.
+        """
         self._waiting.remove(result.cell)
         self._note_duration(result, result.number("wall_seconds"))
-        self._say(result.cell, f"{_outcome(result)}, from an earlier comparison")
+        warning = f"; warning: made with {', '.join(versions)}" if versions else ""
+        self._say(result.cell, f"{_outcome(result)}, from an earlier comparison{warning}")
 
     def changed(self, cell: Cell, changes: Sequence[str]) -> None:
         """A cell has a result of other settings and runs again."""
@@ -75,7 +80,7 @@ class Progress:
     def started(self, cell: Cell) -> None:
         """A cell starts."""
         self._waiting.remove(cell)
-        self._cell, self._started = cell, time.monotonic()
+        self._running[self._number(cell)] = time.monotonic()
         if not self._console.is_terminal:
             left = self._left()
             self._say(
@@ -83,43 +88,55 @@ class Progress:
             )
 
     def ended(self, result: Result) -> None:
-        """The cell that ran has ended."""
-        seconds = time.monotonic() - self._started
-        self._cell = None
+        """A cell has ended; one that could not even start, too."""
+        now = time.monotonic()
+        seconds = now - self._running.pop(self._number(result.cell), now)
         self._note_duration(result, seconds)
         self._say(result.cell, f"{_outcome(result)}, {duration(seconds)}")
+
+    def warn(self, what: str) -> None:
+        """Something is wrong that ends nothing."""
+        self._console.print(Text(f"warning: {what}"), soft_wrap=True)
 
     def _note_duration(self, result: Result, seconds: float | None) -> None:
         if result.status == "finished" and seconds is not None:
             self._durations[result.cell.recipe].append(seconds)
 
     def _say(self, cell: Cell, what: str) -> None:
-        number = self._grid.cells.index(cell) + 1
-        line = f"[{number}/{len(self._grid.cells)}] {cell.label}: {what}"
+        line = f"[{self._number(cell) + 1}/{len(self._grid.cells)}] {cell.label}: {what}"
         self._console.print(Text(line), soft_wrap=True)
 
+    def _number(self, cell: Cell) -> int:
+        return self._grid.cells.index(cell)
+
     def _left(self) -> float | None:
-        running = None
-        if self._cell is not None:
-            share = epochs_done(self._cell.run_directory) / self._epochs
-            running = Running(self._cell.recipe, time.monotonic() - self._started, min(share, 1.0))
-        return seconds_left(self._durations, running, [cell.recipe for cell in self._waiting])
+        now = time.monotonic()
+        running = [
+            Running(cell.recipe, now - self._running[self._number(cell)], share_done(cell))
+            for cell in self._cells_running()
+        ]
+        waiting = [cell.recipe for cell in self._waiting]
+        return seconds_left(self._durations, running, waiting, self._slots)
+
+    def _cells_running(self) -> list[Cell]:
+        return [self._grid.cells[number] for number in self._running]
 
     def _moving_line(self) -> RenderableType:
-        cell = self._cell
-        if cell is None:
+        cells = self._cells_running()
+        if not cells:
             return Text()
         total = len(self._grid.cells)
-        done = total - len(self._waiting) - 1
-        share = min(epochs_done(cell.run_directory) / self._epochs, 1.0)
+        done = total - len(self._waiting) - len(cells)
+        shares = sum(share_done(cell) for cell in cells)
         left = self._left()
+        others = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
         line = Table.grid(padding=(0, 1))
         line.add_row(
             Spinner("dots"),
-            Text(cell.label, style="bold"),
-            ProgressBar(total=total, completed=done + share, width=20),
+            Text(cells[0].label + others, style="bold"),
+            ProgressBar(total=total, completed=done + shares, width=20),
             Text(f"{done} of {total} cells done"),
-            Text(duration(time.monotonic() - self._started), style="dim"),
+            Text(duration(time.monotonic() - min(self._running.values())), style="dim"),
             Text(f"about {duration(left)} left" if left is not None else "", style="dim"),
         )
         return line

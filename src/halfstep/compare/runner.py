@@ -6,78 +6,141 @@ scheduler) takes the cell with it. What it says goes to log files in the cell's 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from halfstep.compare.directory import result_of
 from halfstep.compare.grid import Cell
 from halfstep.compare.results import Result
+from halfstep.compare.units import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-Command = Callable[[Cell], Sequence[str]]
+Command = Callable[[Cell, str], Sequence[str]]
+"""From a cell and a device to the program and arguments that run it into its `run_directory`."""
 
 # A terminal's Ctrl-C reaches the cell as well, which then needs time to end and no second signal.
+# It writes a checkpoint then, which takes a large model a while.
 _ENDING: tuple[tuple[signal.Signals | None, float], ...] = (
     (None, 3.0),
-    (signal.SIGINT, 10.0),
+    (signal.SIGINT, 30.0),
     (signal.SIGKILL, 10.0),
 )
+_POLL_SECONDS = 0.02
+_FULL = 2**20
+"""Free bytes below which a disk is called full."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERDICT = re.compile(r"^(error:|([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception|Interrupt|Exit)\b)")
 
 
-def run_cell(cell: Cell, command: Command, *, keep_open: Sequence[int] = ()) -> Result:
+class RunningCell:
+    """A cell whose process has been started.
+
+    Args:
+        cell: The cell, prepared by `directory.prepare`.
+        command: The program and arguments.
+        keep_open: File descriptors that the process inherits.
+        time_limit: Seconds after which it is ended; None for no limit.
+        environment: Variables of its own, besides those of this process.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        command: Sequence[str],
+        *,
+        keep_open: Sequence[int] = (),
+        time_limit: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.cell = cell
+        self._errors = cell.directory / "stderr.log"
+        self._limit = time_limit
+        self._started = time.monotonic()
+        with (cell.directory / "stdout.log").open("wb") as out, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(  # noqa: S603  # the command is the comparison's own
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                pass_fds=tuple(keep_open),
+                env={**os.environ, **(environment or {})},
+            )
+
+    def poll(self) -> Result | None:
+        """Return what the cell came to, or None while it runs.
+
+        The result of the summary that the run left; without one, "crashed" and the reason.
+        """
+        code = self.process.poll()
+        late = self._limit is not None and time.monotonic() - self._started > self._limit
+        if code is None and late:
+            end([self.process], patience=0.0)
+        elif code is None:
+            return None
+        result = result_of(self.cell)
+        if result.status != "pending":
+            return result
+        if code is None:
+            assert self._limit is not None
+            return Result(self.cell, "crashed", f"not done after {duration(self._limit)}: ended")
+        return Result(self.cell, "crashed", _reason(code, self._errors))
+
+
+def run_cell(cell: Cell, command: Sequence[str], *, time_limit: float | None = None) -> Result:
     """Run a cell and wait for it.
 
     Args:
         cell: The cell, prepared by `directory.prepare`.
-        command: Gives the program and arguments that run the cell into its `run_directory`.
-        keep_open: File descriptors that the process inherits.
-
-    Returns:
-        The result of the summary that the run left; without one, "crashed" and the reason.
+        command: The program and arguments.
+        time_limit: Seconds after which it is ended; None for no limit.
 
     Raises:
         BaseException: What interrupts the wait (Ctrl-C), after the process has been ended.
     """
-    errors = cell.directory / "stderr.log"
-    with (cell.directory / "stdout.log").open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(  # noqa: S603  # the command is the comparison's own
-            list(command(cell)),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            pass_fds=tuple(keep_open),
-        )
-        try:
-            code = process.wait()
-        except BaseException:
-            _end(process)
-            raise
-    result = result_of(cell)
-    if result.status == "pending":
-        return Result(cell, "crashed", _reason(code, errors))
+    running = RunningCell(cell, command, time_limit=time_limit)
+    try:
+        while (result := running.poll()) is None:
+            time.sleep(_POLL_SECONDS)
+    except BaseException:
+        end([running.process])
+        raise
     return result
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(processes: Sequence[subprocess.Popen[bytes]], patience: float | None = None) -> None:
+    """End processes, in good order if they can and with force if they cannot.
+
+    Args:
+        processes: Which; all of them are asked at once.
+        patience: Seconds that they are given before the first signal.
+    """
+    left = list(processes)
     try:
         for sent, seconds in _ENDING:
             if sent is not None:
-                process.send_signal(sent)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                continue
-            return
+                for process in left:
+                    process.send_signal(sent)
+            until = time.monotonic() + (
+                patience if sent is None and patience is not None else seconds
+            )
+            for process in left:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(until - time.monotonic(), 0.0))
+            left = [process for process in left if process.poll() is None]
     except KeyboardInterrupt:
-        process.kill()
-        process.wait()
+        for process in left:
+            process.kill()
+            process.wait()
 
 
 def _reason(code: int, errors: Path) -> str:
@@ -88,6 +151,9 @@ def _reason(code: int, errors: Path) -> str:
     # What a library prints at exit (leaked semaphores, warnings) may follow what went wrong.
     verdicts = [line for line in lines if _VERDICT.match(line)]
     said = (verdicts or lines or [f"it said nothing; see {errors}"])[-1]
+    if shutil.disk_usage(errors.parent).free < _FULL:
+        # Then what it wanted to say may not have been written either.
+        said = f"the disk of {errors.parent} is full; {said}"
     return f"exit code {code}: {said}" if code else f"no summary was written: {said}"
 
 

@@ -1,0 +1,171 @@
+"""Reads what the command line of a comparison says: recipes, seeds, axes, devices, a time limit.
+
+Text in, plain data out; whether a config takes the values is for `plan` to find.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+from halfstep.recipe import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from halfstep.recipe import Recipe
+
+Point = tuple[str, ...]
+"""One override "key=value" for each axis of the grid."""
+
+_AXIS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.+)", re.DOTALL)
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DEVICE = re.compile(r"cpu|(?:cuda:)?(\d{1,3})")
+
+
+def parse_recipes(text: str, own: Recipe | None = None) -> tuple[str, ...]:
+    """Read `--recipes fp32,fp16,bf16`; each name may be a composition such as bf16+tf32.
+
+    Args:
+        text: What was given.
+        own: The recipe that the config spells out, which its name stands for.
+
+    Raises:
+        UserError: If a name is unknown, or if one recipe is named twice.
+    """
+    given = [part.strip() for part in text.split(",") if part.strip()]
+    if not given:
+        raise UserError(
+            f"--recipes is {text!r}; name one or more, such as --recipes fp32,fp16,bf16"
+        )
+    try:
+        names = [
+            part if own is not None and part == own.name else recipe(part).name for part in given
+        ]
+    except ValueError as error:
+        also = f"; {own.name} is the config's own" if own is not None else ""
+        raise UserError(f"--recipes: {error}{also}") from error
+    _refuse_repeated("--recipes", text, names)
+    return tuple(names)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read `--seeds`: a single number counts seeds from 0 on, numbers with commas are the seeds.
+
+    Raises:
+        UserError: If it is neither, or if a seed is named twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    trailing_comma = len(parts) > 1 and not parts[-1]
+    numbers = [_whole_number(part, text) for part in (parts[:-1] if trailing_comma else parts)]
+    if len(parts) > 1:
+        _refuse_repeated("--seeds", text, numbers)
+        return tuple(numbers)
+    if numbers[0] == 0:
+        raise _bad_seeds(text)
+    return tuple(range(numbers[0]))
+
+
+def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
+    """Read `--grid batch_size=256,1024 optimizer.lr=0.1,0.4` as every combination of the values.
+
+    Returns:
+        The points of the grid, the last axis moving fastest; one without overrides for no axes.
+
+    Raises:
+        UserError: If an axis is not key=value,value or is there twice, or a value is repeated.
+    """
+    axes: dict[str, list[str]] = {}
+    for text in given:
+        match = _AXIS.fullmatch(text)
+        if match is None:
+            raise UserError(
+                f"--grid takes key=value,value,..., not {text!r}; write --grid batch_size=256,1024"
+            )
+        key = match[1]
+        if key in axes:
+            raise UserError(f"--grid has {key} twice; write all its values after one {key}=")
+        values = [value.strip() for value in _split(match[2])]
+        if not all(values):
+            raise UserError(f"--grid {text!r} has an empty value; write --grid {key}=1,2")
+        _refuse_repeated("--grid", text, values)
+        axes[key] = values
+    written = ([f"{key}={value}" for value in values] for key, values in axes.items())
+    return tuple(itertools.product(*written))
+
+
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Read `--devices 0,1,2,3` (GPUs by number), or "cpu,cpu" for two at a time on the processor.
+
+    Raises:
+        UserError: If it is neither, mixes them, or names a GPU twice.
+    """
+    given = [part.strip() for part in text.split(",") if part.strip()]
+    matches = [_DEVICE.fullmatch(part) for part in given]
+    if not given or not all(matches) or len({part == "cpu" for part in given}) > 1:
+        raise UserError(
+            f"--devices is {text!r}; allowed: numbers of GPUs with commas (0,1,2,3), or cpu as "
+            "often as cells shall run at a time (cpu,cpu)"
+        )
+    if given[0] == "cpu":
+        return tuple(given)
+    numbers = [int(match[1]) for match in matches if match is not None]
+    _refuse_repeated("--devices", text, numbers)
+    return tuple(f"cuda:{number}" for number in numbers)
+
+
+def parse_time_limit(text: str) -> float:
+    """Read `--time-limit 30m` as seconds.
+
+    Raises:
+        UserError: If it is no positive duration.
+    """
+    match = _DURATION.fullmatch(text)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    limit = 3600.0 * hours + 60.0 * minutes + seconds
+    if limit <= 0:
+        raise UserError(
+            f"--time-limit is {text!r}; allowed: hours, minutes and seconds, as in 30m, 90s, 1h30m"
+        )
+    return limit
+
+
+def _split(values: str) -> Iterator[str]:
+    """Split at commas that are in no brackets and no quotes, as YAML would see them."""
+    depth, quote, word = 0, "", ""
+    for letter in values:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            yield word
+            word = ""
+            continue
+        word += letter
+    yield word
+
+
+def _whole_number(part: str, text: str) -> int:
+    if not (part.isascii() and part.isdigit()):
+        raise _bad_seeds(text)
+    return int(part)
+
+
+def _bad_seeds(text: str) -> UserError:
+    return UserError(
+        f"--seeds is {text!r}; allowed: how many (3 means seeds 0, 1 and 2), "
+        "or the seeds themselves with commas (0,7,9; 7, is seed 7 alone)"
+    )
+
+
+def _refuse_repeated(option: str, text: str, values: Sequence[object]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise UserError(f"{option} is {text!r}, which names {value} twice; name it once")

@@ -1,0 +1,69 @@
+"""What is measured of a run, and how each figure is headed and written.
+
+One list for every kind of output. A measure that no run of a comparison has is left out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.compare import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Better = Literal["more", "less"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a run's summary.
+
+    Attributes:
+        name: Its key in `summary.json`, with dots into what is nested.
+        header: What tables call it; a terminal breaks it at the bars.
+        write: Writes it for people.
+        better: Which direction is good, where one is.
+        main: Whether it is in the table on a terminal, which has room for a few.
+    """
+
+    name: str
+    header: str
+    write: Callable[[float], str]
+    better: Better | None = None
+    main: bool = False
+
+    @property
+    def title(self) -> str:
+        """The header in one line."""
+        return one_line(self.header)
+
+
+MEASURES = (
+    Measure("best_accuracy", "best|%", units.percent, "more", main=True),
+    Measure("final_accuracy", "final|%", units.percent, "more", main=True),
+    Measure("best_accuracy_top5", "best|top-5 %", units.percent, "more"),
+    Measure("final_accuracy_top5", "final|top-5 %", units.percent, "more"),
+    Measure("train_seconds", "train|time", units.duration, "less", main=True),
+    Measure("wall_seconds", "wall|time", units.duration, "less", main=True),
+    Measure("images_per_second", "images|/s", units.rate, "more", main=True),
+    Measure("step_seconds_median", "step ms|median", units.milliseconds, "less"),
+    Measure("step_seconds_p95", "step ms|p95", units.milliseconds, "less"),
+    Measure("peak_memory_bytes", "memory|MiB", units.mebibytes, "less", main=True),
+    Measure("peak_memory_reserved_bytes", "reserved|MiB", units.mebibytes, "less"),
+    Measure("energy_joules", "energy|J", units.plain, "less"),
+    Measure("checkpoint_bytes", "checkpoint|MiB", units.mebibytes, "less"),
+    Measure("skipped_steps", "skipped|steps", units.count, "less", main=True),
+    Measure("newest.unchanged_share", "unchanged|weights %", units.percent, "less"),
+    Measure("newest.gradient_cosine", "gradient|cosine", units.plain, "more"),
+    Measure("newest.gradient_error", "gradient|error", units.plain, "less"),
+)
+
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations")
+"""Keys of `held_bytes` in a summary: what memory holds after a step."""
+
+
+def one_line(header: str) -> str:
+    """Write a header without its breaks."""
+    return header.replace("-|", "-").replace("|", " ")

@@ -1,0 +1,5 @@
+"""One self-contained page that shows a comparison: it works offline and from a mail's attachment.
+
+`curves` reads what the runs logged, `page` brings it together with the rows and fills the template.
+What a browser runs is plain JavaScript in this folder, inlined; nothing is fetched from anywhere.
+"""

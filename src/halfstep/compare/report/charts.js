@@ -1,0 +1,97 @@
+// Which charts there are: the curves of every run, and accuracy against time.
+(function charts() {
+  const host = document.getElementById("charts");
+  const percent = (y) => `${(100 * y).toFixed(2)} %`;
+  const kinds = [
+    ["train_loss", { title: "Training loss" }],
+    ["val_accuracy", { title: "Validation accuracy", write: percent }],
+    ["loss_scale", { title: "Loss scale", log: true }],
+    ["grad_norm", { title: "Gradient norm", log: true }],
+    ["gradient_cosine", { title: "Cosine of gradients to fp32's" }],
+    ["unchanged_share", { title: "Weights that a step left unchanged", write: percent }],
+  ];
+  for (const [name, options] of kinds) {
+    const series = DATA.cells.filter((cell) => cell.curves[name]).map((cell) => {
+      const longest = Math.max(...Object.values(cell.curves).map((curve) => curve.x.at(-1)));
+      return { ...cell.curves[name], arm: cell.arm, label: cell.label, source: cell.source, last: longest };
+    });
+    if (series.length) new Chart(host, { ...options, series });
+  }
+  if (!host.children.length) host.append(make("p", { class: "hint" }, "No run has logged anything yet."));
+
+  const legend = document.getElementById("legend");
+  DATA.arms.forEach((arm, index) => {
+    const swatch = make("span", { class: "swatch" });
+    swatch.style.background = colourOf(index);
+    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, arm.label + (arm.rehearsed ? " †" : ""));
+    button.addEventListener("click", () => {
+      const hide = !State.hidden.has(index);
+      if (hide) State.hidden.add(index); else State.hidden.delete(index);
+      button.setAttribute("aria-pressed", String(!hide));
+      State.change("rows");
+    });
+    legend.append(button);
+  });
+  document.getElementById("across").addEventListener("change", (event) => {
+    State.across = event.target.value;
+    State.at = null;
+    State.change("rows");
+  });
+})();
+
+(function tradeoff() {
+  const host = document.getElementById("tradeoff");
+  const known = DATA.arms.map((arm, index) => ({ ...arm, index })).filter((arm) => arm.accuracy !== null && arm.seconds !== null);
+  if (!known.length) { host.closest("section").hidden = true; return; }
+  const figure = make("figure");
+  const plot = make("div", { class: "plot" });
+  figure.append(make("figcaption", {}, "Best validation accuracy, %, over training time, s"), plot);
+  if (DATA.arms.some((arm) => arm.front)) figure.append(make("p", { class: "hint" }, `◆ ${DATA.front}.`));
+  host.append(figure);
+
+  function draw() {
+    const width = plot.clientWidth;
+    if (!width) return;
+    const height = 300;
+    const padded = (values) => {
+      const [low, high] = [Math.min(...values), Math.max(...values)];
+      const room = (high - low) * 0.15 || Math.abs(high) * 0.05 || 1;
+      return [low - room, high + room];
+    };
+    const [left, right] = padded(known.map((arm) => arm.seconds));
+    const [low, high] = padded(known.map((arm) => 100 * arm.accuracy));
+    const toX = (x) => MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (x - left)) / (right - left);
+    const toY = (y) => MARGIN.top + (height - MARGIN.top - MARGIN.bottom) * (1 - (y - low) / (high - low));
+    const said = known.map((arm) => `${arm.label} ${(100 * arm.accuracy).toFixed(2)} % in ${compact(arm.seconds)} s`);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": said.join("; ") });
+    for (const tick of niceTicks(low, high, 4)) {
+      svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(tick), y2: toY(tick) }));
+      svg.append(make("text", { x: MARGIN.left - 6, y: toY(tick) + 4, "text-anchor": "end" }, compact(tick)));
+    }
+    for (const tick of niceTicks(left, right, Math.max(2, Math.floor(width / 120)))) {
+      svg.append(make("text", { x: toX(tick), y: height - 8, "text-anchor": "middle" }, compact(tick)));
+    }
+    const labels = [];
+    for (const arm of known) {
+      const [x, y] = [toX(arm.seconds), toY(100 * arm.accuracy)];
+      const shape = arm.front
+        ? make("path", { d: `M${x} ${y - 7}L${x + 7} ${y}L${x} ${y + 7}L${x - 7} ${y}Z` })
+        : make("circle", { cx: x, cy: y, r: 5 });
+      shape.style.fill = arm.rehearsed ? "none" : colourOf(arm.index);
+      shape.style.stroke = colourOf(arm.index);
+      shape.style.strokeWidth = 2;
+      shape.dataset.source = arm.source;
+      shape.append(make("title", {}, `${arm.label}, from ${arm.source}`));
+      const atEnd = x > width * 0.7;
+      const text = arm.label + (arm.rehearsed ? " †" : "");
+      const label = { x: x + (atEnd ? -10 : 10), y: y + 4, left: x - (atEnd ? text.length * 6.5 : 0), right: x + (atEnd ? 0 : text.length * 6.5) };
+      // Points that lie together would write over each other.
+      const hit = () => labels.find((other) => Math.abs(other.y - label.y) < 13 && other.left < label.right && label.left < other.right);
+      while (hit()) label.y = hit().y + 13;
+      labels.push(label);
+      svg.append(shape, make("text", { x: label.x, y: label.y, "text-anchor": atEnd ? "end" : "start" }, text));
+    }
+    plot.replaceChildren(svg);
+  }
+  new ResizeObserver(draw).observe(plot);
+})();

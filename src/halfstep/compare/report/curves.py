@@ -1,0 +1,92 @@
+"""Curves from the `metrics.jsonl` of runs, thinned out: a report of many runs stays small."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MOST_POINTS = 400
+"""Points of a curve that a report shows at the most; a screen has not many more pixels."""
+
+CURVES = {
+    "train_loss": ("train", "loss"),
+    "val_accuracy": ("val", "accuracy"),
+    "loss_scale": ("train", "loss_scale"),
+    "grad_norm": ("train", "grad_norm"),
+    "gradient_cosine": ("probe", "gradient_cosine"),
+    "unchanged_share": ("probe", "unchanged_share"),
+}
+"""What a curve is called, and the kind of line and the key that it is from."""
+
+Curve = dict[str, list[Any]]
+
+
+def read_curves(run: Path) -> dict[str, Curve]:
+    """Return the curves of a run.
+
+    Args:
+        run: The run directory; one without metrics has no curves.
+
+    Returns:
+        Per name in `CURVES`, the optimizer steps "x" and the values "y" with None where a value was
+        not finite; the steps of those are in "nonfinite".
+    """
+    lines = _lines(run / "metrics.jsonl")
+    found = {}
+    for name, (kind, key) in CURVES.items():
+        points = [
+            (int(line["step"]), _number(line[key]))
+            for line in lines
+            if line.get("kind") == kind and key in line and "step" in line
+        ]
+        if points:
+            found[name] = _thinned(points)
+    return found
+
+
+def _thinned(points: Sequence[tuple[int, float | None]]) -> Curve:
+    """Keep the ends, and of each stretch between them the lowest and the highest point."""
+    nonfinite = [step for step, value in points if value is None]
+    stretch = max(1, math.ceil(2 * len(points) / MOST_POINTS))
+    if len(points) <= MOST_POINTS:
+        kept = list(points)
+    else:
+        kept = [points[0]]
+        for start in range(1, len(points) - 1, stretch):
+            part = points[start : start + stretch]
+            known = [(value, step) for step, value in part if value is not None]
+            extremes = {min(known)[1], max(known)[1]} if known else {part[0][0]}
+            kept += [(step, value) for step, value in part if step in extremes]
+        if kept[-1][0] != points[-1][0]:
+            kept.append(points[-1])
+    return {
+        "x": [step for step, _ in kept],
+        "y": [value for _, value in kept],
+        "nonfinite": nonfinite[:: max(1, len(nonfinite) // 50)],
+    }
+
+
+def _number(value: Any) -> float | None:
+    number = float(value)  # "nan" and "inf" are written as text
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:
+        return []
+    found = []
+    for line in text.splitlines():
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue  # half a line, of a run that goes on or was killed
+        if isinstance(content, dict):
+            found.append(content)
+    return found

@@ -1,0 +1,218 @@
+"""Fill the report's template: rows and verdicts as HTML, curves and settings as data.
+
+Every number that is shown names the file in the run directories that it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from halfstep.compare.columns import ON_FRONT, REHEARSED, columns, front_note, notes, title
+from halfstep.compare.grid import flat
+from halfstep.compare.report import facts
+from halfstep.compare.report.curves import read_curves
+from halfstep.compare.rows import rows_by_arm, rows_by_seed
+from halfstep.compare.verdict import verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from halfstep.compare.columns import Column
+    from halfstep.compare.grid import Arm, Grid
+    from halfstep.compare.results import Result
+    from halfstep.compare.rows import Row
+    from halfstep.compare.verdict import Verdict
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("state.js", "tables.js", "chart.js", "charts.js", "diff.js")
+_RATIOS = {
+    "difference": "best_accuracy",
+    "speed": "images_per_second",
+    "memory": "peak_memory_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """A cell of a table in the page.
+
+    Attributes:
+        text: What it shows.
+        spread: What it shows in small print: how far the seeds are apart.
+        value: What it is sorted by; None sorts last.
+        label: Its column, for screens too narrow for a header.
+        source: The files and key that the number is from; empty for text.
+    """
+
+    text: str
+    spread: str = ""
+    value: float | str | None = None
+    label: str = ""
+    source: str = ""
+
+
+def page(grid: Grid, results: Sequence[Result]) -> str:
+    """Return the report as one HTML document."""
+    rows = rows_by_arm(grid, results)
+    shown = columns(grid, results, everything=True)
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return templates.get_template("page.html").render(
+        title=title(grid),
+        grid=grid,
+        done=sum(result.status != "pending" for result in results),
+        total=len(results),
+        verdicts=_verdicts(rows, verdicts(grid, rows)),
+        span=_span(rows),
+        text_headers=["recipe", *grid.axes, "seed", "status"],
+        headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
+        rows=[_table_row(row, grid, shown, results) for row in rows],
+        run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
+        runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
+        memory=facts.memory(rows),
+        formats=facts.formats(rows),
+        environment=facts.environment(results),
+        notes=notes(grid, results),
+        front=ON_FRONT,
+        front_note=front_note(results),
+        rehearsed=REHEARSED,
+        # The closing tag of a script must not come from data.
+        data=Markup(_as_script(_data(grid, results, rows))),  # noqa: S704  # escaped right here
+        style=Markup(_read("style.css")),  # noqa: S704  # a file of this package
+        script=Markup("\n".join(map(_read, _SCRIPTS))),  # noqa: S704  # files of this package
+    )
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _as_script(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Any]:
+    arms, several = list(grid.arms), len(grid.seeds) > 1
+    return {
+        "front": front_note(results),
+        "arms": [
+            {
+                "label": _short(arm),
+                "rehearsed": bool(row.rehearsed),
+                "front": bool(row.on_front),
+                "accuracy": _mean(row, "best_accuracy"),
+                "seconds": _mean(row, "train_seconds"),
+                "source": row.sources,
+            }
+            for arm, row in zip(arms, rows, strict=True)
+        ],
+        "cells": [
+            {
+                "label": _short(result.cell.arm) + several * f" seed {result.cell.seed}",
+                "arm": arms.index(result.cell.arm),
+                "seed": result.cell.seed,
+                "status": result.status,
+                "source": f"{result.cell.directory.name}/run/metrics.jsonl",
+                "curves": read_curves(result.cell.run_directory),
+                "settings": dict(flat(result.cell.settings)),
+            }
+            for result in results
+        ],
+    }
+
+
+def _short(arm: Arm) -> str:
+    """Name an arm where there is little room: keys without their sections."""
+    overrides = (override.partition("=") for override in arm.point)
+    return " ".join((arm.recipe, *(f"{key.split('.')[-1]}={value}" for key, _, value in overrides)))
+
+
+def _mean(row: Row, name: str) -> float | None:
+    spread = row.measures[name]
+    return None if spread is None else spread.mean
+
+
+def _table_row(
+    row: Row, grid: Grid, shown: Sequence[Column], results: Sequence[Result]
+) -> dict[str, Any]:
+    overrides = [override.partition("=")[2] for override in row.arm.point]
+    what = dict(zip(grid.axes, overrides, strict=True))
+    if row.seed is not None:
+        what["seed"] = str(row.seed)
+    cells = []
+    for column in shown:
+        written = column.cell(row)
+        value = column.value(row)
+        cells.append(
+            TableCell(
+                text=written[0],
+                spread=" ".join(written[1:]),
+                value=value,
+                label=column.title,
+                source="" if value is None else _source(row, column, grid, results),
+            )
+        )
+    return {
+        "arm": grid.arms.index(row.arm),
+        "recipe": row.recipe,
+        "rehearsed": row.rehearsed,
+        "front": row.on_front,
+        "baseline": row.is_baseline,
+        "status": row.status,
+        "kind": "finished" if row.status == "finished" else row.status.split()[-1],
+        "reason": "; ".join(
+            f"seed {result.cell.seed}: {result.reason}" if row.seed is None else result.reason
+            for result in row.results
+            if result.reason
+        ),
+        "seed": row.seed,
+        "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
+        "sources": row.sources,
+        "cells": cells,
+    }
+
+
+def _source(row: Row, column: Column, grid: Grid, results: Sequence[Result]) -> str:
+    key = _RATIOS.get(column.key, column.key)
+    own = [result.source(key) for result in row.measured]
+    if column.key not in _RATIOS:
+        return " ".join(own)
+    seeds = {result.cell.seed for result in row.measured}
+    base = [
+        result.source(key)
+        for result in results
+        if result.cell.arm == grid.baseline(row.arm) and result.cell.seed in seeds
+    ]
+    return " ".join(dict.fromkeys([*own, *base]))
+
+
+def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, Any]]:
+    by_label = {row.arm.label: row for row in rows}
+    return [
+        asdict(verdict)
+        | {
+            "difference": by_label[verdict.label].difference,
+            "source": by_label[verdict.label].sources,
+        }
+        for verdict in given
+    ]
+
+
+def _span(rows: Sequence[Row]) -> float:
+    """Return how far the plot of differences reaches to each side of zero, 0 to 1."""
+    ends = [
+        abs(end)
+        for row in rows
+        if row.difference is not None and not row.is_baseline
+        for end in (row.difference.low, row.difference.mean, row.difference.high)
+        if end is not None
+    ]
+    return max([*ends, 0.0005])

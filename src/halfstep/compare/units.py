@@ -1,0 +1,59 @@
+"""How figures are written for people: a few digits, a unit that everybody knows.
+
+One place, so that terminal, Markdown, LaTeX and the report agree on every digit.
+"""
+
+from __future__ import annotations
+
+MISSING = "-"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in at most six characters: 9.4s, 3m07s, 2h05m."""
+    if seconds < 99.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a short time with three digits."""
+    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:.0f}"
+
+
+def percent(share: float) -> str:
+    """Write a share of 0 to 1 in percent, without its sign."""
+    return f"{100 * share:.2f}"
+
+
+def points(share: float) -> str:
+    """Write a difference of two shares in percentage points, with its sign."""
+    said = f"{100 * share:+.2f}"
+    return "0.00" if said in {"+0.00", "-0.00"} else said
+
+
+def rate(images_per_second: float) -> str:
+    """Write images per second."""
+    return f"{images_per_second:.1f}" if images_per_second < 100 else f"{images_per_second:.0f}"
+
+
+def count(number: float) -> str:
+    """Write a count, or the mean of counts."""
+    return f"{number:.0f}" if number.is_integer() else f"{number:.1f}"
+
+
+def ratio(number: float) -> str:
+    """Write how many times one figure is another."""
+    return f"{number:.2f}"
+
+
+def mebibytes(number: float) -> str:
+    """Write bytes in MiB."""
+    return f"{number / 2**20:.0f}"
+
+
+def plain(number: float) -> str:
+    """Write a number of no particular unit with four significant digits."""
+    return f"{number:.4g}"

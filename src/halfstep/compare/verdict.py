@@ -1,0 +1,153 @@
+"""What a comparison means: a line for each row with its accuracy, what it buys, and what to do.
+
+The words follow from the numbers by the rules in this file and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.compare.rows import on_device
+from halfstep.compare.statistics import CONFIDENCE, MOST_SEEDS
+from halfstep.compare.units import percent, points, ratio
+
+if TYPE_CHECKING:
+    from halfstep.compare.grid import Grid
+    from halfstep.compare.results import Spread
+    from halfstep.compare.rows import Row
+    from halfstep.compare.statistics import Estimate
+
+Kind = Literal["use", "keep", "worse", "broken", "unknown"]
+
+GAIN = 1.05
+"""From which ratio on a speed-up, or a saving of memory, is worth a change."""
+TOLERABLE = 0.01
+"""Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to make of a row.
+
+    Attributes:
+        kind: "use" it, "keep" the baseline for there is nothing to gain, "worse" in accuracy,
+            "broken" for it does not train, or "unknown" for now.
+        label: The row.
+        finding: What was found.
+        advice: What to do.
+    """
+
+    kind: Kind
+    label: str
+    finding: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.finding}; {self.advice}"
+
+
+def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
+    """Judge every row but the baselines."""
+    by_arm = {row.arm: row for row in rows}
+    return [
+        _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row))
+        for row in rows
+        if not row.is_baseline
+    ]
+
+
+def accuracy(difference: Estimate, baseline: str) -> str:
+    """Say how a row's accuracy compares with the baseline's, and how sure that is."""
+    said = f"{points(difference.mean)} points to {baseline}"
+    if difference.low is None or difference.high is None:
+        return f"{said} with one seed, which gives no interval"
+    if difference.low == difference.high == 0.0:
+        return f"equal to {baseline} in all {difference.seeds} seeds"
+    said += f" [{points(difference.low)}, {points(difference.high)}]"
+    if not difference.covers_zero:
+        return f"{said}, {'better' if difference.mean > 0 else 'worse'}"
+    said += f", not told apart with {difference.seeds} seeds"
+    if difference.seeds_needed is not None:
+        return f"{said}; would need about {difference.seeds_needed}"
+    return said if difference.mean == 0.0 else f"{said}; would need more than {MOST_SEEDS}"
+
+
+def interval_note() -> str:
+    """Say what the brackets are."""
+    return f"[ ] is the {100 * CONFIDENCE:.0f} % interval of the difference, paired by seed."
+
+
+def _judge(row: Row, base: Row, baseline: str) -> Verdict:
+    label = row.arm.label
+    broken = [each for each in row.results if each.status in ("nonfinite", "collapsed")]
+    if broken:
+        how = " and ".join(dict.fromkeys(each.status for each in broken))
+        seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
+        step = row.first_nonfinite_step
+        where = "" if step is None else f", first at step {step}"
+        return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row))
+    if not any(each.status == "finished" for each in row.results):
+        return Verdict("unknown", label, row.status, "the same command runs it again")
+    if row.difference is None:
+        return Verdict(
+            "unknown", label, f"no result of {baseline} to compare with", "see its reason"
+        )
+    found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row))))
+    kind, advice = _advise(row, base, row.difference, baseline)
+    return Verdict(kind, label, found, advice)
+
+
+def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
+    gains = _is_worth_it(row)
+    if difference.low is None:
+        return "unknown", "run --seeds 3 or more before you decide"
+    if not difference.covers_zero and difference.mean < 0:
+        worth = ", unless its speed or memory is worth that" if gains else ""
+        return "worse", f"keep {baseline}{worth}"
+    if difference.low < -TOLERABLE:
+        hidden = percent(-difference.low)
+        return "unknown", f"run more seeds: these leave a loss of {hidden} points open"
+    if row.rehearsed or base.rehearsed:
+        return "use", "train with it where the hardware has it, and measure its speed there"
+    if gains or (not difference.covers_zero and difference.mean > 0):
+        return "use", "use it"
+    return "keep", f"keep {baseline}: there is nothing to gain on this device"
+
+
+def _gains(row: Row) -> str:
+    if row.rehearsed:
+        return "rehearsed, so that its speed says nothing"
+    said = []
+    if row.speed is not None:
+        said.append(f"{_times(row.speed)} the speed")
+    if row.memory is not None:
+        said.append(f"{_times(row.memory)} the memory")
+    return ", ".join(said)
+
+
+def _times(spread: Spread) -> str:
+    said = f"{ratio(spread.mean)}x"
+    if spread.seeds > 1 and ratio(spread.low) != ratio(spread.high):
+        said += f" ({ratio(spread.low)} to {ratio(spread.high)})"
+    return said
+
+
+def _is_worth_it(row: Row) -> bool:
+    faster = row.speed is not None and row.speed.mean >= GAIN
+    smaller = on_device(row) and row.memory is not None and row.memory.mean <= 1 / GAIN
+    return not row.rehearsed and (faster or smaller)
+
+
+def _remedy(row: Row) -> str:
+    settings = row.results[0].cell.settings.get("recipe")
+    recipe = settings if isinstance(settings, dict) else {}
+    half = "fp16" in (recipe.get("autocast"), recipe.get("params"))
+    if half and not recipe.get("loss_scale"):
+        return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
+    return "try a lower learning rate, a longer warm-up, or clip_norm"
+
+
+def _name_of_baseline(grid: Grid, row: Row) -> str:
+    base = grid.baseline(row.arm)
+    return base.label if base.point != row.arm.point else base.recipe

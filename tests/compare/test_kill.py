@@ -1,0 +1,145 @@
+"""A comparison that is killed at random points comes to the same table, times aside."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfstep.compare.grid import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+TIMES = {
+    "train_seconds",
+    "wall_seconds",
+    "images_per_second",
+    "peak_memory_bytes",
+    "speed",
+    "memory",
+    "on_front",
+    "verdicts",
+    "environment",
+    "checkpoint_bytes",  # which holds times
+}
+
+# Logs ten steps and a checkpoint after each, and goes on from the newest. What it comes to depends
+# on every step, so that one that is lost or made twice shows.
+STEPPING = """
+import json, pathlib, sys
+
+def write_atomically(path, text):
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").replace(path)
+
+run, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+run.mkdir(exist_ok=True)
+kept = run / "checkpoint.json"
+step, state = json.loads(kept.read_text()) if kept.exists() else (0, 1 + seed)
+while step < 10:
+    step, state = step + 1, state * 1103515245 % 2**31
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"kind": "train", "step": step, "loss": state}) + "\\n")
+    write_atomically(kept, json.dumps([step, state]))
+summary = {"status": "finished", "best_accuracy": state / 2**31, "images_per_second": 1.0}
+write_atomically(run / "summary.json", json.dumps(summary))
+"""
+
+COMPARE = """
+import pickle, sys
+from rich.console import Console
+from halfstep.compare.comparison import compare
+
+plan, script = pickle.load(open(sys.argv[1], "rb"))
+
+def command(cell, device):
+    return [sys.executable, script, str(cell.run_directory), str(cell.seed)]
+
+compare(plan, command, Console(quiet=True))
+"""
+
+
+def logged(directory: Path) -> int:
+    """Count the lines that all runs have logged so far."""
+    files = directory.glob("*/run/metrics.jsonl")
+    return sum(len(file.read_bytes().splitlines()) for file in files)
+
+
+def killed_at(point: int, directory: Path, program: Sequence[str], folder: Path) -> bool:
+    """Start a comparison and kill it with its runs once they have logged a number of lines.
+
+    Returns:
+        Whether it was killed, and had not ended before.
+    """
+    process = subprocess.Popen(
+        list(program), cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and logged(directory) < point:
+        time.sleep(0.001)
+    if process.poll() is not None:
+        return False
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return True
+
+
+def without_times(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: without_times(value) for key, value in content.items() if key not in TIMES}
+    return [without_times(each) for each in content] if isinstance(content, list) else content
+
+
+def table_of(directory: Path) -> Any:
+    return without_times(json.loads((directory / "comparison.json").read_text()))
+
+
+def campaign(
+    directory: Path, program: Sequence[str], folder: Path, kills: int
+) -> tuple[Any, Any, int]:
+    """Return the table of a comparison left alone, that of one often killed, and how often."""
+    subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    expected, lines = table_of(directory), logged(directory)
+    directory.rename(directory.with_name("left-alone"))
+    chance = random.Random(0)
+    points = sorted(chance.randrange(lines) for _ in range(kills))
+    done = sum(killed_at(point, directory, program, folder) for point in points)
+    subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    return expected, table_of(directory), done
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_comparisons_come_to_the_table_of_one_left_alone(
+    make_grid: Callable[..., Any], tmp_path: Path, kills: int
+) -> None:
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    directory = grid.cells[0].directory.parent
+    script, plan = tmp_path / "stepping.py", tmp_path / "plan.pickle"
+    script.write_text(STEPPING)
+    plan.write_bytes(pickle.dumps((Plan(grid, directory, ("cpu",)), str(script))))
+    program = [sys.executable, "-c", COMPARE, str(plan)]
+    expected, found, killed = campaign(directory, program, tmp_path, kills)
+    assert expected["complete"] is True
+    assert found == expected
+    assert killed > 0
+
+
+@pytest.mark.slow
+def test_killed_trainings_come_to_the_table_of_trainings_left_alone(tmp_path: Path) -> None:
+    options = ["epochs=3", "data.resolution=8", "batch_size=64", "log_every=1"]
+    options += ["model.args={channels: [8, 8, 8, 8]}", "checkpoints.every_steps=5"]
+    program = [sys.executable, "-m", "halfstep", "compare", "digits", "--recipes", "fp32,fp16"]
+    program += ["--seeds", "2", "--device", "cpu", "--out", "compared", "--options", *options]
+    expected, found, killed = campaign(tmp_path / "compared", program, tmp_path, kills=10)
+    assert expected["complete"] is True
+    assert found == expected
+    assert killed >= 5

@@ -1,0 +1,47 @@
+import csv
+import io
+import json
+
+import pytest
+
+from halfstep.compare.records import as_json, csv_text, flat_records, write_parquet
+from halfstep.compare.results import Result, from_summary
+
+from .synthetic import fill, summary
+
+
+def finished(cell, best):
+    return from_summary(cell, summary(best_accuracy=best))
+
+
+def test_json_holds_rows_and_the_summaries_that_they_come_from(make_grid):
+    grid = make_grid(("fp32", "fp16"))
+    results = [finished(grid.cells[0], 0.9), Result(grid.cells[1], "crashed", "killed by SIGSEGV")]
+    data = json.loads(json.dumps(as_json(grid, results), allow_nan=False))
+    assert data["rows"][0]["measures"]["best_accuracy"]["mean"] == 0.9
+    assert data["cells"][0]["summary"]["best_accuracy"] == 0.9
+    assert data["cells"][1]["reason"] == "killed by SIGSEGV"
+    assert data["complete"] is False
+    assert data["verdicts"][0]["kind"] == "unknown"
+
+
+@pytest.fixture
+def filled(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2), points=(("lr=0.1",), ("lr=0.4",)))
+    return grid, fill(grid)
+
+
+def test_csv_has_a_line_a_run_and_reads_back(filled):
+    grid, results = filled
+    records = list(csv.DictReader(io.StringIO(csv_text(grid, results))))
+    assert len(records) == 12
+    assert {record["lr"] for record in records} == {"0.1", "0.4"}
+    assert float(records[0]["best_accuracy"]) == results[0].number("best_accuracy")
+    (crashed, _) = [record for record in records if record["status"] == "crashed"]
+    assert (crashed["reason"], crashed["best_accuracy"]) == ("killed by SIGSEGV", "")
+
+
+def test_parquet_holds_the_same_records(filled, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_parquet(tmp_path / "cells.parquet", *filled)
+    assert parquet.read_table(tmp_path / "cells.parquet").to_pylist() == flat_records(*filled)

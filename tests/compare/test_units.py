@@ -1,0 +1,23 @@
+import pytest
+
+from halfstep.compare import units
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(0, "0.0s"), (99.94, "99.9s"), (99.96, "1m40s"), (3599.6, "1h00m"), (7500, "2h05m")],
+)
+def test_durations_are_short(seconds, written):
+    assert units.duration(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("share", "written"), [(0.0123, "+1.23"), (-0.5, "-50.00"), (1e-9, "0.00"), (-1e-9, "0.00")]
+)
+def test_differences_have_a_sign_unless_they_are_none(share, written):
+    assert units.points(share) == written
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(0.01234, "12.3"), (0.5, "500"), (2.5, "2500")])
+def test_step_times_have_three_digits(seconds, written):
+    assert units.milliseconds(seconds) == written
