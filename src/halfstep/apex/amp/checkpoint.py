@@ -1,0 +1,69 @@
+"""`amp.state_dict` and `amp.load_state_dict`, in Apex's format."""
+
+# ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from halfstep.apex.amp._amp_state import _amp_state, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfstep.apex.amp.scaler import LossScaler
+
+
+def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the loss scales: "loss_scaler0" to `{"loss_scale": float, "unskipped": int}`.
+
+    fp32 master weights are in the `state_dict()` of the model.
+
+    Args:
+        destination: A dict to fill and return; a new one when None. Empty where amp is disabled.
+    """
+    found: dict[str, Any] = OrderedDict() if destination is None else destination
+    for index, scaler in enumerate(_scalers()):
+        found[f"loss_scaler{index}"] = {
+            "loss_scale": scaler.loss_scale(),
+            "unskipped": scaler._unskipped,
+        }
+    return found
+
+
+def load_state_dict(state_dict: Mapping[str, Any]) -> None:
+    """Take over what `state_dict` returned; a different number of losses is printed.
+
+    Args:
+        state_dict: From here or from Apex.
+
+    Raises:
+        RuntimeError: If a key is not one of a loss scale.
+    """
+    scalers = _scalers()
+    if len(state_dict) != len(scalers):
+        say(
+            f"Warning: state_dict contains {len(state_dict)} entries, while {len(scalers)} "
+            "loss_scalers are used"
+        )
+    known = [key for key in state_dict if "loss_scaler" in key]
+    for index, key in enumerate(known):
+        if index >= len(scalers):
+            say(f"Skipping loss_scaler[{index}], since num_losses was set to {len(scalers)}")
+            break
+        saved, scaler = state_dict[key], scalers[index]
+        # Scales that had fallen to zero were saved; nothing can be divided by one.
+        scaler._loss_scale = saved["loss_scale"] or scaler.floor()
+        scaler._unskipped = saved["unskipped"]
+    unexpected = [key for key in state_dict if key not in known]
+    if unexpected:
+        raise RuntimeError(
+            "Error(s) in loading state_dict. Unexpected key(s) in state_dict: "
+            f"{', '.join(repr(key) for key in unexpected)}. Write amp.load_state_dict("
+            "checkpoint['amp']), with what amp.state_dict() returned"
+        )
+
+
+def _scalers() -> list[LossScaler]:
+    return getattr(_amp_state, "loss_scalers", [])

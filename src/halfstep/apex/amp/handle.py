@@ -1,0 +1,220 @@
+"""`amp.scale_loss` and `amp.disable_casts`, and the handle of what O1 patched."""
+
+# ruff: noqa: SLF001  (the underscored names are Apex's, and programs use them)
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from halfstep.apex.amp._amp_state import _amp_state
+from halfstep.apex.amp.opt import OptimWrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.techniques.function_casts import FunctionCasts
+
+
+@contextmanager
+def scale_loss(
+    loss: torch.Tensor,
+    optimizers: Any,
+    loss_id: int = 0,
+    model: Any = None,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> Iterator[torch.Tensor]:
+    """Yield the scaled loss; unscale and check the gradients of its backward on the way out.
+
+    ```python
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+    ```
+
+    Args:
+        loss: A loss of any shape; it is scaled in fp32.
+        optimizers: The optimizer, or a list of those, whose parameters the backward reaches.
+        loss_id: Which of the `num_losses` scales is this loss's.
+        model: Not used.
+        delay_unscale: Leave the gradients scaled, for another backward of the same window.
+        delay_overflow_check: Unscale, but neither update the scale nor skip a step.
+
+    Raises:
+        RuntimeError: If `amp.initialize` has not been called, or not with one of the optimizers.
+        IndexError: If there is no such `loss_id`.
+    """
+    del model
+    if not hasattr(_amp_state, "opt_properties"):
+        raise RuntimeError(
+            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized. "
+            "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called "
+            "before `with amp.scale_loss`."
+        )
+    properties = _amp_state.opt_properties
+    if not properties.enabled:
+        yield loss
+        return
+    scaler = _scaler(loss_id)
+    try:
+        if not (properties.master_weights or scaler.dynamic or scaler.loss_scale() != 1.0):
+            yield loss.float()
+            return
+        reached = _reached(optimizers)
+        for optimizer in () if delay_unscale else reached:
+            if not optimizer._amp_stash.params_have_scaled_gradients:
+                optimizer._prepare_amp_backward()
+        yield loss.float() * scaler.loss_scale()
+        if not delay_unscale and _overflows(reached, scaler, delay_overflow_check):
+            for optimizer in reached:
+                optimizer._amp_stash.mark_skip(scaler, loss_id)
+        for optimizer in reached:
+            optimizer._amp_stash.params_have_scaled_gradients = delay_unscale
+    finally:
+        if properties.patch_torch_functions:
+            _amp_state.handle._clear_cache()
+
+
+def disable_casts() -> AbstractContextManager[None]:
+    """Return a context in which O1 casts nothing; what was before comes back however it is left."""
+    handle = getattr(_amp_state, "handle", None)
+    return handle._disable_casts() if handle else nullcontext()
+
+
+class AmpHandle:
+    """What O1 patched, and the means to take it back.
+
+    Args:
+        casts: The patched functions.
+        held: What else is given back with them.
+        enable_caching: Whether casts of parameters are kept until the end of `scale_loss`.
+        verbose: Whether every cast is printed.
+    """
+
+    def __init__(
+        self,
+        casts: FunctionCasts,
+        held: ExitStack,
+        *,
+        enable_caching: bool = True,
+        verbose: bool = False,
+    ) -> None:
+        self._casts = casts
+        self._held = held
+        self._enable_caching = enable_caching
+        self._verbose = verbose
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether casts of parameters are kept."""
+        return self._enable_caching
+
+    @property
+    def cache(self) -> dict[torch.Tensor, torch.Tensor]:
+        """The casts that are kept, by parameter."""
+        return self._casts.cache
+
+    @property
+    def verbose(self) -> bool:
+        """Whether every cast is printed."""
+        return self._verbose
+
+    def is_active(self) -> bool:
+        """Tell whether functions cast now."""
+        return self._casts.active
+
+    def wrap_optimizer(self, optimizer: Optimizer, num_loss: int = 1) -> OptimWrapper:
+        """Return the optimizer with a `scale_loss` of its own."""
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def scale_loss(self, loss: torch.Tensor, optimizer: Optimizer) -> AbstractContextManager[Any]:
+        """Refuse: this is not how losses are scaled any more."""
+        del loss, optimizer
+        raise RuntimeError(
+            "The old Amp API is no longer supported. Please move to the new API: write "
+            "model, optimizer = amp.initialize(model, optimizer, opt_level='O1') and "
+            "with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()"
+        )
+
+    def remove_cache(self, param: torch.Tensor) -> None:
+        """Drop the cast of one parameter."""
+        self._casts.cache.pop(param, None)
+
+    def _disable_casts(self) -> AbstractContextManager[None]:
+        return self._casts.suspended()
+
+    def _clear_cache(self) -> None:
+        self._casts.forget()
+
+    def _deactivate(self) -> None:
+        self._casts.restore()
+        self._casts.active = False  # decorated functions ask
+        self._held.close()
+
+
+class NoOpHandle:
+    """The handle of `init(enabled=False)`: everything does nothing."""
+
+    has_cache = False
+    verbose = False
+
+    def is_active(self) -> bool:
+        """Return False."""
+        return False
+
+    def wrap_optimizer(self, optimizer: Optimizer, num_loss: int = 1) -> OptimWrapper:
+        """Return the optimizer with a `scale_loss` that does not scale."""
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def scale_loss(
+        self, loss: torch.Tensor, optimizer: Optimizer
+    ) -> AbstractContextManager[torch.Tensor]:
+        """Return a context that yields the loss as it is."""
+        del optimizer
+        return nullcontext(loss)
+
+    def remove_cache(self, param: torch.Tensor) -> None:
+        """Do nothing."""
+
+    def _disable_casts(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _clear_cache(self) -> None:
+        pass
+
+    def _deactivate(self) -> None:
+        pass
+
+
+def _overflows(reached: list[Any], scaler: LossScaler, delay_check: bool) -> bool:
+    scaler.clear_overflow_state()
+    for optimizer in reached:
+        optimizer._post_amp_backward(scaler)
+    return not delay_check and scaler.update_scale()
+
+
+def _reached(optimizers: Any) -> list[Any]:
+    reached = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+    for optimizer in reached:
+        if not hasattr(optimizer, "_amp_stash"):
+            raise RuntimeError(
+                f"amp.scale_loss was given a {type(optimizer).__name__} that amp.initialize has "
+                "not returned; write model, optimizer = amp.initialize(model, optimizer, ...)"
+            )
+    return reached
+
+
+def _scaler(loss_id: int) -> LossScaler:
+    scalers = _amp_state.loss_scalers
+    if not -len(scalers) <= loss_id < len(scalers):
+        raise IndexError(
+            f"loss_id is {loss_id}, and amp.initialize was told of {len(scalers)} loss(es); "
+            f"allowed: 0 to {len(scalers) - 1}; write amp.initialize(..., num_losses={loss_id + 1})"
+        )
+    return scalers[loss_id]

@@ -1,0 +1,164 @@
+"""What `initialize` changes on an optimizer: its step, its zeroing, its loading, its groups.
+
+Methods are replaced on the instance, as programs and schedulers expect, once and for good: a step
+to be skipped is a mark that the replaced `step` reads.
+"""
+
+# ruff: noqa: SLF001  (the underscored names are Apex's, and programs call them)
+
+from __future__ import annotations
+
+import functools
+from contextlib import nullcontext
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from halfstep.apex.amp._amp_state import maybe_print
+from halfstep.apex.amp.stash import AmpOptimizerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from torch.optim import Optimizer
+
+    from halfstep.apex.amp.properties import Properties
+    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.techniques.master import MasterWeights
+
+
+def process_optimizer(
+    optimizer: Optimizer,
+    properties: Properties,
+    masters: MasterWeights | None,
+    around_step: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> None:
+    """Give an optimizer what `scale_loss` calls, and replace the methods that must know of it.
+
+    Args:
+        optimizer: One that has not been here before.
+        properties: The options in force.
+        masters: What makes its master weights, if it gets any.
+        around_step: Returns a context for its own step.
+
+    Raises:
+        RuntimeError: If it has been here before, or if it has methods of the same names.
+    """
+    refuse_processed(optimizer)
+    stash = AmpOptimizerState(masters)
+    optimizer._amp_stash = stash  # type: ignore[attr-defined]  # programs reach for it there
+    takes_closures = not masters and properties.loss_scale == 1.0
+    own_step = optimizer.step
+    own_add_param_group = optimizer.add_param_group
+    own_load_state_dict = optimizer.load_state_dict
+
+    # A scheduler that was there first has marked `step`, and looks for its mark.
+    @functools.wraps(own_step)
+    def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if closure is not None and not takes_closures:
+            _refuse_closure()
+        self._amp_lazy_init()
+        if stash.already_patched:
+            return _skip(self)
+        with around_step():
+            given = args if closure is None else (closure, *args)
+            result = own_step(*given, **kwargs)
+        stash.copy_masters_to_model()
+        stash.drop_master_grads()
+        return result
+
+    def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
+        self._amp_lazy_init()
+        own_add_param_group(param_group)
+        stash.sort(self)
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        # torch casts the state that it loads to the format of the parameters: masters come first.
+        self._amp_lazy_init()
+        own_load_state_dict(state_dict)
+
+    def lazy_init_with_masters(self: Any) -> None:
+        stash.sort(self)
+        own_load_state_dict(self.state_dict())  # state that was there becomes fp32, as its master
+
+    methods: dict[str, Callable[..., Any]] = {
+        **_ADDED,
+        "step": step,
+        "add_param_group": add_param_group,
+    }
+    if masters:
+        methods |= {
+            "zero_grad": _zero_grad,
+            "load_state_dict": load_state_dict,
+            "_lazy_init_maybe_master_weights": lazy_init_with_masters,
+        }
+    for name, function in methods.items():
+        setattr(optimizer, name, MethodType(function, optimizer))
+
+
+def refuse_processed(optimizer: Optimizer) -> None:
+    """Raise a RuntimeError for an optimizer that `initialize` has seen before."""
+    if hasattr(optimizer, "_amp_stash"):
+        raise RuntimeError(
+            "A given optimizer should only be passed through amp.initialize once. This is a "
+            f"{type(optimizer).__name__} that has been; make a new one"
+        )
+    for name in _ADDED:
+        if hasattr(optimizer, name):
+            raise RuntimeError(
+                f"Incoming optimizer already has {name} defined. Rename it in "
+                f"{type(optimizer).__name__}"
+            )
+
+
+def _lazy_init_maybe_master_weights(self: Any) -> None:
+    self._amp_stash.sort(self)
+
+
+def _amp_lazy_init(self: Any) -> None:
+    if not self._amp_stash.lazy_init_called:
+        self._lazy_init_maybe_master_weights()
+
+
+def _master_params_to_model_params(self: Any) -> None:
+    self._amp_stash.copy_masters_to_model()
+
+
+def _prepare_amp_backward(self: Any) -> None:
+    self._amp_lazy_init()
+    self._amp_stash.prepare()
+
+
+def _post_amp_backward(self: Any, scaler: LossScaler) -> None:
+    self._amp_lazy_init()
+    self._amp_stash.finish(scaler)
+
+
+def _zero_grad(self: Any, set_to_none: bool = False) -> None:
+    self._amp_lazy_init()
+    self._amp_stash.zero_grad(set_to_none=set_to_none)
+
+
+_ADDED: dict[str, Callable[..., Any]] = {
+    "_lazy_init_maybe_master_weights": _lazy_init_maybe_master_weights,
+    "_amp_lazy_init": _amp_lazy_init,
+    "_master_params_to_model_params": _master_params_to_model_params,
+    "_prepare_amp_backward": _prepare_amp_backward,
+    "_post_amp_backward": _post_amp_backward,
+}
+
+
+def _skip(optimizer: Any) -> None:
+    stash = optimizer._amp_stash
+    maybe_print(stash.skip_message())
+    stash.drop_master_grads()
+    stash.already_patched = False
+    optimizer._opt_called = True  # a scheduler need not warn that it came before any step
+
+
+def _refuse_closure() -> None:
+    raise RuntimeError(
+        "Currently, Amp does not support closure use with optimizers. Run what the closure does "
+        "before optimizer.step(), once, and write optimizer.step(); an optimizer that needs a "
+        "closure, such as LBFGS, works with opt_level='O0'"
+    )

@@ -1,0 +1,111 @@
+"""The loss scale of one loss, on the host, with Apex's schedule and attribute names.
+
+Programs read and set `_loss_scale` and `_unskipped`, swap `_overflow_buf`, and pickle the object
+whole, so it stays a plain bag of numbers. What touches gradients is the same code as the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.apex.amp._amp_state import maybe_print
+from halfstep.recipe import LossScale
+from halfstep.techniques.loss_scale import multiply_and_check_
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class LossScaler:
+    """A static or dynamic loss scale.
+
+    Args:
+        loss_scale: "dynamic" or the static scale.
+        init_scale: Where a dynamic scale starts, within its bounds.
+        scale_factor: What a dynamic scale grows and backs off by.
+        scale_window: Number of updates in a row without overflow before it grows.
+        min_loss_scale: It never falls below this; 2**-10 when None, as a scale that goes on falling
+            becomes zero, which nothing can be divided by.
+        max_loss_scale: It never grows beyond this.
+    """
+
+    def __init__(
+        self,
+        loss_scale: float | str,
+        init_scale: float = 2.0**16,
+        scale_factor: float = 2.0,
+        scale_window: int = 2000,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float = 2.0**24,
+    ) -> None:
+        self.dynamic = loss_scale == "dynamic"
+        self._loss_scale = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
+        self._max_loss_scale = max_loss_scale
+        self._min_loss_scale = min_loss_scale
+        self._scale_factor = scale_factor
+        self._scale_seq_len = scale_window
+        self._unskipped = 0
+        self._has_overflow = False
+        self._overflow_buf = torch.zeros(())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Apex's own pickles lack what is ours, and their buffer may be on a device that is gone.
+        defaults = vars(LossScaler("dynamic"))
+        self.__dict__.update({**defaults, **state, "_overflow_buf": torch.zeros(())})
+
+    def loss_scale(self) -> float:
+        """Return the scale."""
+        return self._loss_scale
+
+    def floor(self) -> float:
+        """Return what a dynamic scale does not fall below."""
+        return self._min_loss_scale or LossScale().floor
+
+    def clear_overflow_state(self) -> None:
+        """Forget what was found in gradients."""
+        self._has_overflow = False
+        self._overflow_buf.zero_()
+
+    def unscale_(self, grads: Sequence[torch.Tensor]) -> None:
+        """Divide gradients by the scale in place, and remember a non-finite one if dynamic."""
+        if not grads or (self._loss_scale == 1.0 and not self.dynamic):
+            return
+        found = torch.zeros((), dtype=torch.float32)
+        multiply_and_check_(grads, torch.tensor(1.0 / self._loss_scale), found)
+        if self.dynamic and found:
+            self._has_overflow = True
+
+    def update_scale(self) -> bool:
+        """Back off after an overflow, grow after enough updates without one.
+
+        Returns:
+            Whether the step is to be skipped.
+        """
+        # A program that checks gradients on its own puts a buffer of its own here.
+        overflow = self._has_overflow or bool(self._overflow_buf.any())
+        if overflow and self.dynamic:
+            self._has_overflow = True
+            self._back_off()
+            self._unskipped = 0
+            return True
+        self._unskipped += 1
+        if self._unskipped == self._scale_seq_len and self.dynamic:
+            self._loss_scale = min(self._max_loss_scale, self._loss_scale * self._scale_factor)
+            self._unskipped = 0
+        return False
+
+    def _back_off(self) -> None:
+        if self._loss_scale <= self.floor():
+            maybe_print(
+                f"The loss scale is at its floor, {self.floor():g}, and gradients are still not "
+                "finite: no loss scale helps; look for inf or NaN in the data, the loss or the "
+                "weights"
+            )
+        self._loss_scale = max(self.floor(), self._loss_scale / self._scale_factor)
+
+
+# Checkpoints of FP16_Optimizer hold the object; this lets them load with weights_only=True, and
+# those that Apex wrote.
+torch.serialization.add_safe_globals([LossScaler, (LossScaler, "apex.amp.scaler.LossScaler")])

@@ -1,0 +1,166 @@
+"""What `initialize` puts on an optimizer: masters made late, gradients taken apart by loss.
+
+Between `prepare` and `finish` of one loss, gradients of earlier losses are set aside, so that each
+is unscaled once, by the scale that it was made with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.techniques.base import HALVES
+from halfstep.techniques.gradients import put_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.optim import Optimizer
+
+    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.techniques.master import MasterWeights
+
+Params = list[torch.Tensor]
+
+
+class AmpOptimizerState:
+    """The `_amp_stash` of one optimizer.
+
+    Args:
+        masters: What makes its master weights; None when it updates the model's own parameters.
+
+    Attributes:
+        lazy_init_called: Whether the parameters below have been sorted.
+        already_patched: Whether the next step is to be skipped.
+        params_have_scaled_gradients: Whether a loss was left scaled (`delay_unscale`).
+        all_fp16_params: Half parameters of the model, in any half format.
+        all_fp32_from_fp16_params: Their masters, in the same order; empty without masters.
+        all_fp32_from_fp32_params: Parameters that need no masters, in an optimizer that has some.
+        all_fp32_params: fp32 parameters of an optimizer without masters.
+    """
+
+    def __init__(self, masters: MasterWeights | None) -> None:
+        self._masters = masters
+        self.lazy_init_called = False
+        self.already_patched = False
+        self.params_have_scaled_gradients = False
+        self.skip_message: Callable[[], str] = str
+        self.fp16_groups: list[Params] = []
+        self.fp32_from_fp16_groups: list[Params] = []
+        self.fp32_from_fp32_groups: list[Params] = []
+        self.all_fp16_params: Params = []
+        self.all_fp32_from_fp16_params: Params = []
+        self.all_fp32_from_fp32_params: Params = []
+        self.all_fp32_params: Params = []
+        self._set_aside: dict[torch.Tensor, torch.Tensor] = {}
+
+    @property
+    def own_params(self) -> Params:
+        """Parameters whose `.grad` is unscaled in place."""
+        if self._masters:
+            return self.all_fp32_from_fp32_params
+        return [*self.all_fp16_params, *self.all_fp32_params]
+
+    def sort(self, optimizer: Optimizer) -> None:
+        """Take stock of the parameters of `optimizer`, and make the masters that are missing."""
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                _refuse_format(param)
+        if self._masters:
+            self._masters.adopt(optimizer)
+            self._sort_into_groups(optimizer, self._masters)
+        else:
+            params = [param for group in optimizer.param_groups for param in group["params"]]
+            self.all_fp16_params = [param for param in params if param.dtype in HALVES]
+            self.all_fp32_params = [param for param in params if param.dtype not in HALVES]
+        self.lazy_init_called = True
+
+    def copy_masters_to_model(self) -> None:
+        """Round the masters into the model's parameters."""
+        if self.all_fp16_params and self._masters:
+            with torch.no_grad():
+                torch._foreach_copy_(self.all_fp16_params, self.all_fp32_from_fp16_params)
+
+    def drop_master_grads(self) -> None:
+        """Drop the gradients that the model's own `zero_grad` does not know."""
+        for master in self.all_fp32_from_fp16_params:
+            master.grad = None
+
+    def zero_grad(self, *, set_to_none: bool) -> None:
+        """Zero or drop every gradient, the model's and the masters'."""
+        for param in (*self.all_fp16_params, *self.own_params):
+            if param.grad is None:
+                continue
+            if set_to_none:
+                param.grad = None
+            else:
+                param.grad.detach_().zero_()
+        self.drop_master_grads()
+
+    def mark_skip(self, scaler: LossScaler, loss_id: int) -> None:
+        """Let the next step be a skip; the first of several losses that overflow is named."""
+        if self.already_patched:
+            return
+        self.already_patched = True
+        self.skip_message = lambda: (
+            f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to "
+            f"{scaler.loss_scale()}"
+        )
+
+    def prepare(self) -> None:
+        """Set the gradients of earlier losses aside."""
+        if self._masters:
+            for param in self.all_fp16_params:
+                param.grad = None  # its master has it
+        self.set_aside()
+
+    def set_aside(self) -> None:
+        """Set aside those gradients of earlier losses that were unscaled in place."""
+        self._set_aside = {p: p.grad for p in self.own_params if p.grad is not None}
+        for param in self.own_params:
+            param.grad = None
+
+    @torch.no_grad()
+    def finish(self, scaler: LossScaler) -> None:
+        """Unscale the gradients of one loss and add them to those of earlier ones."""
+        halves = zip(self.all_fp16_params, self.all_fp32_from_fp16_params, strict=False)
+        to_masters = [(m, p.grad.float()) for p, m in halves if p.grad is not None]
+        in_place = [(p, p.grad.to(_wide(p.grad))) for p in self.own_params if p.grad is not None]
+        grads = [grad for _, grad in (*to_masters, *in_place)]
+        scaler.unscale_([grad._values() if grad.is_sparse else grad for grad in grads])
+        for master, grad in to_masters:
+            master.grad = grad if master.grad is None else master.grad.add_(grad)
+        for param, grad in in_place:
+            earlier = self._set_aside.pop(param, None)
+            if earlier is not None:
+                grad.add_(earlier)
+            put_grad(param, grad.to(param.dtype))
+        for param, earlier in self._set_aside.items():
+            param.grad = earlier
+        self._set_aside = {}
+
+    def _sort_into_groups(self, optimizer: Optimizer, masters: MasterWeights) -> None:
+        self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
+        for group in optimizer.param_groups:
+            sources = dict(zip(group["params"], masters.model_params(group["params"]), strict=True))
+            stood_for = {master: param for master, param in sources.items() if master is not param}
+            self.fp16_groups.append(list(stood_for.values()))
+            self.fp32_from_fp16_groups.append(list(stood_for))
+            self.fp32_from_fp32_groups.append([p for p in group["params"] if p not in stood_for])
+        self.all_fp16_params = [p for group in self.fp16_groups for p in group]
+        self.all_fp32_from_fp16_params = [p for group in self.fp32_from_fp16_groups for p in group]
+        self.all_fp32_from_fp32_params = [p for group in self.fp32_from_fp32_groups for p in group]
+
+
+def _refuse_format(param: torch.Tensor) -> None:
+    if param.dtype != torch.float32 and param.dtype not in HALVES:
+        raise TypeError(
+            "Optimizer's parameters must be either torch.cuda.FloatTensor or "
+            f"torch.cuda.HalfTensor. Received {param.type()} of shape {tuple(param.shape)}; write "
+            "model.float() before amp.initialize, or leave that parameter to another optimizer"
+        )
+
+
+def _wide(grad: torch.Tensor) -> torch.dtype:
+    return torch.float32 if grad.dtype in HALVES else grad.dtype

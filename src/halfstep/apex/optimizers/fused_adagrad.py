@@ -1,0 +1,67 @@
+"""`FusedAdagrad`: Adagrad on torch's foreach implementation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.adagrad import adagrad
+
+from halfstep.apex.optimizers.fused import FusedOptimizer
+from halfstep.techniques.foreach import by_format, gradients, round_back, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class FusedAdagrad(FusedOptimizer):
+    """Adagrad; arithmetic is fp32 at least, the sum of squares has the format of the parameter.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: Learning rate.
+        eps: Added to the root of the sum.
+        weight_decay: Strength of the weight decay.
+        set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
+        adagrad_w_mode: Whether weight decay is decoupled and not added to the gradient.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        set_grad_none: bool = True,
+        adagrad_w_mode: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+        self.adagrad_w_mode = adagrad_w_mode
+        self.set_grad_none = set_grad_none
+
+    def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
+        for alike in by_format(params):
+            for param in alike:
+                if not self.state[param]:
+                    self.state[param]["sum"] = torch.zeros_like(param)
+            sums = [self.state[param]["sum"] for param in alike]
+            wide, wide_sums = widened(alike), widened(sums)
+            decay = group["weight_decay"]
+            if self.adagrad_w_mode and decay:
+                torch._foreach_mul_(wide, 1 - group["lr"] * decay)
+                decay = 0.0
+            adagrad(
+                wide,
+                gradients(alike),
+                wide_sums,
+                # The kernel counts steps for a decay of the learning rate that Apex does not have.
+                [torch.zeros(()) for _ in alike],
+                foreach=True,
+                lr=group["lr"],
+                weight_decay=decay,
+                lr_decay=0.0,
+                eps=group["eps"],
+                maximize=False,
+            )
+            round_back(sums, wide_sums)
+            round_back(alike, wide)

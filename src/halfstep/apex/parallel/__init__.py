@@ -1,0 +1,21 @@
+"""`apex.parallel`: data parallelism, synchronized batch norm and LARC, on torch's own."""
+
+import torch
+
+from halfstep.apex.parallel.distributed import DistributedDataParallel, Reducer
+from halfstep.apex.parallel.sync_batchnorm import (
+    SyncBatchNorm,
+    convert_syncbn_model,
+    create_syncbn_process_group,
+)
+
+ReduceOp = torch.distributed.ReduceOp
+
+__all__ = [
+    "DistributedDataParallel",
+    "ReduceOp",
+    "Reducer",
+    "SyncBatchNorm",
+    "convert_syncbn_model",
+    "create_syncbn_process_group",
+]

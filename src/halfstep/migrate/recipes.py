@@ -1,0 +1,242 @@
+"""The recipe that an opt_level and its overrides stand for, as the source of an argument."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from halfstep.migrate.layout import call_text
+from halfstep.migrate.names import argument, code
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+NO_MIXED_PRECISION = '"o0"'
+FROM_APEX = '''\
+def recipe_from_apex(opt_level, keep_batchnorm_fp32=None, loss_scale=None):
+    """Return the recipe of an Apex opt_level and its overrides, as they come from argparse."""
+    fields = {"base": opt_level}
+    if keep_batchnorm_fp32 is not None and opt_level in ("O2", "O3"):
+        fields["norms"] = "fp32" if str(keep_batchnorm_fp32) == "True" else None
+    if loss_scale is not None:
+        fields["loss_scale"] = loss_scale
+    return fields
+'''
+"""Put into a program whose overrides are known at run time only."""
+SCALES = '''\
+def loss_scales_like_apex(engine, losses):
+    """Return the loss scales of an engine in the format of amp.state_dict()."""
+    scales = engine.loss_scales
+    values = [float(scales[i].scale) if i in scales else engine.loss_scale for i in range(losses)]
+    return {f"loss_scaler{i}": {"loss_scale": value} for i, value in enumerate(values)}
+'''
+"""Put into a program that reads loss scales from `amp.state_dict()`."""
+
+_UNKNOWN = object()
+_IGNORED = ("verbosity", "num_losses", "models", "optimizers", "opt_level", "enabled")
+_ORDER = (
+    "models",
+    "optimizers",
+    "enabled",
+    "opt_level",
+    "cast_model_type",
+    "patch_torch_functions",
+    "keep_batchnorm_fp32",
+    "master_weights",
+    "loss_scale",
+    "cast_model_outputs",
+    "num_losses",
+    "verbosity",
+    "min_loss_scale",
+    "max_loss_scale",
+)
+
+
+@dataclass
+class RecipeArgument:
+    """What to write for the precision settings of a call of `amp.initialize`.
+
+    Attributes:
+        text: The recipe, as source.
+        level: The opt_level if it is written out, else None.
+        level_text: Source of the opt_level.
+        enabled: Source of `enabled`, or None where it is always on.
+        needs_function: Whether `text` calls `recipe_from_apex`.
+        losses: Source of the number of losses with scales of their own.
+        reasons: What could not be translated.
+    """
+
+    text: str = ""
+    level: str | None = None
+    level_text: str = '"O1"'
+    enabled: str | None = None
+    needs_function: bool = False
+    losses: str = "1"
+    settings: dict[str, Any] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+
+def recipe_argument(call: cst.Call) -> RecipeArgument:
+    """Translate the arguments of `amp.initialize`."""
+    found = RecipeArgument()
+    given = {name: argument(call, name, place) for place, name in enumerate(_ORDER)}
+    if given["opt_level"] is not None:
+        found.level_text = code(given["opt_level"])
+    level = _value(found.level_text)
+    found.level = level if isinstance(level, str) else None
+    losses = given["num_losses"]
+    found.losses = "1" if losses is None else code(losses)
+    _enabled(found, given["enabled"])
+    overrides = {
+        name: code(value)
+        for name, value in given.items()
+        if value is not None and name not in _IGNORED and code(value) != "None"
+    }
+    at_run_time = [
+        name
+        for name in ("keep_batchnorm_fp32", "loss_scale")
+        if name in overrides and _value(overrides[name]) is _UNKNOWN
+    ]
+    if at_run_time:
+        _at_run_time(found, overrides)
+    else:
+        _written_out(found, overrides)
+    if found.enabled is not None:
+        found.text = f"{found.text} if {found.enabled} else {NO_MIXED_PRECISION}"
+    return found
+
+
+def _enabled(found: RecipeArgument, given: cst.BaseExpression | None) -> None:
+    text = "True" if given is None else code(given)
+    if text == "False":
+        found.level, found.level_text = "O0", '"O0"'
+    elif text != "True":
+        found.enabled = text
+
+
+def _at_run_time(found: RecipeArgument, overrides: dict[str, str]) -> None:
+    found.needs_function = True
+    names = [name for name in ("keep_batchnorm_fp32", "loss_scale") if name in overrides]
+    passed = [found.level_text, *(f"{name}={overrides.pop(name)}" for name in names)]
+    fields = _fields(found, overrides)
+    found.text = call_text("recipe_from_apex", passed)
+    if fields:
+        found.text += f" | {_source(fields)}"
+
+
+def _written_out(found: RecipeArgument, overrides: dict[str, str]) -> None:
+    fields = _fields(found, overrides)
+    found.settings = fields
+    base = f'"{found.level.lower()}"' if found.level else found.level_text
+    if not fields:
+        found.text = base
+        return
+    entries = ", ".join(f'"{key}": {_source(value)}' for key, value in fields.items())
+    found.text = f'{{"base": {base}, {entries}}}'
+
+
+def _fields(found: RecipeArgument, overrides: dict[str, str]) -> dict[str, Any]:
+    """Translate overrides to fields of a recipe; what has none becomes a reason."""
+    fields: dict[str, Any] = {}
+    for name, text in overrides.items():
+        translate = _TRANSLATIONS.get(name)
+        value = _value(text)
+        translated = None if translate is None else translate(found.level, value, text)
+        if translated is None:
+            found.reasons.append(f"{name}={text} is left out; write it into the recipe")
+        else:
+            for key, entry in translated.items():
+                both = isinstance(entry, dict) and isinstance(fields.get(key), dict)
+                fields[key] = fields[key] | entry if both else entry
+    return fields
+
+
+def _source(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, dict):
+        inner = ", ".join(f'"{key}": {_source(entry)}' for key, entry in value.items())
+        return f"{{{inner}}}"
+    return repr(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return _UNKNOWN
+
+
+def _batchnorm(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del text
+    keep = {"True": True, "False": False, True: True, False: False}.get(value)
+    if keep is None or level not in {"O2", "O3"}:
+        return None
+    return {} if keep == (level == "O2") else {"norms": "fp32" if keep else None}
+
+
+def _loss_scale(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del text
+    if value == "dynamic":
+        return {} if level in {"O1", "O2"} else {"loss_scale": "dynamic"}
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    if number == 1.0:
+        return {} if level in {"O0", "O3"} else {"loss_scale": None}
+    return {"loss_scale": number}
+
+
+def _master_weights(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del text
+    if level not in {"O2", "O3"} or not isinstance(value, bool):
+        return None
+    return {} if value == (level == "O2") else {"master_weights": value}
+
+
+def _model_type(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del value
+    if level in {"O2", "O3"} and text.endswith((".float16", ".half")):
+        return {}
+    if level in {"O2", "O3"} and text.endswith(".bfloat16"):
+        return {"params": "bf16"}
+    return {} if level in {"O0", "O1"} and text.endswith((".float32", ".float", "False")) else None
+
+
+def _outputs(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del value
+    if level not in {"O2", "O3"}:
+        return None
+    if text.endswith((".float32", ".float")):
+        return {}
+    return {"outputs": None} if text.endswith((".float16", ".half", ".bfloat16")) else None
+
+
+def _patching(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+    del text
+    return {} if value == (level == "O1") else None
+
+
+def _limit(name: str) -> Any:
+    def translate(level: str | None, value: Any, text: str) -> dict[str, Any] | None:
+        del text
+        if level not in {"O1", "O2"} or not isinstance(value, int | float):
+            return None
+        start = {"init": float(value)} if name == "ceiling" and value < 65536 else {}
+        return {"loss_scale": {name: float(value)} | start}
+
+    return translate
+
+
+_TRANSLATIONS = {
+    "keep_batchnorm_fp32": _batchnorm,
+    "loss_scale": _loss_scale,
+    "master_weights": _master_weights,
+    "cast_model_type": _model_type,
+    "cast_model_outputs": _outputs,
+    "patch_torch_functions": _patching,
+    "min_loss_scale": _limit("floor"),
+    "max_loss_scale": _limit("ceiling"),
+}

@@ -1,0 +1,26 @@
+"""Every test finds amp as a fresh process has it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from halfstep.apex.amp import _amp_state, casts
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_amp():
+    torch.manual_seed(0)
+    yield
+    casts.end_casts()
+    casts._registered.clear()
+    vars(_amp_state).clear()
+    _amp_state.__init__()

@@ -1,0 +1,41 @@
+"""Programs as they were and migrated, run in this process."""
+
+import functools
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import halfstep.migrate as package
+
+FIXTURES = Path(__file__).parent / "fixtures"
+migrate = functools.cache(package.migrate)
+"""Several tests look at the same program, migrated."""
+
+
+def source(name):
+    return (FIXTURES / f"{name}.py").read_text()
+
+
+@pytest.fixture
+def run():
+    """Run a program and return its names; engines of earlier programs are closed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    started = []
+
+    def execute(text, name="program"):
+        random.seed(0)
+        torch.manual_seed(0)
+        names = {"__name__": "__main__"}
+        started.append(names)
+        exec(compile(text, name, "exec"), names)
+        return names
+
+    yield execute
+    for names in started:
+        for holder in (names, *(vars(each) for each in names.values() if hasattr(each, "engine"))):
+            if "engine" in holder:
+                holder["engine"].close()
+    torch.set_num_threads(threads)
