@@ -1,5 +1,8 @@
 """Arguments that make any run of `digits` last a second, and an empty directory to run in."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from halfstep.cli import main
@@ -24,3 +27,17 @@ def halfstep(capsys, tmp_path, monkeypatch):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory):
+    """A run of `digits` that a second of training left."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "digits", *TINY, "--quiet", "--out", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def run(halfstep, trained_once):
+    """That run, in the working directory, under its usual name."""
+    return Path(shutil.copytree(trained_once, "runs/digits/fp32-seed0"))

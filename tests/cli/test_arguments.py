@@ -30,3 +30,22 @@ def test_debug_may_stand_anywhere_but_not_behind_the_end_of_options():
     assert normalise(["train", "x", "--debug"]) == ["--debug", "train", "x"]
     assert normalise(["train", "--", "--debug"]) == ["train", "--", "--debug"]
     assert normalise(["--options", "a=1", "--", "b=2"]) == ["--options", "a=1", "--", "b=2"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "filled"),
+    [
+        ("train x --resume", "train x --resume auto"),
+        ("train x --resume --quiet", "train x --resume auto --quiet"),
+        ("train x --resume runs/x", "train x --resume runs/x"),
+        ("train x --resume=runs/x", "train x --resume=runs/x"),
+    ],
+)
+def test_resume_alone_means_auto(typed, filled):
+    assert normalise(typed.split()) == filled.split()
+
+
+def test_a_grid_takes_several_values_as_options_do():
+    given = ["--grid", "a=1,2", "b=3", "--options", "c=4", "d=5", "--tag", "x"]
+    flags = ["--grid", "a=1,2", "--grid", "b=3", "--options", "c=4", "--options", "d=5"]
+    assert repeat_options(["compare", *given]) == ["compare", *flags, "--tag", "x"]

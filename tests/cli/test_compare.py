@@ -39,6 +39,17 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--options", "model.name=resnet1"], "model.name is 'resnet1'"),
         (["digits", "--options", "model.args.layer=1"], "timm.s resnet18 refuses"),
         (["digits", "--device", "gpu"], "'gpu' .*allowed: auto, cpu"),
+        (["digits", "--grid", "batch_size"], "--grid takes key=value,value"),
+        (["digits", "--grid", "batch=1,2"], "no key is named 'batch'"),
+        (["digits", "--grid", "batch_size=32,few"], "batch_size is 'few'"),
+        (["digits", "--grid", "recipe=fp32,fp16"], "--grid sets 'recipe', .* write --recipes"),
+        (["digits", "--grid", "epochs=1,2", "--options", "epochs=3"], "epochs is in --options and"),
+        (["digits", "--devices", "cpu,0"], "--devices is 'cpu,0'; allowed: numbers of GPUs"),
+        (["digits", "--devices", "cpu", "--device", "cpu"], "are both given; write one"),
+        (["digits", "--time-limit", "soon"], "--time-limit is 'soon'; allowed: hours"),
+        (["digits", "--on", "slurm"], "--on is 'slurm'; allowed: ray"),
+        (["digits", "--on", "ray", "--devices", "cpu"], "Ray picks the devices"),
+        (["digits", "--export", "xlsx"], "--export is 'xlsx'; allowed: parquet, png"),
         (["digits", "--tag", "../x"], "--tag is '../x'; allowed: letters"),
         (["digits", "--out", "taken/below"], "cannot write into taken/below: Not a directory"),
         (["digits", "--out", "thesis"], "thesis holds files but no comparison"),
@@ -68,7 +79,7 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "[2/2] bf16 seed 0: finished" in printed
-    assert "table.md and comparison.json are in runs/compare/digits" in printed
+    assert "report.html, table.md and comparison.json are in runs/compare/digits" in printed
 
     summaries = {
         name: json.loads((cell(name) / "run" / "summary.json").read_text())
@@ -79,10 +90,13 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
     for row in compared["rows"]:
         assert row["status"] == "finished"
         for name, spread in row["measures"].items():
-            assert spread["mean"] == summaries[row["recipe"]][name], name
+            measured = summaries[row["recipe"]]
+            for part in name.split("."):
+                measured = measured.get(part)
+            assert (None if spread is None else spread["mean"]) == measured, name
     table = Path("runs/compare/digits/table.md").read_text()
     for name, summary in summaries.items():
-        assert f"| {name} | {100 * summary['best_accuracy']:.2f} |" in table
+        assert re.search(rf"\| {name}[ ◆†]* \| {100 * summary['best_accuracy']:.2f} \|", table)
     assert r"memory MiB\*" in table
 
     inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]
@@ -102,7 +116,7 @@ def test_a_run_that_goes_nonfinite_is_a_row_and_no_failure(capsys):
 
 def test_a_crashed_run_makes_the_exit_code_1_and_the_table_is_printed(capsys, monkeypatch):
     crash = [sys.executable, "-c", "raise SystemError('out of cheese')"]
-    monkeypatch.setattr("halfstep.compare.plan.train_command", lambda _: crash)
+    monkeypatch.setattr("halfstep.compare.plan.train_command", lambda cell, device: crash)
     assert main(["compare", "digits", "--recipes", "fp32,fp16", *TINY]) == 1
     printed = capsys.readouterr().out
     assert "fp32 crashed: exit code 1: SystemError: out of cheese" in printed
@@ -140,3 +154,26 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     assert not (cell("fp32") / "run" / "summary.json").exists()
     compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
     assert compared["cells"][0]["status"] == "pending"
+
+
+def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices(capsys):
+    Path("mine.yaml").write_text(
+        "base: digits\nrecipe: {name: mine, base: fp16, loss_scale: 1024}\n"
+    )
+    given = [*TINY, "optimizer.lr=0.1"][1:]
+    options = [each for each in given if not each.startswith("batch_size")]
+    arguments = ["mine.yaml", "--recipes", "fp32,mine", "--grid", "batch_size=128,256"]
+    arguments += ["--options", *options[: options.index("--device")], "optimizer.lr=0.1"]
+    assert main(["compare", *arguments, "--devices", "cpu,cpu", "--time-limit", "10m"]) == 0
+    printed = capsys.readouterr().out
+    assert "mine batch_size=256 seed 0: finished" in printed
+    compared = json.loads(Path("runs/compare/mine/comparison.json").read_text())
+    ran = [(each["recipe"], each["point"], each["summary"]["steps"]) for each in compared["cells"]]
+    assert [each[:2] for each in ran] == [
+        ("fp32", ["batch_size=128"]),
+        ("mine", ["batch_size=128"]),
+        ("fp32", ["batch_size=256"]),
+        ("mine", ["batch_size=256"]),
+    ]
+    assert (ran[0][2], ran[2][2]) == (11, 6)  # 1347 images in batches of either size
+    assert compared["cells"][1]["summary"]["recipe"] == "mine"

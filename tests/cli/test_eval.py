@@ -1,17 +1,11 @@
 import json
-from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from halfstep.train import checkpoint
 
 RUN = "runs/digits/fp32-seed0"
-
-
-@pytest.fixture
-def run(halfstep, tiny_arguments):
-    assert halfstep("train", "digits", *tiny_arguments)[0] == 0
-    return Path(RUN)
 
 
 def test_accuracy_and_loss_are_as_the_run_recorded(halfstep, run):
@@ -59,3 +53,27 @@ def test_damaged_checkpoint_is_one_line_and_exit_code_2(halfstep, run):
     assert code == 2
     assert "is damaged or no checkpoint of halfstep" in err
     assert err.count("\n") == 1
+
+
+def test_list_of_images_is_evaluated_without_a_record(halfstep, run, tmp_path):
+    Image.new("L", (8, 8), 0).save(tmp_path / "a.png")
+    (tmp_path / "broken.png").write_text("no image")
+    (tmp_path / "images.csv").write_text("image,label\na.png,3\na.png,5\n")
+    code, out, _ = halfstep("eval", run, "--data", "images.csv", "--out", "tables")
+    assert code == 0
+    assert f"{RUN} (best, epoch 1): accuracy " in out
+    assert "recorded" not in out
+    assert (tmp_path / "tables" / "confusion.csv").is_file()
+    assert len((tmp_path / "tables" / "classes.csv").read_text().splitlines()) == 11
+    (tmp_path / "images.csv").write_text("image,label\na.png,3\nbroken.png,5\n")
+    code, out, err = halfstep("eval", run, "--data", "images.csv", "--json")
+    assert code == 1
+    assert json.loads(out)["matches"] is None
+    assert "left out: images.csv, row 3: broken.png is no image" in err
+
+
+def test_label_that_the_run_does_not_know_is_one_line_and_exit_code_2(halfstep, run, tmp_path):
+    (tmp_path / "images.csv").write_text("image,label\na.png,ten\n")
+    code, _, err = halfstep("eval", run, "--data", "images.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "images.csv, row 2: a.png: the run knows no class 'ten'" in err

@@ -14,7 +14,7 @@ def test_an_interrupt_that_a_library_hides_still_counts(monkeypatch, capsys):
         except KeyboardInterrupt:
             raise RecursionError("of a library's own") from None
 
-    monkeypatch.setattr("halfstep.train.config_files.load", hides)
+    monkeypatch.setattr("halfstep.train.config.files.load", hides)
     assert main(["train", "digits"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -37,6 +37,6 @@ def test_an_error_without_an_interrupt_is_no_interrupt(monkeypatch):
     def fails(*_, **__):
         raise RecursionError("of a library's own")
 
-    monkeypatch.setattr("halfstep.train.config_files.load", fails)
+    monkeypatch.setattr("halfstep.train.config.files.load", fails)
     with pytest.raises(RecursionError):
         main(["train", "digits"])

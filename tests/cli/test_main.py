@@ -6,9 +6,12 @@ import pytest
 import halfstep as package
 from halfstep.cli import app, main
 from halfstep.errors import UserError
-from halfstep.train import config_files
+from halfstep.train.config import files as config_files
 
-COMMANDS = ["train", "eval", "compare", "configs", "recipes"]
+COMMANDS = [
+    "train", "eval", "predict", "export", "runs", "compare", "configs", "config", "recipes",
+    "data", "migrate", "env",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [["--help"], [], ["-h"]])
@@ -111,4 +114,5 @@ def test_reader_that_closes_the_pipe_early_is_no_error():
 
 
 def test_commands_on_the_line_are_those_of_the_app():
-    assert {command.name for command in app.registered_commands} >= set(COMMANDS)
+    commands = {command.name for command in app.registered_commands}
+    assert commands | {group.name for group in app.registered_groups} == set(COMMANDS)

@@ -1,5 +1,7 @@
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,8 @@ def test_resolved_config_of_a_run_is_itself_a_config(halfstep, tiny_arguments):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["digit"], "no config is named 'digit'; allowed: digits.*did you mean 'digits'"),
-        (["no/such.yaml"], "no config file at 'no/such.yaml'; shipped configs: digits"),
+        (["digit"], "no config is named 'digit'; allowed: .*did you mean 'digits'"),
+        (["no/such.yaml"], "no config file at 'no/such.yaml'; shipped configs: .*digits"),
         (["digits", "--options", "optimizer.lrr=1"], "did you mean 'optimizer.lr'"),
         (["digits", "--options", "epochs=few"], "epochs is 'few'; allowed: a valid integer"),
         (["digits", "--options", "epochs"], "--options takes key=value, not 'epochs'"),
@@ -100,3 +102,86 @@ def test_ctrl_c_in_the_middle_exits_with_130_and_leaves_no_half_file(
     )
     assert not Path("runs/digits/fp32-seed0/summary.json").exists()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+class Killed(BaseException):
+    """What no code catches, as SIGKILL."""
+
+
+@pytest.mark.parametrize("wanted", [["--resume", "auto"], ["--resume"], ["--resume", "RUN"]])
+def test_resume_goes_on_where_the_run_was_killed(
+    halfstep, tiny_arguments, monkeypatch, wanted, tmp_path
+):
+    run = Path("runs/digits/fp32-seed0")
+    arguments = [*tiny_arguments, "epochs=2"]
+    assert halfstep("train", "digits", "--out", "whole", *arguments)[0] == 0
+    real, calls = loop.validate, []
+
+    def die(setup):
+        calls.append(None)
+        if len(calls) == 2:
+            raise Killed
+        return real(setup)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", die)
+        with pytest.raises(Killed):
+            halfstep("train", "digits", *arguments)
+    assert not (run / "summary.json").exists()
+    wanted = [str(run) if each == "RUN" else each for each in wanted]
+    code, out, _ = halfstep("train", "digits", *wanted, "--tag", "fp32-seed0", *arguments)
+    assert code == 0
+    assert out.endswith(f"run: {run}\n")
+    assert summary(run)["final_val_loss"] == summary("whole")["final_val_loss"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_signal_saves_and_exits_with_its_code(halfstep, tiny_arguments, monkeypatch, number, code):
+    real = loop.validate
+
+    def asked(setup):
+        os.kill(os.getpid(), number)
+        return real(setup)
+
+    monkeypatch.setattr(loop, "validate", asked)
+    exit_code, _, err = halfstep("train", "digits", *tiny_arguments)
+    assert exit_code == code
+    assert err == (
+        "interrupted in epoch 1; the run lies in 'runs/digits/fp32-seed0'; no epoch was finished; "
+        "--resume auto goes on from step-00000006.pt\n"
+    )
+    monkeypatch.undo()
+
+
+def test_damaged_checkpoint_is_one_line_of_warning(halfstep, tiny_arguments):
+    arguments = [*tiny_arguments, "epochs=2"]
+    assert halfstep("train", "digits", *arguments)[0] == 0
+    newest = Path("runs/digits/fp32-seed0/checkpoints/step-00000012.pt")
+    newest.write_bytes(newest.read_bytes()[:-1])
+    code, _, err = halfstep("train", "digits", "--resume", "auto", *arguments)
+    assert code == 0
+    assert re.fullmatch(r"warning: .*step-00000012\.pt' is damaged.*from step-00000006\.pt\n", err)
+
+
+def test_resume_of_another_config_or_of_nothing_is_refused(halfstep, tiny_arguments):
+    assert halfstep("train", "digits", *tiny_arguments)[0] == 0
+    code, _, err = halfstep("train", "digits", "--resume", "auto", *tiny_arguments, "clip_norm=1")
+    assert code == 2
+    assert "made with clip_norm=null, and the config says 1.0; write the same" in err
+    code, _, err = halfstep("train", "digits", "--resume", "runs/other", *tiny_arguments)
+    assert code == 2
+    assert "--resume is 'runs/other', which does not exist; allowed: auto" in err
+
+
+def test_fp16_is_what_the_posts_type(halfstep, tiny_arguments):
+    arguments = ["--tag", "resnet_fp16", *tiny_arguments, "fp16=True", "max_steps=2"]
+    assert halfstep("train", "digits", *arguments)[0] == 0
+    found = summary("runs/digits/resnet_fp16")
+    assert (found["recipe"], found["steps"]) == ("fp16", 2)
+
+
+def test_early_end_in_good_order_is_said(halfstep, tiny_arguments):
+    arguments = [*tiny_arguments, "epochs=9", "optimizer.lr=1e-9", "early_stopping.patience=1"]
+    code, out, _ = halfstep("train", "digits", *arguments)
+    assert code == 0
+    assert "stopped early: the validation accuracy has not been better than" in out

@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 import halfstep
-from halfstep.cli import compare, configs, recipes, train
+from halfstep.cli import (
+    compare,
+    configs,
+    data,
+    env,
+    export,
+    migrate,
+    predict,
+    recipes,
+    runs,
+    train,
+)
 from halfstep.cli import eval as eval_
 from halfstep.cli.arguments import normalise
 from halfstep.cli.interrupts import Interrupts
@@ -55,9 +66,15 @@ def _global_options(
 
 train.register(app)
 eval_.register(app)
+predict.register(app)
+export.register(app)
+runs.register(app)
 compare.register(app)
 configs.register(app)
 recipes.register(app)
+data.register(app)
+migrate.register(app)
+env.register(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

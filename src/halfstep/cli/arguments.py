@@ -1,6 +1,7 @@
-"""Two freedoms on the command line that its parser does not have.
+"""Three freedoms on the command line that its parser does not have.
 
-`--options a=1 b=2` takes several values, as in the field; `--debug` may stand anywhere.
+`--options a=1 b=2` and `--grid a=1,2 b=3,4` take several values, as in the field; `--debug` may
+stand anywhere; `--resume` alone means `--resume auto`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_TAKE_SEVERAL = ("--options", "--grid")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][\w.]*=")
 
 
@@ -20,7 +22,19 @@ def normalise(argv: Sequence[str]) -> list[str]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     head, tail = arguments[:end], arguments[end:]
     debug = ["--debug"] if "--debug" in head else []
-    return debug + repeat_options([each for each in head if each != "--debug"]) + tail
+    head = [each for each in head if each != "--debug"]
+    return debug + repeat_options(fill_in_resume(head)) + tail
+
+
+def fill_in_resume(argv: Sequence[str]) -> list[str]:
+    """Write a `--resume` without a value as `--resume auto`."""
+    filled: list[str] = []
+    for index, argument in enumerate(argv):
+        filled.append(argument)
+        following = argv[index + 1] if index + 1 < len(argv) else "-"
+        if argument == "--resume" and following.startswith("-"):
+            filled.append("auto")
+    return filled
 
 
 def repeat_options(argv: Sequence[str]) -> list[str]:
@@ -30,15 +44,16 @@ def repeat_options(argv: Sequence[str]) -> list[str]:
     left for the parser, so that positional arguments may follow.
     """
     repeated: list[str] = []
-    in_options = False
+    flag = ""
     for index, argument in enumerate(argv):
-        follows_flag = index > 0 and argv[index - 1] == "--options"
-        if argument == "--options" or argument.startswith("--options="):
-            in_options = True
-        elif in_options and not follows_flag:
+        follows_flag = index > 0 and argv[index - 1] in _TAKE_SEVERAL
+        name = argument.partition("=")[0]
+        if name in _TAKE_SEVERAL:
+            flag = name
+        elif flag and not follows_flag:
             if _ASSIGNMENT.match(argument):
-                repeated.append("--options")
+                repeated.append(flag)
             else:
-                in_options = False
+                flag = ""
         repeated.append(argument)
     return repeated

@@ -1,13 +1,20 @@
 """`halfstep compare`: every recipe on one config, and the table that settles which to use."""
 
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from halfstep.cli.train import DeviceFlag, OptionsFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.compare.grid import Plan
+    from halfstep.compare.schedule import Place
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +24,7 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def compare(
+def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the command
     config: Annotated[
         str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
     ],
@@ -25,17 +32,44 @@ def compare(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="One row of the table each; the others are compared with the first.",
+            help="One row of the table each; the others are compared with the first. A recipe that "
+            "the config spells out goes by its name.",
         ),
-    ] = "fp32,fp16,bf16",
+    ] = "fp32,fp16,bf16,o2,half-bn32,half,bf16-sr",
     seeds: Annotated[
         str,
         typer.Option(
             metavar="COUNT|N,...", help="How many seeds (3: seeds 0, 1 and 2), or which (0,7,9)."
         ),
     ] = "1",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,... ...",
+            help="Overrides that multiply the rows: --grid batch_size=256,1024 "
+            "optimizer.lr=0.1,0.4",
+        ),
+    ] = None,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,...|cpu,...", help="GPUs that run a cell at a time each: --devices 0,1,2,3"
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ray[:ADDRESS]", help="Run the cells on a cluster through Ray."),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="30m", help="End a run that takes longer; its row says so."),
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(metavar="parquet,png", help="Write these besides; they need an extra."),
+    ] = None,
     tag: Annotated[
         str | None, typer.Option(help="Keeps it apart from other comparisons of the config.")
     ] = None,
@@ -48,7 +82,7 @@ def compare(
         bool, typer.Option("--fresh", help="Run cells again that have a result.")
     ] = False,
 ) -> None:
-    """Train CONFIG once for each recipe and seed, and compare accuracy, speed and memory.
+    """Train CONFIG once for each recipe, seed and point of the grid; compare what comes of it.
 
     The same command goes on after an interruption: runs that have a result are not repeated.
 
@@ -56,33 +90,59 @@ def compare(
     """
     from rich.console import Console
 
-    from halfstep.compare import comparison, directory, table
+    from halfstep.compare import comparison, directory, table, tables
     from halfstep.compare.plan import plan, train_command
 
+    exports = tables.parse_exports(export)
     planned = plan(
         config,
         recipes=recipes,
         seeds=seeds,
         options=options or (),
+        axes=grid or (),
         device=device,
+        devices=devices,
+        time_limit=time_limit,
         tag=tag,
         out=out,
     )
     console = Console()
-    before = signal.signal(signal.SIGTERM, _end_the_cell_too)
+    before = signal.signal(signal.SIGTERM, _end_the_cells_too)
     try:
-        results = comparison.compare(planned, train_command, console, fresh=fresh)
+        with _place(on, devices, planned) as place:
+            results = comparison.compare(planned, train_command, console, fresh=fresh, place=place)
     finally:
         signal.signal(signal.SIGTERM, before)
     table.show(console, planned.grid, results)
+    written = tables.export(planned.directory, planned.grid, results, exports)
+    names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
     console.print(
-        f"{directory.TABLE} and {directory.COMPARISON} are in {planned.directory}", soft_wrap=True
+        f"{', '.join(names[:-1])} and {names[-1]} are in {planned.directory}", soft_wrap=True
     )
     if any(result.status == "crashed" for result in results):
         raise typer.Exit(1)
 
 
-def _end_the_cell_too(number: int, frame: FrameType | None) -> None:
-    """Leave by an exception, which ends the running cell; the default would orphan it."""
+@contextmanager
+def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Place | None]":
+    if on is None:
+        yield None
+        return
+    from halfstep.compare.cluster import RayCluster, parse_place
+    from halfstep.compare.plan import train_command
+    from halfstep.errors import UserError
+
+    address = parse_place(on)
+    if devices is not None:
+        raise UserError(f"--on {on} and --devices {devices} are both given; Ray picks the devices")
+    cluster = RayCluster(address, planned.grid.device, train_command, time_limit=planned.time_limit)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _end_the_cells_too(number: int, frame: FrameType | None) -> None:
+    """Leave by an exception, which ends the running cells; the default would orphan them."""
     del frame
     raise SystemExit(128 + number)

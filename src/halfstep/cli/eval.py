@@ -1,18 +1,28 @@
 """`halfstep eval RUN`: what a run's checkpoint gives, beside what the run recorded."""
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from halfstep.cli.notices import in_one_line
 from halfstep.cli.train import DeviceFlag
 
+if TYPE_CHECKING:
+    from halfstep.train.evaluate import Evaluation
 
-class _Checkpoint(StrEnum):
+
+class Which(StrEnum):
+    """The two checkpoints of a run that have names."""
+
     best = "best"
     last = "last"
+
+
+CheckpointFlag = Annotated[
+    Which, typer.Option(help="The one of highest accuracy, or of the last epoch.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,33 +36,71 @@ def evaluate(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run directory, such as runs/digits/fp32-seed0.")
     ],
-    checkpoint: Annotated[
-        _Checkpoint, typer.Option(help="The one of highest accuracy, or of the last epoch.")
-    ] = _Checkpoint.best,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Other images than the run's: columns image and label."),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the images lie now: in place of data.root, or for paths in --data (whose "
+            "own folder it is by default)."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for classes.csv and confusion.csv.")
+    ] = None,
+    checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Print accuracy and loss of RUN's checkpoint on the validation split.
+    """Print what RUN's checkpoint gives on its validation split, or on the images of a CSV file.
 
-    Exits with 1 when they are not what the run recorded.
+    Exits with 1 when its own split does not give what the run recorded, or when an image cannot be
+    read.
     """
-    from halfstep.train.evaluate import evaluate as evaluate_run
+    from halfstep.train import evaluate as evaluation
     from halfstep.train.files import json_text
+    from halfstep.train.metrics import write_tables
 
-    result = evaluate_run(run, checkpoint.value, device)
+    which: Literal["best", "last"] = checkpoint.value
+    with in_one_line():
+        if data is None:
+            result = evaluation.evaluate(run, which, device, root)
+        else:
+            result = evaluation.evaluate_on(run, data, which, device, root)
+    if out is not None and result.measured.confusion is not None:
+        write_tables(out, result.measured.confusion, result.classes)
     if as_json:
-        typer.echo(json_text({**asdict(result), "matches": result.matches}))
+        typer.echo(json_text(_plain(result)))
     else:
-        measured, recorded = result.measured, result.recorded
-        verdict = (
-            "as the run recorded"
-            if result.matches
-            else f"but the run recorded {recorded.accuracy:.2%}, loss {recorded.loss:.6f}; "
-            f"compare environment.json with this machine"
-        )
-        typer.echo(
-            f"{run} ({checkpoint.value}, epoch {result.epoch}): accuracy {measured.accuracy:.2%}, "
-            f"loss {measured.loss:.6f}, {verdict}"
-        )
-    if not result.matches:
+        typer.echo(f"{run} ({which}, epoch {result.epoch}): {_said(result)}")
+    for line in result.unreadable:
+        typer.echo(f"left out: {line}", err=True)
+    if result.matches is False or result.unreadable:
         raise typer.Exit(1)
+
+
+def _plain(result: "Evaluation") -> dict[str, Any]:
+    return {
+        "measured": result.measured.scalars(),
+        "recorded": result.recorded.scalars() if result.recorded else None,
+        "epoch": result.epoch,
+        "device": result.device,
+        "matches": result.matches,
+        "unreadable": result.unreadable,
+    }
+
+
+def _said(result: "Evaluation") -> str:
+    measured, recorded = result.measured, result.recorded
+    top5 = "" if measured.top5 is None else f", top-5 {measured.top5:.2%}"
+    said = f"accuracy {measured.accuracy:.2%}, loss {measured.loss:.6f}{top5}"
+    if recorded is None:
+        return said
+    if result.matches:
+        return f"{said}, as the run recorded"
+    return (
+        f"{said}, but the run recorded {recorded.accuracy:.2%}, loss {recorded.loss:.6f}; "
+        "compare environment.json with this machine"
+    )

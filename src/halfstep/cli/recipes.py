@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,13 @@ def register(app: typer.Typer) -> None:
 def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="For a page.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda[:N]",
+            help="Add what this device really does: native, rehearsed or refused.",
+        ),
+    ] = None,
 ) -> None:
     """List the recipes: name, the fields that are set, and what each is for.
 
@@ -33,22 +41,30 @@ def recipes(
 
     if as_json and as_markdown:
         raise UserError("--json and --markdown are both given; write one of them")
+    resolved = {name: recipe.resolve(on) for name, (recipe, _) in RECIPES.items()} if on else {}
     if as_json:
         rows = [
             {"name": name, "purpose": purpose, "settings": recipe.settings()}
+            | ({f"on {on}": asdict(resolved[name])["parts"]} if on else {})
             for name, (recipe, purpose) in RECIPES.items()
         ]
         typer.echo(json_text(rows, indent=2))
         return
+    columns = (*COLUMNS, f"on {on}") if on else COLUMNS
     rows_of_text = [
-        (name, _said(recipe.settings() | _shown(recipe.loss_scale)), purpose)
+        (
+            name,
+            _said(recipe.settings() | _shown(recipe.loss_scale)),
+            purpose,
+            *([resolved[name].how] if on else []),
+        )
         for name, (recipe, purpose) in RECIPES.items()
     ]
     if as_markdown:
-        for cells in (COLUMNS, ("---",) * len(COLUMNS), *rows_of_text):
+        for cells in (columns, ("---",) * len(columns), *rows_of_text):
             typer.echo(f"| {' | '.join(cells)} |")
         return
-    table = Table(*COLUMNS, box=box.SIMPLE)
+    table = Table(*columns, box=box.SIMPLE)
     for cells in rows_of_text:
         table.add_row(*cells)
     Console().print(table)

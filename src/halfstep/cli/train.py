@@ -1,12 +1,27 @@
 """`halfstep train CONFIG`: one run of one config under one recipe and seed."""
 
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from halfstep.cli.notices import in_one_line
+from halfstep.errors import UserError
+
 if TYPE_CHECKING:
+    from halfstep.train.config import Config
+    from halfstep.train.processes import Processes
     from halfstep.train.run_directory import Summary
+
+_BY_SIGNAL = 128
+"""Exit code of a signal's end, less its number: what a shell would say."""
+_INTERRUPTED = 130
+_BAD_RESULT = 1
+_BAD_INPUT = 2
 
 OptionsFlag = Annotated[
     list[str] | None,
@@ -25,7 +40,7 @@ def register(app: typer.Typer) -> None:
     app.command("train", short_help="Train one config under one recipe and seed.")(train)
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917  (a flag each)
     config: Annotated[
         str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
     ],
@@ -47,21 +62,181 @@ def train(
         bool, typer.Option("--overwrite", help="Replace a finished run of another config.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|PATH",
+            help="Go on from the run's newest whole checkpoint, if it has one (auto), or from a "
+            "checkpoint or run directory.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Train in N processes on this machine, with N times batch_size.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The same, on N GPUs: --processes N --device cuda."),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How often the processes start again from the newest checkpoint if one dies.",
+        ),
+    ] = 0,
 ) -> None:
-    """Train CONFIG and leave a run directory: config, metrics, checkpoints, summary."""
-    from halfstep.train import config_files, run_directory
+    """Train CONFIG and leave a run directory: config, metrics, checkpoints, summary.
 
+    Exits with 1 if the loss or its scale went wrong, with 130 after Ctrl-C, and after SIGTERM (143)
+    or SIGUSR1 (138) once a checkpoint is written that --resume goes on from.
+    """
+    if gpus is not None:
+        if processes not in {None, gpus}:
+            raise UserError(f"--gpus is {gpus} and --processes {processes}; write one of them")
+        processes, device = gpus, device or "cuda"
     flags = {"recipe": recipe, "seed": seed, "device": device}
-    chosen = config_files.load(config, options or [], flags)
-    run = out or run_directory.place(chosen, tag)
+    chosen, run = _find(config, options or [], flags, tag, out)
+    if processes is not None:
+        given = {**flags, "tag": tag, "out": out, "resume": resume}
+        switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
+        arguments = ["train", config, *switches, *_as_arguments(given, options or [])]
+        raise typer.Exit(_launched(arguments, processes, max_restarts))
+    if max_restarts:
+        raise UserError(
+            f"--max-restarts is {max_restarts} without --processes; write --processes 1, or give "
+            "it to torchrun"
+        )
+    _train_here(chosen, run, tag=tag, overwrite=overwrite, quiet=quiet, resume=resume)
 
+
+def _find(
+    config: str, options: list[str], flags: dict[str, Any], tag: str | None, out: Path | None
+) -> tuple["Config", Path]:
+    from halfstep.train import run_directory
+    from halfstep.train.config import files as config_files
+
+    try:
+        chosen = config_files.load(config, options, flags)
+        return chosen, out or run_directory.place(chosen, tag)
+    except ValueError:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            # One of torchrun's processes on this machine has said it.
+            raise typer.Exit(_BAD_INPUT) from None
+        raise
+
+
+def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
+    """Return options as the command line has them."""
+    named = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
+    return [each for pair in (*named, *(("--options", o) for o in options)) for each in pair]
+
+
+def _launched(arguments: list[str], processes: int, max_restarts: int) -> int:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError(
+            f"--processes is {processes}, but torchrun has started this process; leave --processes "
+            "out, and write torchrun --nproc-per-node"
+        )
+    from halfstep.train.launch import launch
+
+    return launch(arguments, processes=processes, max_restarts=max_restarts)
+
+
+def _train_here(
+    chosen: "Config",
+    run: Path,
+    *,
+    tag: str | None,
+    overwrite: bool,
+    quiet: bool,
+    resume: str | None,
+) -> None:
+    """Train in this process, which may be one of several."""
+    from halfstep.train import distributed
+    from halfstep.train.launch import is_over
     from halfstep.train.loop import train as train_run
 
-    summary = train_run(chosen, run, tag=tag, overwrite=overwrite, quiet=quiet)
-    typer.echo(_report(summary, run))
+    if is_over():
+        return
+    if distributed.restarts() and distributed.began(run):
+        resume = "auto"
+    with (
+        _ending_as_one(),
+        in_one_line(),
+        distributed.joined(chosen.device, chosen.distributed.timeout) as processes,
+    ):
+        _hush(processes)
+        summary = train_run(
+            chosen,
+            run,
+            tag=tag,
+            overwrite=overwrite,
+            quiet=quiet,
+            go_on=resume,
+            processes=processes,
+        )
+    if _speaks():
+        typer.echo(_report(summary, run))
     if summary.status != "finished":
-        typer.echo(f"{summary.status}: {summary.error} (the run lies in {str(run)!r})", err=True)
-        raise typer.Exit(1)
+        said = f"{summary.status}: {summary.error} (the run lies in {str(run)!r})"
+        raise _ended(said, _BAD_RESULT)
+
+
+@contextmanager
+def _ending_as_one() -> Iterator[None]:
+    """Let one process say why all of them end, and all exit with the same code."""
+    from halfstep.train.distributed import Lost
+    from halfstep.train.launch import is_over, leave_outcome
+    from halfstep.train.processes import FailedElsewhere
+    from halfstep.train.signals import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        raise _ended(stopped, _BY_SIGNAL + stopped.number) from None
+    except KeyboardInterrupt:
+        leave_outcome(_INTERRUPTED)
+        if _speaks():
+            raise
+        raise typer.Exit(_INTERRUPTED) from None
+    except FailedElsewhere as failed:
+        raise typer.Exit(failed.code) from None
+    except Lost as lost:
+        # Not for good: torchrun may start all of them again.
+        if str(lost) and not is_over():
+            typer.echo(str(lost), err=True)
+        raise typer.Exit(_BAD_RESULT) from None
+    except (ValueError, OSError):
+        leave_outcome(_BAD_INPUT)
+        raise
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _ended(line: object, code: int) -> typer.Exit:
+    """Say how a run ended that is not to be started again."""
+    from halfstep.train.launch import leave_outcome
+
+    leave_outcome(code)
+    if _speaks():
+        typer.echo(str(line), err=True)
+    return typer.Exit(code)
+
+
+def _hush(processes: "Processes") -> None:
+    """Leave to the first process what all of them would warn of; images are each one's own."""
+    from halfstep.train.data.faults import DataWarning
+
+    if not processes.is_first:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", DataWarning)
 
 
 def _report(summary: "Summary", run: Path) -> str:
@@ -72,8 +247,9 @@ def _report(summary: "Summary", run: Path) -> str:
         else f"best accuracy {summary.best_accuracy:.2%} (epoch {summary.best_epoch}), "
         f"final {summary.final_accuracy:.2%}"
     )
+    note = f"\n{summary.note}" if summary.note else ""
     return (
         f"{summary.config} {summary.recipe} seed {summary.seed}: {accuracy}; trained "
         f"{summary.train_seconds:.1f} s at {summary.images_per_second:.0f} images/s, {memory}, "
-        f"{summary.skipped_steps} steps skipped\nrun: {run}"
+        f"{summary.skipped_steps} steps skipped{note}\nrun: {run}"
     )

@@ -1,0 +1,173 @@
+"""`halfstep data`: folds of an annotated CSV file, and what is wrong with a data set."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from halfstep.cli.train import OptionsFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from halfstep.train.data.check import Fault
+    from halfstep.train.data.listing import Entry
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    data = typer.Typer(
+        help="Split a data set into folds, and look for what is wrong with one.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    data.callback(invoke_without_command=True)(_help)
+    data.command("folds", short_help="Split a CSV file into k stratified folds.")(folds)
+    data.command("check", short_help="Find missing, unreadable, duplicate and blank images.")(check)
+    app.add_typer(data, name="data", short_help="Folds and faults of a data set.")
+
+
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def folds(
+    file: Annotated[Path, typer.Argument(metavar="CSV", help="With the columns image and label.")],
+    k: Annotated[int, typer.Option("--k", min=2, help="Number of folds.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides who shares a fold.")] = 0,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder that the paths start from; the CSV's by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write; the working directory.")] = Path(),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there already.")
+    ] = False,
+) -> None:
+    """Write train_fold0.csv, valid_fold0.csv and so on, every class in equal shares.
+
+    Identical images are never on both sides of a fold.
+    """
+    from halfstep.train.data import folds as making
+
+    made = making.split(file, root or file.parent, k=k, seed=seed)
+    files = making.write(made.folds, out, overwrite=overwrite)
+    for fold, train, valid in zip(made.folds, files[::2], files[1::2], strict=True):
+        typer.echo(f"{train}: {len(fold.train)} images, {valid}: {len(fold.valid)}")
+    if made.identical:
+        typer.echo(
+            f"groups of identical images, kept together: {made.identical}, "
+            f"with different labels: {made.conflicting}; "
+            f"see halfstep data check --csv {file}"
+        )
+
+
+def check(
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG]", help="A shipped config's name, or a YAML file."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A CSV file instead of a config.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder that its paths start from; the CSV's by default.")
+    ] = None,
+    options: OptionsFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Read every image of a data set once, and list what is wrong.
+
+    That is: images that are missing, unreadable, identical to others (with different labels, in
+    both splits, or merely twice), or blank. Exits with 1 when there is anything.
+    """
+    from rich.console import Console
+
+    entries = _entries(config, csv, root, options or [])
+    found = _faults(entries, Console(stderr=True))
+    if as_json:
+        _print_json(len(entries), found)
+    else:
+        _print_table(len(entries), found)
+    if found:
+        raise typer.Exit(1)
+
+
+def _entries(
+    config: str | None, csv: Path | None, root: Path | None, options: "Sequence[str]"
+) -> "list[Entry]":
+    from halfstep.errors import UserError
+    from halfstep.train.config import files as config_files
+    from halfstep.train.data import listing
+
+    if (config is None) == (csv is None):
+        given = "neither is given" if csv is None else "both are given"
+        raise UserError(f"CONFIG or --csv FILE: {given}; write one of them")
+    if csv is not None:
+        if options:
+            raise UserError("--options changes a CONFIG, not --csv FILE; leave one of them out")
+        return listing.of_csv(csv, root or csv.parent)
+    if root is not None:
+        raise UserError(f"--root goes with --csv FILE; write --options data.root={root}")
+    assert config is not None
+    return listing.of_config(config_files.load(config, options).data)
+
+
+def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
+    import os
+
+    from rich.progress import track
+
+    from halfstep.train.data import check as checking
+
+    looks = checking.look(entries, threads=os.cpu_count() or 1)
+    return checking.faults(
+        track(
+            looks,
+            "reading",
+            total=len(entries),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+    )
+
+
+def _print_json(images: int, found: "Sequence[Fault]") -> None:
+    from dataclasses import asdict
+
+    from halfstep.train.files import json_text
+
+    typer.echo(
+        json_text({"images": images, "faults": [asdict(fault) for fault in found]}, indent=2)
+    )
+
+
+def _print_table(images: int, found: "Sequence[Fault]") -> None:
+    import sys
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from halfstep.train.data.check import MEANINGS
+
+    table = Table("fault", "where", "image", "label", "split", "detail", box=box.SIMPLE_HEAD)
+    for column in table.columns[:-1]:
+        column.overflow = "fold"  # a name that is cut cannot be looked up
+    for fault in found:
+        kind, detail = str(fault.kind), fault.detail
+        for place in fault.places:
+            where = f"{Path(place.file).name} row {place.row}" if place.file else ""
+            table.add_row(kind, where, place.image, place.label, place.split, detail)
+            kind = detail = ""
+    if found:
+        # What is piped is not wrapped.
+        Console(width=None if sys.stdout.isatty() else 10_000).print(table, markup=False)
+    for kind, meaning in MEANINGS.items():
+        count = sum(fault.kind == kind for fault in found)
+        if count:
+            typer.echo(f"{count:>6} {kind}: {meaning}")
+    groups = sum(len(fault.places) > 1 for fault in found)
+    typer.echo(f"images: {images}, faults: {len(found)}, groups of identical images: {groups}")

@@ -1,0 +1,27 @@
+"""`halfstep env`: what a bug report needs to say about the machine."""
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("env", short_help="Print versions, devices and processes, for a bug report.")(env)
+
+
+def env(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print versions, devices, threads, and what there is to train in several processes with."""
+    from halfstep.train.bug_report import collect
+    from halfstep.train.files import json_text
+
+    found = collect()
+    if as_json:
+        typer.echo(json_text(found, indent=2))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        said = ", ".join(map(str, value)) if isinstance(value, list) else value
+        typer.echo(f"{name:<{width}}  {'none' if said in {None, ''} else said}")

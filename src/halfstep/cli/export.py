@@ -1,0 +1,48 @@
+"""`halfstep export RUN`: a run's model in a form that other programs take."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halfstep.cli.eval import Which
+
+
+class _Format(StrEnum):
+    safetensors = "safetensors"
+    onnx = "onnx"
+    torch = "torch"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export", short_help="Write a run's model as safetensors, ONNX or torch.export.")(
+        export
+    )
+
+
+def export(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory, such as runs/digits/fp32-seed0.")
+    ],
+    format_: Annotated[
+        _Format, typer.Option("--format", help="The weights alone, or a program for any batch.")
+    ] = _Format.safetensors,
+    checkpoint: Annotated[
+        Which, typer.Option("--which", help="The one of highest accuracy, or of the last epoch.")
+    ] = Which.best,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; RUN/export/WHICH.SUFFIX by default.")
+    ] = None,
+) -> None:
+    """Write RUN's weights in fp32, with the names of the classes and the preprocessing."""
+    from halfstep.train.export import export as export_run
+
+    done = export_run(run, format_.value, which=checkpoint.value, file=out)
+    checked = (
+        ""
+        if done.difference is None
+        else f"; its logits are the model's to within {done.difference:.1e}"
+    )
+    typer.echo(f"{done.file} ({checkpoint.value}, epoch {done.epoch}){checked}")

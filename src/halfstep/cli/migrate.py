@@ -1,0 +1,67 @@
+"""`halfstep migrate SCRIPT`: the source of an Apex program, rewritten."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halfstep.errors import UserError
+
+
+class _Target(StrEnum):
+    halfstep = "halfstep"
+    torch = "torch"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("migrate", short_help="Rewrite a program that uses Apex's amp.")(migrate)
+
+
+def migrate(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file.")],
+    to: Annotated[
+        _Target, typer.Option(help="halfstep.Engine, or torch.autocast and GradScaler.")
+    ] = _Target.halfstep,
+    *,
+    write: Annotated[
+        bool, typer.Option("--write/--diff", help="Change the file, or print the difference.")
+    ] = False,
+) -> None:
+    """Rewrite SCRIPT, which uses Apex's amp, for the engine or for torch.amp.
+
+    What has no counterpart is left, with a comment at the line; the list of these goes to stderr.
+    """
+    try:
+        from halfstep.migrate import migrate as rewrite
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "libcst":
+            raise
+        raise UserError(
+            "halfstep migrate needs libcst; write pip install 'halfstep[migrate]'"
+        ) from error
+    from halfstep.train.files import write_atomically
+
+    try:
+        source = script.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{script}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"{str(script)!r} cannot be read: {reason}; write the path of a Python program"
+        ) from error
+    done = rewrite(source, to.value, name=str(script))
+    if write and done.after != source:
+        mode = script.stat().st_mode
+        write_atomically(script, done.after.encode())
+        script.chmod(mode)
+    elif not write:
+        typer.echo(done.diff(script.name), nl=False)
+    for note in done.notes:
+        typer.echo(f"{script}:{note.line}: {note.reason}", err=True)
+    if done.after == source:
+        typer.echo(f"{script}: nothing of Apex's amp to rewrite", err=True)
+    elif write:
+        typer.echo(f"rewrote {script}; {len(done.notes)} places left for you", err=True)

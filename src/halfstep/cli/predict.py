@@ -1,0 +1,53 @@
+"""`halfstep predict RUN images...`: the class of each image, as a submission file wants it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halfstep.cli.eval import CheckpointFlag, Which
+from halfstep.cli.train import DeviceFlag
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("predict", short_help="Name the class of images with a run's model.")(predict)
+
+
+def predict(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory, such as runs/digits/fp32-seed0.")
+    ],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGES...", help="Images, folders of them, or CSV files with a column image."
+        ),
+    ],
+    csv: Annotated[
+        Path | None, typer.Option(help="Where the lines image,label go; the terminal by default.")
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="What paths in a CSV file start from; its own folder by default."),
+    ] = None,
+    checkpoint: CheckpointFlag = Which.best,
+    device: DeviceFlag = None,
+) -> None:
+    """Write a line image,label for each image, in the order given.
+
+    Exits with 1 when an image cannot be read: it is named, and has no line.
+    """
+    from halfstep.train.files import write_atomically
+    from halfstep.train.predict import predict as predict_images
+
+    found = predict_images(run, images, which=checkpoint.value, device=device, root=root)
+    if csv is None:
+        typer.echo(found.csv(), nl=False)
+    else:
+        write_atomically(csv, found.csv())
+        typer.echo(f"{len(found.labels)} images classified: {csv}")
+    for line in found.unreadable:
+        typer.echo(f"left out: {line}", err=True)
+    if found.unreadable:
+        raise typer.Exit(1)

@@ -1,0 +1,65 @@
+"""`halfstep runs`: the runs under a folder, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from halfstep.train.runs import Run
+
+_HEADER = ("run", "config", "recipe", "seed", "status", "best", "epoch", "final", "when (UTC)")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("runs", short_help="List runs with their best figures.")(runs)
+
+
+def runs(
+    root: Annotated[
+        Path, typer.Argument(metavar="[ROOT]", help="The folder that the runs lie in.")
+    ] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the runs under ROOT: how they stand, and the best that each has reached."""
+    from halfstep.train.files import json_text
+    from halfstep.train.runs import find
+
+    found = find(root)
+    if as_json:
+        rows = [
+            {**asdict(run), "path": str(run.path), "when": run.when.isoformat()} for run in found
+        ]
+        typer.echo(json_text(rows, indent=2))
+    elif found:
+        typer.echo(_table([_HEADER, *(_cells(run, root) for run in found)]))
+    else:
+        typer.echo(f"no run lies under {str(root)!r}; halfstep train leaves some", err=True)
+
+
+def _cells(run: Run, root: Path) -> tuple[str, ...]:
+    return (
+        str(run.path.relative_to(root)) if run.path != root else str(root),
+        run.config,
+        run.recipe,
+        "" if run.seed is None else str(run.seed),
+        run.status,
+        _percent(run.best_accuracy),
+        "" if run.best_epoch is None else f"{run.best_epoch}/{run.epochs}",
+        _percent(run.final_accuracy),
+        f"{run.when:%Y-%m-%d %H:%M}",
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
