@@ -1,0 +1,181 @@
+"""How faithful a rehearsal is: one network and one set of batches, computed in several ways.
+
+fp16 autocast is rehearsed on the CPU through fp32 kernels, computed by PyTorch's own CPU kernels,
+and by a GPU if there is one. All take the same steps, so each step's gradients can be compared.
+Cosines and loss differences are to fp32 on the CPU; `first_overflow` is the step whose gradients
+were the first that were not finite under a loss scale that doubles every step.
+
+    python benchmarks/rehearsal.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from halfstep import recipe
+from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.cuda_policy import cuda_autocast_policy
+
+RESULTS = Path(__file__).parent / "results" / "rehearsal.json"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One way of computing, beside fp32 on the CPU.
+
+    Attributes:
+        how: Who computed.
+        losses: Training loss of every step.
+        loss_deviation: Mean absolute difference of the losses to fp32's.
+        loss_deviation_from_rehearsed: The same to the rehearsed losses.
+        cosine_median: Median over the steps of the gradients' cosine to fp32's at the same weights.
+        cosine_lowest: The lowest of them.
+        first_overflow: Step (from 1) at which the doubling loss scale overflowed first.
+        overflow_scale: The scale of that step.
+    """
+
+    how: str
+    losses: list[float]
+    loss_deviation: float
+    loss_deviation_from_rehearsed: float
+    cosine_median: float
+    cosine_lowest: float
+    first_overflow: int | None
+    overflow_scale: float | None
+
+
+def network() -> nn.Sequential:
+    """A small residual-free BatchNorm network, the same every time."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(512, 10)),
+    )
+
+
+def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The digits in order, 32 at a time."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(digits.target)
+    places = torch.arange(steps * 32).reshape(steps, 32) % len(labels)
+    return [(images[place], labels[place]) for place in places]
+
+
+def kernels(how: str) -> AbstractContextManager[object]:
+    """What has to be switched on for one way of computing."""
+    stack = ExitStack()
+    if how != "gpu":
+        stack.enter_context(cuda_autocast_policy())
+    if how == "rehearsed":
+        stack.enter_context(cpu_half(force=True))
+    return stack
+
+
+def gradients(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, half: bool, scale: float
+) -> tuple[float, torch.Tensor]:
+    """Return the loss and all gradients as one fp32 vector, unscaled."""
+    model.zero_grad()
+    device = next(model.parameters()).device
+    with torch.autocast(device.type, torch.float16, enabled=half):
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+    (loss * scale).backward()
+    flat = torch.cat([param.grad.flatten().cpu() for param in model.parameters()])
+    return float(loss.detach()), flat / scale
+
+
+def curve(how: str, steps: int, reference: list[float], rehearsed: list[float]) -> Curve:
+    """Train under fp16, comparing each step's gradients with fp32's at the same weights."""
+    device = torch.device("cuda" if how == "gpu" else "cpu")
+    model, twin = network().to(device), network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    losses, cosines = [], []
+    with kernels(how):
+        for images, labels in batches(steps):
+            state = {name: value.cpu() for name, value in model.state_dict().items()}
+            twin.load_state_dict(state)
+            _, exact = gradients(twin, images, labels, half=False, scale=1.0)
+            loss, ours = gradients(model, images, labels, half=how != "fp32", scale=1024.0)
+            cosines.append(float(nn.functional.cosine_similarity(ours, exact, 0)))
+            for param in model.parameters():
+                param.grad /= 1024.0
+            optimizer.step()
+            losses.append(loss)
+        step, scale = first_overflow(how, device)
+    return Curve(
+        how,
+        [round(loss, 6) for loss in losses],
+        deviation(losses, reference),
+        deviation(losses, rehearsed),
+        statistics.median(cosines),
+        min(cosines),
+        step,
+        scale,
+    )
+
+
+def first_overflow(how: str, device: torch.device) -> tuple[int | None, float | None]:
+    """Double the loss scale each step until a gradient is not finite."""
+    if how == "fp32":
+        return None, None
+    model = network().to(device)
+    for step, (images, labels) in enumerate(batches(40), start=1):
+        scale = 2.0**step
+        _, flat = gradients(model, images, labels, half=True, scale=scale)
+        if not flat.isfinite().all():
+            return step, scale
+    return None, None
+
+
+def deviation(losses: list[float], others: list[float]) -> float:
+    """Mean absolute difference."""
+    return statistics.fmean(abs(a - b) for a, b in zip(losses, others or losses, strict=True))
+
+
+def main() -> None:
+    """Compare, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200)
+    arguments = parser.parse_args()
+    ways = ["fp32", "rehearsed", "native"]
+    if torch.cuda.is_available():
+        ways.append("gpu")
+    curves: dict[str, Curve] = {}
+    print(
+        f"{'fp16 by':12}{'loss to fp32':>14}{'to rehearsed':>14}{'cosine':>10}{'lowest':>10}"
+        "  overflow at scale"
+    )
+    for how in ways:
+        reference = curves["fp32"].losses if "fp32" in curves else []
+        rehearsed = curves["rehearsed"].losses if "rehearsed" in curves else []
+        found = curves[how] = curve(how, arguments.steps, reference, rehearsed)
+        print(
+            f"{how:12}{found.loss_deviation:14.6f}{found.loss_deviation_from_rehearsed:14.6f}"
+            f"{found.cosine_median:10.6f}{found.cosine_lowest:10.6f}  {found.overflow_scale}"
+        )
+    environment = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "on_cpu": str(recipe("fp16").resolve("cpu")),
+        "steps": arguments.steps,
+    }
+    document = {"environment": environment, "curves": [asdict(each) for each in curves.values()]}
+    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

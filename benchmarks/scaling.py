@@ -1,0 +1,187 @@
+"""Images per second with 1, 2 and 4 processes, and what it costs to start them.
+
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --processes 1 2 --rounds 1 --steps 5
+
+All processes are on this machine's CPU, with gloo between them, and each has one OMP thread or its
+share of the cores. Every way takes its turn in each round, and the ratios are to one process with
+one thread in the same round; efficiency is the ratio over the cores that are used. Speed is the
+trainer's own figure, of training alone, without starting and validation; "strong" keeps the images
+of a batch, "weak" those of each process.
+
+Starting is timed from outside, to the end of a run of one step: `torch.multiprocessing.spawn` from
+a program that has imported torch, and torchrun. What is read from disk is in the page cache, as the
+speeds were measured before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+BATCH = 64
+CONFIG = """
+epochs: 1000
+log_every: 1000000
+val_every: 1000
+device: cpu
+tracking: []
+data: {name: digits, resolution: 24}
+model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [16, 32, 64, 64]}}
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+schedule: {name: constant}
+"""
+SPAWN = """
+import os, sys, torch, torch.multiprocessing
+
+def work(rank, size, port, arguments):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                   "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    from halfstep.cli import main
+    sys.exit(main(arguments))
+
+if __name__ == "__main__":
+    size, port, *arguments = sys.argv[1:]
+    torch.multiprocessing.spawn(work, (int(size), port, arguments), nprocs=int(size))
+"""
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=40, help="optimizer steps of a run")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")
+    given = parser.parse_args()
+    given.processes = sorted({1, *given.processes})
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "scaling.yaml"
+        config.write_text(CONFIG)
+        (Path(folder) / "spawn.py").write_text(SPAWN)
+        found = [
+            {
+                "speed": speeds(config, given.processes, given.steps),
+                "start": starts(config, max(given.processes)),
+            }
+            for _ in range(given.rounds)
+        ]
+    rows = table(found, given.processes)
+    for row in rows:
+        print("  ".join(f"{value:>12.3f}" if isinstance(value, float) else f"{value!s:>12}"
+                        for value in row.values()))  # fmt: skip
+    start = {
+        "processes": max(given.processes),
+        "spawn_s": statistics.median(each["start"]["spawn"] for each in found),
+        "torchrun_s": statistics.median(each["start"]["torchrun"] for each in found),
+        "torchrun_to_spawn": statistics.median(
+            each["start"]["torchrun"] / each["start"]["spawn"] for each in found
+        ),
+    }
+    print(start)
+    environment = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": cores(),
+    }
+    written = {"environment": environment, "rounds": given.rounds, "batch": BATCH, "speed": rows}
+    given.out.parent.mkdir(exist_ok=True)
+    given.out.write_text(json.dumps({**written, "start": start, "raw": found}, indent=2) + "\n")
+
+
+def speeds(config: Path, counts: list[int], steps: int) -> dict[str, float]:
+    """Return images per second of every way, by name, each measured once."""
+    found = {}
+    for kind, count, threads in ways(counts):
+        run = config.with_name("run")
+        size = BATCH // count if kind == "strong" else BATCH
+        options = ["--options", f"batch_size={size}", f"max_steps={steps}"]
+        arguments = ["train", config, "--out", run, "--quiet", *options]
+        launched(arguments, count, threads, by="torchrun")
+        summary = json.loads((run / "summary.json").read_text())
+        found[f"{kind} {count} {threads}"] = summary["images_per_second"]
+        shutil.rmtree(run)
+    return found
+
+
+def ways(counts: list[int]) -> list[tuple[str, int, int]]:
+    """Return kind, processes and threads of each."""
+    return [
+        (kind, count, threads)
+        for kind in ("strong", "weak")
+        for count in counts
+        for threads in sorted({1, max(1, cores() // count)})
+    ]
+
+
+def starts(config: Path, count: int) -> dict[str, float]:
+    """Return the seconds of a run of one step, by what starts its processes."""
+    found = {}
+    for by in ("spawn", "torchrun"):
+        run = config.with_name("run")
+        arguments = ["train", config, "--out", run, "--quiet"]
+        began = time.perf_counter()
+        launched([*arguments, "--options", "batch_size=2", "max_steps=1", "data.val.limit=8"],
+                 count, 1, by=by)  # fmt: skip
+        found[by] = time.perf_counter() - began
+        shutil.rmtree(run)
+    return found
+
+
+def launched(arguments: list[object], count: int, threads: int, *, by: str) -> None:
+    """Run halfstep in so many processes of so many threads, and wait for them."""
+    if by == "spawn":
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        spawn = Path(str(arguments[1])).with_name("spawn.py")
+        command = [sys.executable, spawn, count, port, *arguments]
+    else:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", count]
+        command = [sys.executable, "-m", *torchrun, "-m", "halfstep", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    subprocess.run(list(map(str, command)), check=True, capture_output=True,
+                   env=environment)  # fmt: skip
+
+
+def table(found: list[dict[str, dict[str, float]]], counts: list[int]) -> list[dict[str, object]]:
+    """Return a row for each way: the medians over the rounds of speed, ratio and efficiency."""
+    rows: list[dict[str, object]] = []
+    for kind, count, threads in ways(counts):
+        first = f"{kind} 1 1"
+        speed = [each["speed"][f"{kind} {count} {threads}"] for each in found]
+        ratios = [own / each["speed"][first] for own, each in zip(speed, found, strict=True)]
+        rows.append(
+            {
+                "scaling": kind,
+                "processes": count,
+                "threads_each": threads,
+                "images_per_second": statistics.median(speed),
+                "ratio": statistics.median(ratios),
+                "efficiency": statistics.median(ratios) / min(count * threads, cores()),
+            }
+        )
+    return rows
+
+
+def cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+if __name__ == "__main__":
+    main()
