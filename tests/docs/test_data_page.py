@@ -1,0 +1,51 @@
+"""What docs/data.md shows is what halfstep takes."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from halfstep.train import data
+from halfstep.train.config.data import DataConfig
+from halfstep.train.config.files import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_example_is_a_config(tmp_path):
+    names = set()
+    for number, example in enumerate(blocks("yaml")):
+        base = "" if example.startswith("base:") else "base: digits\n"
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(base + example)
+        names.add(load(str(file)).data.name)
+    assert names == {"csv", "folder", "webdataset", "import"}
+
+
+def test_the_table_has_every_source():
+    rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
+    said = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    (union, *_) = get_args(DataConfig)
+    allowed = {
+        name
+        for section in get_args(union)
+        for name in get_args(section.model_fields["name"].annotation)
+    }
+    assert said == allowed
+
+
+def test_the_data_set_of_ones_own_loads(tmp_path, monkeypatch):
+    (tmp_path / "my_data.py").write_text(blocks("python")[0])
+    (tmp_path / "my.yaml").write_text(blocks("yaml")[-1])
+    monkeypatch.chdir(tmp_path)
+    config = load("my.yaml", ["data.workers=0"])
+    loaded = data.load(config.data, batch_size=8, seed=0, device=torch.device("cpu"))
+    images, labels = next(loaded.val.epoch())
+    assert loaded.classes == ("dark", "bright")
+    assert images.shape == (8, 3, 32, 32)
+    assert labels.tolist() == [0, 1] * 4
