@@ -12,8 +12,8 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,check]'
 	touch $@
 
-demo: $(VENV)/installed  ## compare fp32, fp16 and bf16 on the digits
-	$(BIN)/halfstep compare digits --recipes fp32,fp16,bf16
+demo: $(VENV)/installed  ## compare seven recipes on the digits
+	$(BIN)/halfstep compare digits
 
 test: $(VENV)/installed  ## all tests but the long campaigns
 	$(BIN)/pytest -m "not slow"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -32,3 +34,21 @@ def digits() -> Digits:
     scans = load_digits()
     images = torch.tensor(scans.images[:512], dtype=torch.float32)[:, None] / 16
     return Digits(images, torch.tensor(scans.target[:512]))
+
+
+@pytest.fixture(autouse=True)
+def _end_casts():
+    """Apex's O1 casts for the whole process; a program that a test ran may have left it so."""
+    yield
+    if "halfstep.apex.amp.casts" in sys.modules:
+        sys.modules["halfstep.apex.amp.casts"].end_casts()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _release_kernels():
+    """A half model of Apex's holds the CPU's kernels for as long as it lives."""
+    yield
+    convert = sys.modules.get("halfstep.apex.fp16_utils.convert")
+    if convert is not None and sys.modules["halfstep.kernels.products"].ON["cpu"].registered:
+        gc.collect()
+        convert.release_cpu_kernels()

@@ -21,6 +21,7 @@ FLOORS = {
     "engine": 2,
     "train": 3,
     "apex": 3,
+    "migrate": 3,
     "compare": 4,
     "doctor": 4,
     "advise": 4,
@@ -34,6 +35,7 @@ STRANGERS = {
     "doctor": ("train", "apex", "compare", "advise"),
     "train": ("apex",),
     "apex": ("train",),
+    "migrate": ("apex", "train"),
 }
 
 
