@@ -13,10 +13,9 @@ import math
 from dataclasses import dataclass
 
 import torch
+from apex import amp
 from sklearn.datasets import load_digits
 from torch import nn, optim
-
-from apex import amp
 
 NOISE = 16
 

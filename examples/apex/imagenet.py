@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from apex import amp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as programs write it
-
-from apex import amp
 
 
 @dataclass
