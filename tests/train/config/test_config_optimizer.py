@@ -41,5 +41,5 @@ def test_what_has_a_field_is_refused_among_the_arguments(key):
 
 
 def test_a_misspelt_name_is_not_mistaken_for_timms_in_silence(tiny):
-    with pytest.raises(UserError, match="'sdg' is taken for one of them.* did you mean 'sgd'"):
+    with pytest.raises(UserError, match=r"'sdg' is taken for one of them.* did you mean 'sgd'"):
         tiny("optimizer={name: sdg}")

@@ -100,12 +100,15 @@ class TimmOptimizerConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_a_learning_rate(cls, values: Any) -> Any:
+        """A misspelt name of our own, which have a learning rate, falls to timm without one."""
         if isinstance(values, Mapping) and "lr" not in values:
             name = values.get("name")
-            raise ValueError(
-                f"lr is missing, which timm's optimizers need, and {name!r} is taken for one of "
-                f"them; write lr: 1e-3, or another name{closest(name, _OWN)}"
-            )
+            meant = closest(name, _OWN) if isinstance(name, str) else ""
+            if meant:
+                raise ValueError(
+                    f"lr is missing, which timm's optimizers need, and {name!r} is taken for one "
+                    f"of them; write lr: 1e-3, or another name{meant}"
+                )
         return values
 
     @model_validator(mode="after")
