@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the cores; set before torch is imported, and inherited by what tests start.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 from sklearn.datasets import load_digits
+
+# How long a case takes to draw says how busy the machine is, and nothing else.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background deaf to Ctrl-C, and children inherit it.

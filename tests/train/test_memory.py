@@ -36,6 +36,24 @@ def test_peak_is_sampled_where_the_kernels_mark_cannot_be_reset(monkeypatch, tmp
     assert 80 * MIB < held < 200 * MIB
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("resettable", [True, False])
+def test_a_pause_does_not_count(monkeypatch, tmp_path, resettable):
+    if not resettable:
+        monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "no" / "such")
+    with PeakMemory(CPU) as measured:
+        block = torch.ones(100 * MIB // 4)
+        measured.peak()  # where it is sampled, this is a sample
+        del block
+        with measured.paused():
+            looked_at = torch.ones(400 * MIB // 4)
+            del looked_at
+        assert 90 * MIB < measured.peak() < 250 * MIB
+        block = torch.ones(300 * MIB // 4)
+        assert measured.peak() > 280 * MIB
+        del block
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_peak_on_a_gpu_is_what_torch_allocated():
     device = torch.device("cuda")

@@ -29,6 +29,7 @@ def train_epoch(training: Training) -> None:
         return
     setup, progress = training.setup, training.progress
     engine, data, processes = setup.engine, setup.data, setup.processes
+    training.step_times.begin()
     # A window that was open when the run stopped may have to be made again.
     start = progress.batch - progress.batch % engine.accumulate
     loaded = in_step(processes, data.train, progress.epoch, start)
@@ -75,6 +76,7 @@ def _close_window(training: Training, *, last: bool) -> None:
         training.nonfinite.keep()
     config, step = training.config, training.step
     training.meter.close(step, result)
+    training.step_times.step_done()
     if step % config.log_every == 0 or last or training.all_steps_done:
         training.log(result)
     if refused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from halfstep.train import (
     run_directory,
     sinks,
 )
+from halfstep.train.energy import Energy
 from halfstep.train.environment import describe, pick_device
 from halfstep.train.epoch import save_if_sound, train_epoch
 from halfstep.train.memory import PeakMemory
@@ -33,6 +35,7 @@ from halfstep.train.progress import Progress, Score
 from halfstep.train.run_directory import Summary
 from halfstep.train.setup import Setup, set_up
 from halfstep.train.signals import Asked, Stopped, StopRequests
+from halfstep.train.step_times import StepTimes
 from halfstep.train.stopwatch import Stopwatch
 from halfstep.train.tracking import NoTracker, Tracker
 from halfstep.train.training import Training, pick_up
@@ -91,6 +94,7 @@ def train(
     setup = processes.together(lambda: set_up(config, device, weights, processes))
     with setup.engine:
         processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
+        energy = Energy(device)
         with StopRequests() as requests, PeakMemory(device) as memory:
             setup = replace(setup, data=requests.obeyed(setup.data))
             with _tracker(run, config, setup, start, quiet=quiet) as tracker:
@@ -104,7 +108,7 @@ def train(
                     _leave(training, asked.number)
                 finally:
                     training.nonfinite.close()
-            summary = _summary(training, tag, time.perf_counter() - began)
+            summary = _summary(training, tag, time.perf_counter() - began, energy)
     if processes.is_first:
         run_directory.write_summary(run, summary)
     return summary
@@ -157,6 +161,7 @@ def _assemble(
         progress=progress,
         stopwatch=stopwatch,
         meter=Meter(setup.device, lambda: stopwatch.seconds, processes),
+        step_times=StepTimes(setup.device, lambda: stopwatch.seconds),
         micro_batches=MicroBatches(setup.engine, config, progress, processes),
         nonfinite=NonFinite(setup.engine, config, progress, processes),
         tracker=tracker,
@@ -202,7 +207,8 @@ def _finish_epoch(training: Training) -> None:
     config, setup, progress = training.config, training.setup, training.progress
     epoch = progress.epoch
     names: list[Which] = []
-    seen = training.probes.epoch_done()
+    with training.memory.paused() if config.probes else nullcontext():
+        seen = training.probes.epoch_done()
     if seen:
         training.tracker.probe({"epoch": epoch, "step": training.step, **seen})
     due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
@@ -212,7 +218,7 @@ def _finish_epoch(training: Training) -> None:
         training.tracker.validation(
             {"epoch": epoch, "step": training.step, **figures.scalars()}, figures.samples
         )
-        progress.final = Score(figures.loss, figures.accuracy, epoch)
+        progress.final = Score(figures.loss, figures.accuracy, epoch, figures.top5)
         names.append("last")
         if progress.best is None or figures.accuracy > progress.best.accuracy:
             progress.best = progress.final
@@ -247,7 +253,7 @@ def _leave(training: Training, number: int) -> None:
     raise Stopped(number, line)
 
 
-def _summary(training: Training, tag: str | None, wall_seconds: float) -> Summary:
+def _summary(training: Training, tag: str | None, wall_seconds: float, energy: Energy) -> Summary:
     config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
     return Summary(
@@ -260,11 +266,17 @@ def _summary(training: Training, tag: str | None, wall_seconds: float) -> Summar
         best_epoch=best.epoch if best else None,
         final_accuracy=final.accuracy if final else None,
         final_val_loss=final.loss if final else None,
+        best_accuracy_top5=best.top5 if best else None,
+        final_accuracy_top5=final.top5 if final else None,
         train_seconds=progress.train_seconds,
         wall_seconds=wall_seconds,
         images_per_second=progress.images / progress.train_seconds,
         peak_memory_bytes=training.memory.peak(),
         peak_memory_kind=training.memory.kind,
+        peak_memory_reserved_bytes=training.memory.peak_reserved(),
+        step_seconds_median=training.step_times.quantile(0.5),
+        step_seconds_p95=training.step_times.quantile(0.95),
+        energy_joules=_of_all(training.processes, energy.joules()),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
         steps=training.step,
@@ -278,6 +290,12 @@ def _summary(training: Training, tag: str | None, wall_seconds: float) -> Summar
         processes=training.processes.size,
         **asdict(training.probes.findings),
     )
+
+
+def _of_all(processes: Processes, mine: float | None) -> float | None:
+    """Return the sum of what each process has; None if one does not know."""
+    known, total = processes.sums([float(mine is not None), mine or 0.0])
+    return total if known == processes.size else None
 
 
 def _loss_scales(setup: Setup) -> list[list[float]]:

@@ -11,12 +11,14 @@ import gc
 import resource
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 MemoryKind = Literal["device", "resident-rise"]
@@ -39,6 +41,9 @@ class PeakMemory:
         self._device = device
         self._baseline = 0
         self._sampled = 0
+        self._before_pause = 0
+        self._reserved_before_pause = 0
+        self._paused = False
         self._sampler: threading.Thread | None = None
         self._done = threading.Event()
 
@@ -66,13 +71,37 @@ class PeakMemory:
     def peak(self) -> int:
         """Return the most memory so far, in bytes."""
         if self.kind == "device":
-            return torch.cuda.max_memory_allocated(self._device)
+            return max(self._before_pause, torch.cuda.max_memory_allocated(self._device))
         highest = max(self._sampled, _resident()) if self._sampler else _status("VmHWM")
-        return max(0, highest - self._baseline)
+        return max(self._before_pause, highest - self._baseline)
+
+    def peak_reserved(self) -> int | None:
+        """Return the most that torch has taken from a GPU so far, in bytes; None elsewhere."""
+        if self.kind != "device":
+            return None
+        return max(self._reserved_before_pause, torch.cuda.max_memory_reserved(self._device))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what the block takes and gives back, such as a look into the run."""
+        self._before_pause = self.peak()
+        self._reserved_before_pause = self.peak_reserved() or 0
+        self._paused = True
+        try:
+            yield
+        finally:
+            _give_back_freed_memory()
+            if self.kind == "device":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(self._device)
+            elif self._sampler is None:
+                _reset_peak()
+            self._paused = False
 
     def _sample(self) -> None:
         while not self._done.wait(_SAMPLE_EVERY_S):
-            self._sampled = max(self._sampled, _resident())
+            if not self._paused:
+                self._sampled = max(self._sampled, _resident())
 
 
 def _give_back_freed_memory() -> None:

@@ -47,7 +47,7 @@ class Probes:
     def __init__(self, config: Config, setup: Setup) -> None:
         self._config = config
         self._setup = setup
-        self._probe: Probe | None = None
+        self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
         self._before: list[torch.Tensor] | None = None
         self._unchanged: float | None = None
         self.findings = Findings()
@@ -69,11 +69,11 @@ class Probes:
         """Look at the weights that an epoch ended with; return the figures, none without probes."""
         if not self._config.probes:
             return {}
-        probe = self._probe = self._probe or self._build()
+        probe = self._build()
         if self.findings.formats is None:
             recipe = self._setup.engine.recipe
             self.findings.formats = probe.formats(recipe.product_format)
-        self.findings.held_bytes = asdict(probe.held())
+            self.findings.held_bytes = asdict(probe.held())
         figures = asdict(probe.gradients())
         if self._unchanged is not None:
             figures["unchanged_share"] = self._unchanged
@@ -89,11 +89,13 @@ class Probes:
         return [param for group in groups for param in group["params"]]
 
     def _build(self) -> Probe:
+        """Make a probe whose twin lives for one look, so that training has its memory back."""
         config, setup = self._config, self._setup
-        images, labels = next(setup.data.train.epoch(1))
-        images, labels = setup.data.prepare(
-            images, labels, device=setup.device, train=True, epoch=1, number=0
-        )
+        if self._batch is None:
+            images, labels = next(setup.data.train.epoch(1))
+            self._batch = setup.data.prepare(
+                images, labels, device=setup.device, train=True, epoch=1, number=0
+            )
         with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
             twin = models.build(
                 config.model,
@@ -101,4 +103,4 @@ class Probes:
                 image_shape=setup.data.image_shape,
                 initial_weights=False,
             )
-        return Probe(setup.engine, twin.to(setup.device), images, labels)
+        return Probe(setup.engine, twin.to(setup.device), *self._batch)

@@ -11,11 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A validation: its loss, its accuracy (0 to 1), and the epoch that it came after."""
+    """A validation: its loss, its accuracy (0 to 1), and the epoch that it came after.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        accuracy: Share of the images whose class was first.
+        epoch: The epoch, from 1.
+        top5: Share of those whose class was among the first five; None with five classes or fewer.
+    """
 
     loss: float
     accuracy: float
     epoch: int
+    top5: float | None = None
 
 
 @dataclass(slots=True)

@@ -56,11 +56,19 @@ class Summary:
         best_epoch: The first epoch that reached it, from 1.
         final_accuracy: Validation accuracy after the last epoch.
         final_val_loss: Validation loss after the last epoch.
+        best_accuracy_top5: Of the best epoch, the share of images whose class was among the first
+            five; None with five classes or fewer.
+        final_accuracy_top5: The same after the last epoch.
         train_seconds: Time in training, validation and files excluded.
         wall_seconds: Time from reading the data to the end.
         images_per_second: Training images over `train_seconds`.
         peak_memory_bytes: See `peak_memory_kind`.
         peak_memory_kind: "device" memory, or the "resident-rise" of the process in training.
+        peak_memory_reserved_bytes: The most that torch had taken from a GPU; None elsewhere.
+        step_seconds_median: Of the optimizer steps of the process that ended the run, without
+            warm-up and the first of each epoch: half of them took no longer.
+        step_seconds_p95: 95 of 100 of them took no longer.
+        energy_joules: What the GPUs used from start to end, whoever used them; None without NVML.
         skipped_steps: Optimizer steps left out because a gradient was not finite, or left out or
             taken back because a loss was not.
         first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.
@@ -88,11 +96,17 @@ class Summary:
     best_epoch: int | None
     final_accuracy: float | None
     final_val_loss: float | None
+    best_accuracy_top5: float | None
+    final_accuracy_top5: float | None
     train_seconds: float
     wall_seconds: float
     images_per_second: float
     peak_memory_bytes: int
     peak_memory_kind: str
+    peak_memory_reserved_bytes: int | None
+    step_seconds_median: float | None
+    step_seconds_p95: float | None
+    energy_joules: float | None
     skipped_steps: int
     first_nonfinite_step: int | None
     steps: int

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from halfstep.train.processes import Processes
     from halfstep.train.progress import Progress
     from halfstep.train.setup import Setup
+    from halfstep.train.step_times import StepTimes
     from halfstep.train.stopwatch import Stopwatch
     from halfstep.train.tracking import NoTracker, Tracker
 
@@ -39,6 +40,7 @@ class Training:
         progress: How far it has come.
         stopwatch: Runs while it trains.
         meter: Sums of the log interval.
+        step_times: How long each step takes.
         micro_batches: Forward and backward.
         nonfinite: Watches the losses.
         tracker: Where figures go.
@@ -52,6 +54,7 @@ class Training:
     progress: Progress
     stopwatch: Stopwatch
     meter: Meter
+    step_times: StepTimes
     micro_batches: MicroBatches
     nonfinite: NonFinite
     tracker: Tracker | NoTracker
@@ -125,6 +128,7 @@ class Training:
         if self.processes.is_first:
             state = self._checkpoint(engine_state, each, validated=validated)
             written = rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+        self.step_times.begin()
         if running:
             self.stopwatch.start()
         return written

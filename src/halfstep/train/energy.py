@@ -1,0 +1,49 @@
+"""The energy that a GPU has used, by the counter that its driver keeps (NVML), if it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JOULES_PER_MILLIJOULE = 1e-3
+
+
+class Energy:
+    """Counts from when it is made, whatever else the GPU does included.
+
+    Args:
+        device: A GPU, or any other device, of which nothing is known.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._counter = _counter(device) if device.type == "cuda" else None
+        self._before = self._counter() if self._counter else 0.0
+
+    def joules(self) -> float | None:
+        """Return the energy so far, or None where nobody counts it."""
+        return self._counter() - self._before if self._counter else None
+
+
+def _counter(device: torch.device) -> Callable[[], float] | None:
+    """Return what reads the counter of a GPU, in joules; None without the library or the means."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    # torch numbers the visible GPUs and NVML all of them; the UUID is the same for both.
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+    def joules() -> float:
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * _JOULES_PER_MILLIJOULE
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        joules()
+    except pynvml.NVMLError:  # a part of a GPU, or one from before Volta, has no such counter
+        return None
+    return joules
