@@ -28,6 +28,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.utils import AverageMeter, accuracy
 from torch import nn
 
+from halfstep.train.data.source import spread
 from halfstep.train.environment import describe
 from halfstep.train.files import json_text, write_atomically
 
@@ -111,8 +112,7 @@ def _loader(given: argparse.Namespace, split: str) -> Any:
     dataset = create_dataset("", root=str(given.data / split))
     if given.limit:
         samples = dataset.reader.samples
-        kept = min(given.limit, len(samples))
-        dataset.reader.samples = [samples[i * len(samples) // kept] for i in range(kept)]
+        dataset.reader.samples = [samples[i] for i in spread(len(samples), given.limit)]
     training = split == "train"
     return create_loader(
         dataset,

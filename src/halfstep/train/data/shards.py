@@ -12,6 +12,7 @@ import json
 import re
 import tarfile
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from webdataset.tariterators import base_plus_ext
 from halfstep.errors import UserError
 from halfstep.train.data.pictures import locate
 from halfstep.train.data.seeding import generator
-from halfstep.train.data.source import spread
 
 if TYPE_CHECKING:
     from halfstep.train.config.data import ShardsConfig
@@ -194,7 +194,9 @@ def _indexed(urls: list[str], index: str, root: Path, key: str) -> list[int]:
 
 
 def _limited(counts: list[int], limit: int | None) -> tuple[int, ...]:
-    """Spread a limit over all shards, of which the first samples are taken."""
-    kept = np.array(spread(sum(counts), limit))
-    shard_of = np.repeat(np.arange(len(counts)), counts)[kept]
-    return tuple(np.bincount(shard_of, minlength=len(counts)).tolist())
+    """Share a limit among all shards by their sizes; the first samples of each are taken."""
+    total = sum(counts)
+    if limit is None or limit >= total:
+        return tuple(counts)
+    ends = [-(-end * limit // total) for end in accumulate(counts, initial=0)]
+    return tuple(end - start for start, end in pairwise(ends))

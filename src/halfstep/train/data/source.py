@@ -6,7 +6,9 @@ order, augmentation, workers, corrupt images and resuming are the business of `b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -78,15 +80,27 @@ class Part:
 
 
 def limited(split: Split, config: SplitConfig) -> Split:
-    """Return as many of the images as the config allows, spread evenly over the split.
+    """Return as many of the images as the config allows, spread over the split as `spread` has it.
 
-    Evenly, because files and folders come sorted by class.
+    Files and folders come sorted by class, other sets with the classes taking turns.
     """
     kept = spread(len(split), config.limit)
     return split if len(kept) == len(split) else Part(split, kept)
 
 
 def spread(count: int, limit: int | None) -> tuple[int, ...]:
-    """Return at most `limit` of the numbers 0 to `count` - 1, at even distances."""
+    """Return at most `limit` of the numbers 0 to `count` - 1, always the same ones, in order.
+
+    One of each of `limit` equal stretches, but not at even distances, which could be in step with
+    an order of the images: multiples of the golden ratio are in step with nothing.
+    """
     kept = count if limit is None else min(limit, count)
-    return tuple(index * count // kept for index in range(kept))
+    bounds = [number * count // kept for number in range(kept + 1)] if kept else []
+    return tuple(
+        start + (end - start) * (number * _GOLDEN % _FULL_TURN) // _FULL_TURN
+        for number, (start, end) in enumerate(pairwise(bounds))
+    )
+
+
+_FULL_TURN = 2**64
+_GOLDEN = round(_FULL_TURN * (math.sqrt(5) - 1) / 2)
