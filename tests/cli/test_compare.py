@@ -46,6 +46,7 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--grid", "epochs=1,2", "--options", "epochs=3"], "epochs is in --options and"),
         (["digits", "--devices", "cpu,0"], "--devices is 'cpu,0'; allowed: numbers of GPUs"),
         (["digits", "--devices", "cpu", "--device", "cpu"], "are both given; write one"),
+        (["digits", "--processes", "2", "--options", "probes=true"], "write probes=false"),
         (["digits", "--time-limit", "soon"], "--time-limit is 'soon'; allowed: hours"),
         (["digits", "--on", "slurm"], "--on is 'slurm'; allowed: ray"),
         (["digits", "--on", "ray", "--devices", "cpu"], "Ray picks the devices"),
@@ -154,6 +155,65 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     assert not (cell("fp32") / "run" / "summary.json").exists()
     compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
     assert compared["cells"][0]["status"] == "pending"
+
+
+def below(pid):
+    """The processes that a process started, and those that they started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [each for child in map(int, children) for each in (child, *below(child))]
+
+
+def are_gone(pids):
+    for _ in range(600):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_cell_of_two_processes_is_one_row(capfd):
+    arguments = ["compare", "digits", "--recipes", "fp32", *TINY, "--processes", "2"]
+    assert main([*arguments, "--options", "batch_size=128"]) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    assert "digits on 2 processes of cpu with " in printed.out
+    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    (found,) = compared["cells"]
+    assert (compared["processes"], found["summary"]["processes"]) == (2, 2)
+    assert found["status"] == "finished"
+    assert found["summary"]["steps"] == 6  # 1347 images in batches of twice 128
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc")
+def test_neither_a_kill_nor_ctrl_c_leaves_a_process_behind():
+    program = [sys.executable, "-m", "halfstep", "compare", "digits", "--processes", "2", *TINY]
+    process = subprocess.Popen(
+        [*program, "--recipes", "fp32,fp16,bf16", "--options", "epochs=100000"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for name in ("fp32", "fp16", "bf16"):
+        metrics = cell(name) / "run" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.05)
+        launcher, *workers = below(process.pid)
+        assert len(workers) == 2
+        if name == "bf16":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            os.kill(workers[1] if name == "fp32" else launcher, signal.SIGKILL)
+        assert are_gone(workers)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert [each["status"] for each in compared["cells"]] == ["crashed", "crashed", "pending"]
+    assert list((cell("bf16") / "run" / "checkpoints").glob("step-*.pt"))
 
 
 def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices(capsys):

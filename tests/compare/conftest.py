@@ -107,6 +107,7 @@ def make_grid(tmp_path: Path) -> Callable[..., Grid]:
         seeds: Sequence[int] = (0,),
         lr: float = 0.1,
         points: Sequence[tuple[str, ...]] = ((),),
+        processes: int = 1,
     ) -> Grid:
         return build_grid(
             "digits",
@@ -121,6 +122,7 @@ def make_grid(tmp_path: Path) -> Callable[..., Grid]:
                 "optimizer": {"lr": lr},
                 "epochs": 4,
                 **dict(override.split("=", 1) for override in point),
+                **({"processes": processes} if processes > 1 else {}),
             },
             points=points,
         )

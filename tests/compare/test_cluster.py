@@ -1,6 +1,7 @@
 """Cells through Ray, on a cluster of this machine alone; slow, for Ray takes its time to start."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -36,6 +37,72 @@ def test_a_node_runs_a_cell_as_this_machine_would(make_grid, training):
     cell = make_grid(("fp32",)).cells[0]
     prepare(cell)
     assert run_there(cell, training(cell, "cpu"), None).status == "finished"
+
+
+def test_a_node_gives_a_cell_the_variables_that_it_comes_with(make_grid):
+    cell = make_grid(("fp32",)).cells[0]
+    prepare(cell)
+    told = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
+    run_there(cell, told, None, {"OMP_NUM_THREADS": "77"})
+    assert (cell.directory / "stdout.log").read_text() == "77\n"
+
+
+class Nodes:
+    """Stands for Ray: nodes with so many GPUs and CPUs each, the last of them gone."""
+
+    def __init__(self, gpus, cpus):
+        self.gpus, self.cpus, self.asked = gpus, cpus, []
+
+    def init(self, **_):
+        pass
+
+    def shutdown(self):
+        pass
+
+    def nodes(self):
+        each = [{"GPU": float(g), "CPU": float(self.cpus)} for g in (*self.gpus, 64)]
+        return [
+            {"Alive": number < len(self.gpus), "Resources": resources}
+            for number, resources in enumerate(each)
+        ]
+
+    def remote(self, **needs):
+        self.asked.append(needs)
+        return lambda _: SimpleNamespace(remote=lambda *given: given)
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "slots", "needs"),
+    [
+        ("cuda", 1, 7, {"num_gpus": 1}),
+        ("cuda", 2, 3, {"num_gpus": 2}),
+        ("cpu", 4, 2, {"num_cpus": 4}),
+    ],
+)
+def test_a_cell_asks_for_as_many_devices_of_one_node_as_it_has_processes(
+    monkeypatch, make_grid, device, processes, slots, needs
+):
+    from halfstep.compare.cluster import RayCluster
+
+    ray = Nodes((4, 3), 7)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    cluster = RayCluster(None, device, lambda cell, device: [device], processes=processes)
+    assert cluster.slots == (device,) * slots
+    _, command, _, environment = cluster.start(make_grid().cells[0], device).reference
+    assert command == [device]
+    assert environment == ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {})
+    assert ray.asked == [{"max_retries": 0, **needs}]
+
+
+def test_a_cluster_without_nodes_large_enough_is_refused(monkeypatch):
+    from halfstep.compare.cluster import RayCluster
+
+    monkeypatch.setitem(sys.modules, "ray", Nodes((4, 3), 7))
+    with pytest.raises(ValueError, match=r"no node .* has 5 GPUs .* write --processes 4, or fewer"):
+        RayCluster(None, "cuda", lambda cell, device: [], processes=5)
+    monkeypatch.setitem(sys.modules, "ray", Nodes((0,), 7))
+    with pytest.raises(ValueError, match="the cluster has no GPU; write --device cpu"):
+        RayCluster(None, "cuda", lambda cell, device: [], processes=2)
 
 
 @pytest.mark.slow

@@ -31,6 +31,17 @@ def test_only_the_very_same_settings_have_a_result(make_grid, directory):
     assert changed_since(make_grid().cells[1]) == []
 
 
+def test_a_result_of_another_number_of_processes_is_none(make_grid, directory):
+    finish(make_grid().cells[0])
+    two = make_grid(processes=2).cells[0]
+    assert result_of(two).status == "pending"
+    assert changed_since(two) == ["processes: not set -> 2"]
+    finish(two)
+    assert result_of(two).status == "finished"
+    assert "processes" not in yaml.safe_load(two.config_file.read_text())
+    assert changed_since(make_grid().cells[0]) == ["processes: 2 -> not set"]
+
+
 @pytest.mark.parametrize("damaged", ["run/summary.json", "cell.json"])
 def test_a_cell_with_half_of_its_files_is_run_again(make_grid, directory, damaged):
     directory.mkdir()

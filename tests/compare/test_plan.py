@@ -1,6 +1,7 @@
 """A plan from shipped configs: what each cell is trained with, and that devices do not matter."""
 
 import pytest
+import torch
 
 from halfstep.compare.plan import plan, train_command
 
@@ -9,7 +10,7 @@ TINY = ["data.resolution=8", "model.args={channels: [8, 8, 8, 8]}"]
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    monkeypatch.setattr("halfstep.compare.plan._try_data_and_models", lambda configs: None)
+    monkeypatch.setattr("halfstep.compare.plan._try_what_all_need", lambda *_: None)
 
     def make(recipes="fp32,fp16", seeds="1", **given):
         return plan("digits", recipes=recipes, seeds=seeds, options=TINY, out=tmp_path, **given)
@@ -43,6 +44,25 @@ def test_a_cell_is_trained_from_its_own_config_and_goes_on_where_it_was(planned)
         *("--device", "cuda:3", "--out", str(cell.run_directory), "--resume", "auto")
     ]
     assert cell.settings["recipe"]["name"] == "fp16"
+
+
+def test_the_number_of_processes_is_a_setting_of_the_cell_and_of_its_command(planned):
+    one, two = (planned(device="cpu", processes=number).grid.cells[0] for number in (1, 2))
+    assert one.settings == two.config
+    assert (one.processes, two.processes) == (1, 2)
+    assert one.fingerprint == planned(device="cpu").grid.cells[0].fingerprint != two.fingerprint
+    assert train_command(two, "cuda") == [*train_command(one, "cuda"), "--processes", "2"]
+
+
+def test_gpus_are_dealt_out_to_cells_of_several_processes(planned, monkeypatch):
+    monkeypatch.setattr("halfstep.compare.plan.pick_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    plan = planned(devices="0,1,2,3", processes=2)
+    assert (plan.devices, plan.grid.device) == (("cuda:0,1", "cuda:2,3"), "cuda")
+    assert planned(device="cuda", processes=4).devices == ("cuda",)
+    with pytest.raises(ValueError, match="--processes is 8, and torch sees 4 GPUs here"):
+        planned(device="cuda", processes=8)
+    assert planned(device="cuda", processes=8, here=False).devices == ("cuda",)
 
 
 def test_the_time_limit_is_in_seconds(planned):

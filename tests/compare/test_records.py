@@ -31,6 +31,14 @@ def filled(make_grid):
     return grid, fill(grid)
 
 
+def test_the_number_of_processes_is_in_all_records(make_grid):
+    for processes in (1, 2):
+        grid = make_grid(("fp32",), processes=processes)
+        results = [finished(grid.cells[0], 0.9)]
+        assert as_json(grid, results)["processes"] == processes
+        assert flat_records(grid, results)[0]["processes"] == processes
+
+
 def test_csv_has_a_line_a_run_and_reads_back(filled):
     grid, results = filled
     records = list(csv.DictReader(io.StringIO(csv_text(grid, results))))

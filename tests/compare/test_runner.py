@@ -1,14 +1,16 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from halfstep.compare.directory import prepare, result_of
-from halfstep.compare.runner import run_cell
+from halfstep.compare.runner import RunningCell, run_cell
 
 
 @pytest.fixture
@@ -99,6 +101,83 @@ def test_a_cell_that_hangs_is_ended_at_its_time_limit(cell, training, monkeypatc
     monkeypatch.setattr("halfstep.compare.runner._ENDING", ((None, 3.0), (signal.SIGKILL, 10.0)))
     result = run_cell(cell, training(cell, "cpu"), time_limit=0.2)
     assert (result.status, result.reason) == ("crashed", "not done after 0.2s: ended")
+
+
+# Launches a process in a session of its own, and goes on whatever it is asked.
+LAUNCHER = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.environ["HALFSTEP_LAUNCHER"] = str(os.getpid())
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], start_new_session=True)
+time.sleep(60)
+"""
+WORKER = """
+import os, pathlib, sys, time
+from halfstep.train.launch import end_with_launcher
+end_with_launcher()
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def is_gone(pid):
+    for _ in range(500):
+        try:
+            # One that nobody has waited for yet is there, as a zombie.
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+@pytest.mark.parametrize("how", ["the time limit", "somebody"])
+def test_processes_do_not_outlive_a_launcher_that_is_killed(cell, monkeypatch, how):
+    pid_file = cell.directory / "worker.pid"
+    command = [sys.executable, "-c", LAUNCHER, WORKER, str(pid_file)]
+    ending = ((None, 0.0), (signal.SIGINT, 0.1), (signal.SIGKILL, 10.0))
+    monkeypatch.setattr("halfstep.compare.runner._ENDING", ending)
+    running = RunningCell(cell, command, time_limit=0.0 if how == "the time limit" else None)
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.01)
+    if how == "somebody":
+        running.process.kill()
+    while (result := running.poll()) is None:
+        time.sleep(0.01)
+    assert result.status == "crashed"
+    assert ("killed by SIGKILL" if how == "somebody" else "not done after") in str(result.reason)
+    assert is_gone(int(pid_file.read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_process_whose_launcher_ended_while_it_was_starting_ends_too(tmp_path):
+    late = {**os.environ, "HALFSTEP_LAUNCHER": "0"}
+    program = [sys.executable, "-c", WORKER, str(tmp_path / "pid")]
+    done = subprocess.run(program, env=late, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "pid").exists()
+
+
+# Launches two processes of a shell in the place of halfstep's.
+TWO_SHELLS = """
+import sys
+from halfstep.train.launch import launch
+sys.executable = sys.argv[1]
+sys.exit(launch([], processes=2, max_restarts=0))
+"""
+
+
+def test_a_cell_of_which_one_process_is_killed_says_which(cell, tmp_path):
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nif [ "$RANK" = 1 ]; then kill -9 $$; fi\nexec sleep 60\n')
+    shell.chmod(0o755)
+    result = run_cell(cell, [sys.executable, "-c", TWO_SHELLS, str(shell)])
+    assert result.status == "crashed"
+    said = r"exit code 1: rank 1 \(process \d+\) was killed by SIGKILL"
+    assert re.fullmatch(said, str(result.reason))
 
 
 def test_a_full_disk_is_named_even_where_nothing_could_be_said(cell, training, monkeypatch):

@@ -31,6 +31,15 @@ def test_markdown_has_a_status_column_and_escapes_what_would_break_it(mixed):
     assert len(widths) == 1
 
 
+def test_several_processes_are_in_the_title_and_explained(make_grid):
+    alone, several = (make_grid(("fp32", "fp16"), processes=number) for number in (1, 2))
+    said = "Each run trained in 2 processes, with batches of 2 times batch"
+    assert "# digits on 2 processes of cpu, seed 0" in markdown(several, fill(several))
+    for text in (markdown, latex):
+        assert said in text(several, fill(several))
+        assert "processes" not in text(alone, fill(alone))
+
+
 def test_a_grid_has_a_column_for_every_axis(make_grid):
     grid = make_grid(("fp32", "fp16"), points=(("lr=0.1", "n=1"), ("lr=0.4", "n=1")))
     text = markdown(grid, fill(grid))

@@ -55,9 +55,20 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     devices: Annotated[
         str | None,
         typer.Option(
-            metavar="N,...|cpu,...", help="GPUs that run a cell at a time each: --devices 0,1,2,3"
+            metavar="N,...|cpu,...",
+            help="GPUs that run a cell at a time each: --devices 0,1,2,3; with --processes 2, two "
+            "of them for each cell.",
         ),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Train each cell in N processes, each on a GPU of its own if there are any; "
+            "batches are N times batch_size.",
+        ),
+    ] = 1,
     on: Annotated[
         str | None,
         typer.Option(metavar="ray[:ADDRESS]", help="Run the cells on a cluster through Ray."),
@@ -102,6 +113,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         axes=grid or (),
         device=device,
         devices=devices,
+        processes=processes,
+        here=on is None,
         time_limit=time_limit,
         tag=tag,
         out=out,
@@ -135,7 +148,13 @@ def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Pl
     address = parse_place(on)
     if devices is not None:
         raise UserError(f"--on {on} and --devices {devices} are both given; Ray picks the devices")
-    cluster = RayCluster(address, planned.grid.device, train_command, time_limit=planned.time_limit)
+    cluster = RayCluster(
+        address,
+        planned.grid.device,
+        train_command,
+        processes=planned.grid.processes,
+        time_limit=planned.time_limit,
+    )
     try:
         yield cluster
     finally:

@@ -158,9 +158,10 @@ def _train_here(
 ) -> None:
     """Train in this process, which may be one of several."""
     from halfstep.train import distributed
-    from halfstep.train.launch import is_over
+    from halfstep.train.launch import end_with_launcher, is_over
     from halfstep.train.loop import train as train_run
 
+    end_with_launcher()
     if is_over():
         return
     if distributed.restarts() and distributed.began(run):

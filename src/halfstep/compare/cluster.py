@@ -1,7 +1,8 @@
 """Runs cells on a cluster through Ray: `halfstep compare CONFIG --on ray:head-node:6379`.
 
 A node must have the comparison's directory at the same path (a shared file system) and halfstep
-installed. Ray decides where a cell runs; on a node with GPUs a cell gets one of its own.
+installed. Ray decides where a cell runs; its processes are on one node, and those that train on
+GPUs get one of their own each.
 """
 
 from __future__ import annotations
@@ -61,12 +62,14 @@ class RayCluster:
     Args:
         address: Of the cluster's head ("host:6379", "auto"); None starts one on this machine.
         device: Kind of device that cells run on.
+        processes: How many processes train each cell.
         command: Gives the program and arguments of a cell.
         time_limit: Seconds after which a cell is ended.
         options: Further arguments of `ray.init`.
 
     Raises:
-        UserError: If Ray is not installed, the cluster cannot be reached, or has no such device.
+        UserError: If Ray is not installed, the cluster cannot be reached, has no such device, or
+            no node with enough of them.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RayCluster:
         device: str,
         command: Command,
         *,
+        processes: int = 1,
         time_limit: float | None = None,
         **options: Any,
     ) -> None:
@@ -91,18 +95,28 @@ class RayCluster:
         self._command = command
         self._time_limit = time_limit
         wanted = "GPU" if device == "cuda" else "CPU"
-        count = int(ray.cluster_resources().get(wanted, 0))
-        if count == 0:
+        # A cell's processes are on one node, so that what is left over on each is of no use.
+        counts = [int(each["Resources"].get(wanted, 0)) for each in ray.nodes() if each["Alive"]]
+        most = max(counts, default=0)
+        if most < processes:
             self.close()
-            raise UserError(f"--on ray: the cluster has no {wanted}; write --device cpu or cuda")
-        self._needs = {"num_gpus": 1} if device == "cuda" else {"num_cpus": 1}
-        self.slots = (device,) * count
+            raise UserError(
+                f"--on ray: no node of the cluster has {processes} {wanted}s for --processes "
+                f"{processes}; write --processes {most}, or fewer"
+                if most
+                else f"--on ray: the cluster has no {wanted}; write --device cpu or cuda"
+            )
+        self._needs = {"num_gpus" if device == "cuda" else "num_cpus": processes}
+        # Ray gives as many threads as CPUs to the task, which each of its processes would have.
+        self._environment = {"OMP_NUM_THREADS": "1"} if processes > 1 and device == "cpu" else {}
+        self.slots = (device,) * sum(count // processes for count in counts)
 
     def start(self, cell: Cell, slot: str) -> RayCell:
         """Hand a cell to Ray."""
         task = self._ray.remote(max_retries=0, **self._needs)(run_there)
         arguments = list(self._command(cell, slot))
-        return RayCell(cell, self._ray, task.remote(cell, arguments, self._time_limit))
+        reference = task.remote(cell, arguments, self._time_limit, self._environment)
+        return RayCell(cell, self._ray, reference)
 
     def end(self, running: Sequence[Started]) -> None:
         """End cells that have not ended, in good order."""
@@ -118,12 +132,17 @@ class RayCluster:
         self._ray.shutdown()
 
 
-def run_there(cell: Cell, command: list[str], time_limit: float | None) -> Result:
+def run_there(
+    cell: Cell,
+    command: list[str],
+    time_limit: float | None,
+    environment: dict[str, str] | None = None,
+) -> Result:
     """Run a cell on the node that Ray has chosen."""
     # Directories of a network appear on other nodes with a delay.
     for _ in range(50):
         if cell.config_file.exists():
-            return run_cell(cell, command, time_limit=time_limit)
+            return run_cell(cell, command, time_limit=time_limit, environment=environment)
         time.sleep(0.1)
     return Result(
         cell,

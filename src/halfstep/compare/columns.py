@@ -97,8 +97,8 @@ def title(grid: Grid) -> str:
     """Say what is compared."""
     options = f" with {' '.join(grid.options)}" if grid.options else ""
     if len(grid.seeds) == 1:
-        return f"{grid.config} on {grid.device}{options}, seed {grid.seeds[0]}"
-    return f"{grid.config} on {grid.device}{options}, {len(grid.seeds)} seeds"
+        return f"{grid.config} on {grid.place}{options}, seed {grid.seeds[0]}"
+    return f"{grid.config} on {grid.place}{options}, {len(grid.seeds)} seeds"
 
 
 def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
@@ -106,6 +106,11 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     rows = rows_by_arm(grid, results)
     several = len(grid.seeds) > 1
     said = []
+    if grid.processes > 1:
+        said.append(
+            f"Each run trained in {grid.processes} processes, with batches of {grid.processes} "
+            "times batch_size."
+        )
     if several:
         said.append(
             "± is the standard deviation over the seeds that finished; of a difference, half of "

@@ -118,7 +118,7 @@ def prepare(cell: Cell, *, fresh: bool = False) -> None:
     record.unlink(missing_ok=True)
     if cell.run_directory.exists():
         shutil.rmtree(cell.run_directory)
-    write_atomically(cell.config_file, dump(dict(cell.settings)))
+    write_atomically(cell.config_file, dump(cell.config))
     write_atomically(record, json.dumps(wanted, indent=2, allow_nan=False) + "\n")
 
 

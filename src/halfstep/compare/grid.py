@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Resolve = Callable[[str, int, "Point"], Mapping[str, Any]]
 
+PROCESSES = "processes"
+"""The setting of a cell that is no key of its config."""
 _LONGEST_NAME = 100
 
 
@@ -50,8 +52,8 @@ class Cell:
     Attributes:
         arm: Its recipe, the parts in the order that `Recipe` gives them, and its overrides.
         seed: Seed of the run.
-        settings: Everything that determines the result: the resolved config with recipe, seed and
-            kind of device, as plain data.
+        settings: Everything that determines the result, as plain data: the resolved config with
+            recipe, seed and kind of device, and the number of processes where there are several.
         directory: Where the cell keeps its run directory, its logs and a record of its settings.
     """
 
@@ -71,8 +73,18 @@ class Cell:
         return f"{self.arm.label} seed {self.seed}"
 
     @property
+    def processes(self) -> int:
+        """How many processes train together."""
+        return int(self.settings.get(PROCESSES, 1))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings that a config has."""
+        return {key: value for key, value in self.settings.items() if key != PROCESSES}
+
+    @property
     def config_file(self) -> Path:
-        """The settings as a config of the cell's own, which later edits elsewhere do not reach."""
+        """A config of the cell's own, which later edits elsewhere do not reach."""
         return self.directory / "config.yaml"
 
     @property
@@ -110,6 +122,17 @@ class Grid:
     cells: tuple[Cell, ...]
 
     @property
+    def processes(self) -> int:
+        """How many processes train each cell."""
+        return self.cells[0].processes
+
+    @property
+    def place(self) -> str:
+        """What each cell runs on: "cpu", or "2 processes of cpu"."""
+        several = self.processes > 1
+        return f"{self.processes} processes of {self.device}" if several else self.device
+
+    @property
     def arms(self) -> tuple[Arm, ...]:
         """One for each row of the table, in its order."""
         return tuple(Arm(name, point) for point in self.points for name in self.recipes)
@@ -136,7 +159,7 @@ class Plan:
     Attributes:
         grid: Its cells.
         directory: Where it goes.
-        devices: Devices that run a cell at a time each; one may be there more than once.
+        devices: Slots that run a cell at a time each; one may be there more than once.
         time_limit: Seconds after which a cell is ended; None for no limit.
     """
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from halfstep.compare.arguments import (
     parse_axes,
     parse_devices,
@@ -18,12 +20,14 @@ from halfstep.compare.arguments import (
     parse_seeds,
     parse_time_limit,
 )
-from halfstep.compare.grid import Plan, build_grid
+from halfstep.compare.grid import PROCESSES, Plan, build_grid
+from halfstep.compare.slots import deal_out, refuse_too_few
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
-from halfstep.train import data, models
+from halfstep.train import data, in_parallel, models
 from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
+from halfstep.train.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 _VARIED = {"recipe": "--recipes", "seed": "--seeds", "device": "--device"}
 
 
-def plan(
+def plan(  # noqa: PLR0913  (the command has as many options)
     config: str,
     *,
     recipes: str,
@@ -45,6 +49,8 @@ def plan(
     axes: Sequence[str] = (),
     device: str | None = None,
     devices: str | None = None,
+    processes: int = 1,
+    here: bool = True,
     time_limit: str | None = None,
     tag: str | None = None,
     out: Path | None = None,
@@ -59,6 +65,8 @@ def plan(
         axes: Overrides "key.sub=value,value" that multiply the cells.
         device: Where to train; the config's own choice when not given.
         devices: Where to train several cells at a time.
+        processes: How many processes train each cell.
+        here: Whether cells run on this machine, so that it must have GPUs enough.
         time_limit: The most that a cell may take, as in "30m".
         tag: Keeps this comparison apart from others of the config.
         out: The comparison's directory; made from the config's name and the tag when not given.
@@ -81,15 +89,22 @@ def plan(
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(pick_device(each)) for each in slots or (first.device,)]
     kind = where[0].partition(":")[0]
+    if here and not slots:
+        refuse_too_few(where[0], processes, torch.cuda.device_count())
 
     def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
         chosen = found(name, seed, point, kind)
         settings = chosen.model_dump(mode="json", exclude={"description"})
         # Spelled out, so that a recipe whose meaning changed is a changed setting.
         built = chosen.build_recipe()
-        return settings | {"recipe": {"name": built.name, **built.settings()}}
+        settings |= {"recipe": {"name": built.name, **built.settings()}}
+        # Not where there is one, so that results of before are found again.
+        return settings | ({PROCESSES: processes} if processes > 1 else {})
 
-    _try_data_and_models([found(names[0], numbers[0], point, where[0]) for point in points])
+    running_in = deal_out(where, processes) if slots else tuple(where)
+    _try_what_all_need(
+        [found(names[0], numbers[0], point, where[0]) for point in points], processes
+    )
     directory = out or Path("runs") / "compare" / (
         first.name + (f"-{_checked(tag)}" if tag else "")
     )
@@ -104,7 +119,7 @@ def plan(
         points=points,
     )
     limit = None if time_limit is None else parse_time_limit(time_limit)
-    return Plan(grid, directory, tuple(where), limit)
+    return Plan(grid, directory, running_in, limit)
 
 
 def train_command(cell: Cell, device: str) -> list[str]:
@@ -112,9 +127,10 @@ def train_command(cell: Cell, device: str) -> list[str]:
 
     A cell that was interrupted goes on from its newest checkpoint.
     """
+    several = ("--processes", str(cell.processes)) if cell.processes > 1 else ()
     return [
         *(sys.executable, "-m", "halfstep", "train", str(cell.config_file), "--device", device),
-        *("--out", str(cell.run_directory), "--resume", "auto"),
+        *("--out", str(cell.run_directory), "--resume", "auto", *several),
     ]
 
 
@@ -137,10 +153,11 @@ def _own_recipe(config: Config) -> Recipe | None:
     return recipe(config.recipe) if isinstance(config.recipe, dict) else None
 
 
-def _try_data_and_models(configs: Sequence[Config]) -> None:
+def _try_what_all_need(configs: Sequence[Config], processes: int) -> None:
     """Refuse at once what every cell would fail at; once for each combination of data and model."""
     tried: set[str] = set()
     for config in configs:
+        in_parallel.refuse(config, pick_device(config.device), Processes(size=processes))
         wanted = config.model_dump(mode="json", include={"data", "model", "batch_size"})
         if _as_key(wanted) in tried:
             continue

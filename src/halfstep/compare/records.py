@@ -30,6 +30,7 @@ def as_json(grid: Grid, results: Sequence[Result]) -> dict[str, Any]:
     return {
         "config": grid.config,
         "device": grid.device,
+        "processes": grid.processes,
         "recipes": list(grid.recipes),
         "seeds": list(grid.seeds),
         "options": list(grid.options),
@@ -60,6 +61,7 @@ def flat_records(grid: Grid, results: Sequence[Result]) -> list[dict[str, Any]]:
         {
             "config": grid.config,
             "device": result.summary.get("device", grid.device),
+            "processes": grid.processes,
             "recipe": result.cell.recipe,
             **dict(override.split("=", 1) for override in result.cell.arm.point),
             "seed": result.cell.seed,

@@ -1,7 +1,9 @@
 """Run one cell as a process of its own and say how it ended, whatever way that was.
 
 The process is in the comparison's process group: what kills the group (a closed terminal, a job
-scheduler) takes the cell with it. What it says goes to log files in the cell's directory.
+scheduler) takes the cell with it. Where several processes train, it is the one that launched them:
+it hands on what it is asked, and they do not outlive it. What they say goes to log files in the
+cell's directory.
 """
 
 from __future__ import annotations
@@ -93,21 +95,28 @@ class RunningCell:
         if code is None:
             assert self._limit is not None
             return Result(self.cell, "crashed", f"not done after {duration(self._limit)}: ended")
-        return Result(self.cell, "crashed", _reason(code, self._errors))
+        return Result(self.cell, "crashed", reason(code, self._errors))
 
 
-def run_cell(cell: Cell, command: Sequence[str], *, time_limit: float | None = None) -> Result:
+def run_cell(
+    cell: Cell,
+    command: Sequence[str],
+    *,
+    time_limit: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Result:
     """Run a cell and wait for it.
 
     Args:
         cell: The cell, prepared by `directory.prepare`.
         command: The program and arguments.
         time_limit: Seconds after which it is ended; None for no limit.
+        environment: Variables of its own, besides those of this process.
 
     Raises:
         BaseException: What interrupts the wait (Ctrl-C), after the process has been ended.
     """
-    running = RunningCell(cell, command, time_limit=time_limit)
+    running = RunningCell(cell, command, time_limit=time_limit, environment=environment)
     try:
         while (result := running.poll()) is None:
             time.sleep(_POLL_SECONDS)
@@ -143,7 +152,8 @@ def end(processes: Sequence[subprocess.Popen[bytes]], patience: float | None = N
             process.wait()
 
 
-def _reason(code: int, errors: Path) -> str:
+def reason(code: int, errors: Path) -> str:
+    """Say in one line why a process ended with an exit code, from the file with its stderr."""
     if code < 0:
         return f"killed by {_signal_name(-code)}"
     text = _ESCAPES.sub("", errors.read_text(encoding="utf-8", errors="replace"))

@@ -1,6 +1,6 @@
 """Which cell runs where and when: as many at a time as there are slots, one in each.
 
-A slot is a device of this machine, or a place in a cluster. What starts a cell is a parameter, so
+A slot is of this machine, or a place in a cluster. What starts a cell is a parameter, so
 that this file knows neither processes nor clusters.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from halfstep.compare.results import Result
 from halfstep.compare.runner import Command, RunningCell, end
+from halfstep.compare.slots import as_seen_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class ThisMachine:
     """Runs cells as processes of this machine.
 
     Args:
-        devices: Its slots, each a device.
+        devices: Its slots; see `slots`.
         command: Gives the program and arguments of a cell.
         keep_open: File descriptors that the processes inherit.
         time_limit: Seconds after which a cell is ended.
@@ -67,24 +68,26 @@ class ThisMachine:
         self._time_limit = time_limit
 
     def start(self, cell: Cell, slot: str) -> RunningCell:
-        """Start a cell on a device."""
+        """Start a cell on the devices of a slot."""
+        device, visible = as_seen_inside(slot)
         return RunningCell(
             cell,
-            self._command(cell, slot),
+            self._command(cell, device),
             keep_open=self._keep_open,
             time_limit=self._time_limit,
-            environment=self._threads(),
+            environment={**self._threads(cell.processes), **visible},
         )
 
     def end(self, running: Sequence[Started]) -> None:
         """End cells that have not ended."""
         end([each.process for each in running if isinstance(each, RunningCell)])
 
-    def _threads(self) -> dict[str, str]:
-        """Share the processor's cores out, for cells that fight over them are slow and noisy."""
-        if len(self.slots) == 1 or "OMP_NUM_THREADS" in os.environ:
+    def _threads(self, processes: int) -> dict[str, str]:
+        """Share the cores out to all processes: those that fight over them are slow and noisy."""
+        at_once = len(self.slots) * processes
+        if at_once == 1 or "OMP_NUM_THREADS" in os.environ:
             return {}
-        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // len(self.slots)))}
+        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // at_once))}
 
 
 def run_all(

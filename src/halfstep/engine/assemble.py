@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
+from halfstep.engine.data_parallel import on_all_gpus
 from halfstep.engine.guard import release_all
 from halfstep.engine.misuse import (
     refuse_misfits,
     refuse_parallel,
+    refuse_threads,
     refuse_unresolved,
     refuse_wrapped,
     refuse_zero,
@@ -42,16 +44,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How the models are put on several processes, as `Engine` was given it.
+    """How the models are put on several devices, as `Engine` was given it.
 
     Attributes:
-        how: "ddp", or None for models that are wrapped, sharded or alone.
-        options: Arguments of `DistributedDataParallel`.
+        how: "ddp", "dp", or None for models that are wrapped, sharded or alone.
+        ddp: Arguments of `DistributedDataParallel`.
+        dp: Arguments of `DataParallel`.
         sync_batchnorm: Whether BatchNorm sees the batches of all processes.
     """
 
     how: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+    dp: Mapping[str, Any] = field(default_factory=dict)
     sync_batchnorm: bool = False
 
 
@@ -113,7 +117,8 @@ def assemble(
     refuse_unresolved(resolution)
     refuse_other_recipe(models, recipe)
     sharded = any(sharded_as(model) for model in models)
-    refuse_parallel(parallel.how, parallel.options, parallel.sync_batchnorm, models)
+    refuse_parallel(parallel, models, recipe)
+    refuse_threads(models, recipe)
     refuse_zero(optimizers, recipe)
     techniques = techniques_for(recipe, seed=seed)
     if sharded:
@@ -121,7 +126,7 @@ def assemble(
     if any(technique.reshapes_params for technique in techniques):
         refuse_wrapped(models, recipe.name)
     if parallel.sync_batchnorm:
-        group = parallel.options.get("process_group")
+        group = parallel.ddp.get("process_group")
         models = [synchronize_batchnorm(model, group) for model in models]
     slots: list[Slot] = []
     ranks = Ranks()
@@ -131,8 +136,10 @@ def assemble(
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = models
-        if parallel.how:
-            wrapped = [replicas.wrap(model, parallel.options) for model in models]
+        if parallel.how == "ddp":
+            wrapped = [replicas.wrap(model, parallel.ddp) for model in models]
+        elif parallel.how == "dp":
+            wrapped = [on_all_gpus(model, parallel.dp) for model in models]
     except BaseException:
         let_go(slots, replicas)
         for technique in reversed(techniques):
@@ -156,7 +163,12 @@ def assemble(
             scales=scales,
             clipping=clipping,
             statistics=[
-                (RunningStatistics(each), frozenset(each.parameters())) for each in models if scales
+                (
+                    RunningStatistics(each, called if parallel.how == "dp" else None),
+                    frozenset(each.parameters()),
+                )
+                for each, called in zip(models, wrapped, strict=True)
+                if scales
             ],
             averages=[WeightAverage(rule, s.params, full_precision) for s in slots if rule],
             settlement=settlement,

@@ -72,9 +72,11 @@ class Engine:
         average: `EMA(...)` or `SWA(...)` of the weights, for `evaluating`.
         seed: Seed of what a recipe draws at random (stochastic rounding).
         parallel: "ddp" puts each model on all processes in `DistributedDataParallel`, once the
-            recipe has changed it. Models from `halfstep.shard` need nothing.
+            recipe has changed it; "dp" on all GPUs of this process in `DataParallel`, which is
+            slower. Models from `halfstep.shard` need nothing.
         ddp: Arguments of `DistributedDataParallel`.
-        sync_batchnorm: Whether BatchNorm sees the batches of all processes; with `parallel`.
+        dp: Arguments of `DataParallel`, such as {"device_ids": [0, 1]}.
+        sync_batchnorm: Whether BatchNorm sees the batches of all processes; with "ddp".
 
     Attributes:
         models, optimizers: Always lists; models in the wrapper that is to be called.
@@ -102,8 +104,9 @@ class Engine:
         scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         average: EMA | SWA | None = None,
         seed: int = 0,
-        parallel: Literal["ddp"] | None = None,
+        parallel: Literal["ddp", "dp"] | None = None,
         ddp: Mapping[str, Any] | None = None,
+        dp: Mapping[str, Any] | None = None,
         sync_batchnorm: bool = False,
     ) -> None:
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
@@ -121,7 +124,7 @@ class Engine:
             schedulers=schedulers if isinstance(schedulers, Sequence) else [schedulers],
             average=average,
             seed=seed,
-            parallel=Parallel(parallel, ddp or {}, sync_batchnorm),
+            parallel=Parallel(parallel, ddp or {}, dp or {}, sync_batchnorm),
         )
         self.models, self.bare_models = self._assembled.models, self._assembled.bare_models
         self.resolution = self._assembled.resolution

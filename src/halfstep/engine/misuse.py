@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from halfstep.engine.assemble import Parallel
     from halfstep.engine.gradients import Clipping
     from halfstep.engine.slot import Slot
     from halfstep.kernels.hardware import Resolution
@@ -93,7 +95,7 @@ _WRAPPERS: dict[str, Callable[[nn.Module], bool]] = {
 
 _INSTEAD = {
     "DistributedDataParallel": "Engine(model, ..., parallel='ddp') with the bare model",
-    "DataParallel": "engine = Engine(model, ...) first, then DataParallel(engine.model)",
+    "DataParallel": "Engine(model, ..., parallel='dp') with the bare model",
     "fully_shard": "halfstep.shard(model, recipe) instead of fully_shard(model)",
     "torch.compile": "engine = Engine(model, ...) first, then torch.compile(engine.model)",
 }
@@ -123,40 +125,100 @@ def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer
             )
 
 
-def refuse_parallel(
-    how: str | None, options: Mapping[str, object], sync: bool, models: Iterable[nn.Module]
-) -> None:
-    """Refuse to put models on several processes where that cannot work.
+def refuse_parallel(parallel: Parallel, models: Sequence[nn.Module], recipe: Recipe) -> None:
+    """Refuse to put models on several devices where that cannot work.
 
     Raises:
         ValueError: If there is no such way, a setting would have no effect, or models are there
             already.
-        RuntimeError: If there is no process group.
+        RuntimeError: If there is no process group, or there are no GPUs, that it needs.
     """
-    if how not in (None, "ddp"):
+    how = parallel.how
+    if how not in (None, "ddp", "dp"):
         raise ValueError(
-            f"parallel is {how!r}; allowed: 'ddp' or None; for FSDP2 write "
+            f"parallel is {how!r}; allowed: 'ddp', 'dp' or None; for FSDP2 write "
             "model = halfstep.shard(model, recipe) before the optimizer"
         )
-    if how is None and (options or sync):
-        given = "ddp" if options else "sync_batchnorm"
+    if parallel.dp and how != "dp":
+        raise ValueError("dp is given without parallel='dp'; write it, or leave dp out")
+    if (parallel.ddp or parallel.sync_batchnorm) and how != "ddp":
+        given = "ddp" if parallel.ddp else "sync_batchnorm"
         raise ValueError(
-            f"{given} is given without parallel; write parallel='ddp' (halfstep.shard has its own "
-            "sync_batchnorm)"
+            f"{given} is given without parallel='ddp'; write it, or leave {given} out "
+            "(halfstep.shard has its own sync_batchnorm)"
         )
-    if how is None:
-        return
-    if not (dist.is_available() and dist.is_initialized()):
+    if how == "ddp" and not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             "parallel='ddp' needs a process group; write torch.distributed.init_process_group() "
             "first and start the program by torchrun, or leave parallel out"
         )
-    for model in models:
+    for model in models if how else ():
         wrapper = next((name for name, is_it in _WRAPPERS.items() if is_it(model)), None)
         if wrapper:
             raise ValueError(
-                f"parallel='ddp' wraps bare models, but one is in {wrapper} already; leave "
+                f"parallel={how!r} wraps bare models, but one is in {wrapper} already; leave "
                 "parallel out, or give the bare model"
+            )
+    if how == "dp":
+        _refuse_data_parallel(models, recipe)
+        _refuse_off_gpus(models, parallel.dp)
+
+
+def _refuse_data_parallel(models: Iterable[nn.Module], recipe: Recipe) -> None:
+    if recipe.reduce:
+        raise ValueError(
+            f"recipe {recipe.name!r} chooses the format that gradients are reduced in, which "
+            "DataParallel sums in their own; write parallel='ddp', or leave reduce out"
+        )
+    # A replica has its model's attributes, and what was compiled would run the model itself.
+    if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
+        raise ValueError(
+            "parallel='dp' makes replicas of the model at every forward pass, which its compiled "
+            "forward does not know; leave out compile(), or write parallel='ddp'"
+        )
+
+
+def _refuse_off_gpus(models: Iterable[nn.Module], options: Mapping[str, Any]) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "parallel='dp' needs GPUs, and torch sees none; leave parallel out, or write "
+            "parallel='ddp', which works on CPUs too"
+        )
+    for model in models:
+        devices = list(dict.fromkeys(map(str, (t.device for t in _tensors(model)))))
+        if len(devices) > 1 or not all(device.startswith("cuda") for device in devices):
+            raise RuntimeError(
+                f"parallel='dp' makes replicas of a model that is on one GPU, but one is on "
+                f"{' and '.join(devices)}; write model.cuda() before its optimizer"
+            )
+        given = [_on_gpu(each) for each in options.get("device_ids") or ()]
+        if devices and given and given[0] != devices[0]:
+            raise ValueError(
+                f"dp has device_ids {options['device_ids']}, but a model is on {devices[0]}; name "
+                f"that first, or write model.to({given[0]!r}) before its optimizer"
+            )
+
+
+def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
+def _on_gpu(given: int | str | torch.device) -> str:
+    return f"cuda:{given}" if isinstance(given, int) else str(torch.device(given))
+
+
+def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
+    """Refuse torch's own DataParallel for a recipe that its threads would not carry out.
+
+    They have autocast on as the caller has, but in fp16 whatever the caller's format is.
+    """
+    if recipe.autocast in (None, "fp16"):
+        return
+    for model in models:
+        if isinstance(model, DataParallel) and len(model.device_ids) > 1:
+            raise ValueError(
+                f"recipe {recipe.name!r} computes in {recipe.autocast}, but DataParallel's threads "
+                "would in fp16; write Engine(model, ..., parallel='dp') with the bare model"
             )
 
 

@@ -30,9 +30,11 @@ class RunningStatistics:
 
     Args:
         model: The model, whose norm layers may come and go no more.
+        wrapper: Runs replicas of the model in threads, if anything does: the copy has to be there
+            before any of them writes.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, wrapper: nn.Module | None = None) -> None:
         layers = [
             m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None
         ]
@@ -45,6 +47,9 @@ class RunningStatistics:
             for module in (model, *layers):
                 hook = as_function(self._before_forward)
                 self._handles.append(module.register_forward_pre_hook(hook))
+            if wrapper is not None:
+                ahead = as_function(lambda *_: self._before_forward(model, ()))
+                self._handles.append(wrapper.register_forward_pre_hook(ahead))
             forget = as_function(lambda *_: self.forget())
             self._handles.append(model.register_load_state_dict_post_hook(forget))
 

@@ -7,6 +7,7 @@ it, so that layers which derive from torch's (weight-standardised, padded) are s
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 HISTORY = 16
 """Steps whose largest values decide a delayed scale."""
+
+_noting = threading.Lock()
+"""Replicas of a model, in threads and on GPUs of their own, note their values in one place."""
 
 MULTIPLE = 16
 """FP8 tensor cores take matrices whose widths are multiples of this (cuBLASLt, section 3.1.3)."""
@@ -122,12 +126,13 @@ class DelayedScales:
         """Return the largest value of the past, or of `value` where there is no past."""
         now = _largest(value)
         if training:
-            seen = self._seen.get(role)
-            self._seen[role] = now if seen is None else torch.maximum(seen, now)
+            with _noting:
+                seen = self._seen.get(role)
+                self._seen[role] = now if seen is None else torch.maximum(seen, now.to(seen.device))
         past = self._past.get(role)
         if past is None:
             return now
-        known = past.max()
+        known = past.max().to(now.device)
         return torch.where(known > 0, known, now)
 
     def advance(self) -> None:
@@ -136,6 +141,7 @@ class DelayedScales:
             past = self._past.get(role)
             if past is None:
                 past = seen.new_zeros(HISTORY)
+            seen = seen.to(past.device)  # noqa: PLW2901  (a replica's, which was the first)
             newest = torch.where(seen.isfinite(), seen, past[0])
             self._past[role] = torch.cat([newest[None], past[:-1]])
         self._seen.clear()

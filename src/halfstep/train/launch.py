@@ -2,13 +2,17 @@
 
 The agent watches the processes, ends all when one fails, and starts them again as often as it may.
 How a run ended that is not to be started again (bad input, a signal, a bad result) is left in a
-file, so that the code that halfstep exits with is the run's own.
+file, so that the code that halfstep exits with is the run's own. Each process is in a session of
+its own, which no signal to the launcher's group reaches: it sees to it itself that it does not
+outlive the launcher.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -19,7 +23,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
 _OUTCOME = "HALFSTEP_OUTCOME"
+_LAUNCHER = "HALFSTEP_LAUNCHER"
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that a process gets when the one that started it ends."""
 _FAILED = 1
 _BY_SIGNAL = 128
 _LONGEST_SAVE_S = "120"
@@ -62,15 +71,40 @@ def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> in
     )
     with tempfile.TemporaryDirectory() as folder:
         outcome = Path(folder) / "outcome"
-        os.environ[_OUTCOME] = str(outcome)
-        code = 0
+        os.environ |= {_OUTCOME: str(outcome), _LAUNCHER: str(os.getpid())}
+        code, killed = 0, ""
         try:
             elastic_launch(config, sys.executable)("-m", "halfstep", *arguments)
-        except ChildFailedError:
-            code = _FAILED
+        except ChildFailedError as failed:
+            code, killed = _FAILED, _killed(*failed.get_first_failure())
         except SignalException as stopped:
             code = _BY_SIGNAL + stopped.sigval
-        return int(outcome.read_text(encoding="utf-8")) if outcome.exists() else code
+        finally:
+            del os.environ[_LAUNCHER]
+        if outcome.exists():
+            return int(outcome.read_text(encoding="utf-8"))
+        sys.stderr.write(killed)
+        return code
+
+
+def end_with_launcher() -> None:
+    """Let this process be killed when the one that launched it ends, in whatever way.
+
+    On Linux; elsewhere it would train to its end.
+    """
+    launcher = os.environ.get(_LAUNCHER)
+    if launcher is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(launcher):  # it ended while this process was starting
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed(rank: int, first: ProcessFailure) -> str:
+    """Say that the first process that failed was killed, as it had no time to say it itself."""
+    if first.exitcode >= 0:
+        return ""
+    return f"rank {rank} (process {first.pid}) was killed by {first.signal_name()}\n"
 
 
 def leave_outcome(code: int) -> None:
