@@ -16,7 +16,7 @@ demo: $(VENV)/installed  ## compare seven recipes on the digits
 	$(BIN)/halfstep compare digits
 
 test: $(VENV)/installed  ## all tests but the long campaigns
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow"
 
 soak: $(VENV)/installed  ## the long campaigns
 	$(BIN)/pytest -m slow
