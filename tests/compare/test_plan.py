@@ -12,8 +12,9 @@ TINY = ["data.resolution=8", "model.args={channels: [8, 8, 8, 8]}"]
 def planned(tmp_path, monkeypatch):
     monkeypatch.setattr("halfstep.compare.plan._try_what_all_need", lambda *_: None)
 
-    def make(recipes="fp32,fp16", seeds="1", **given):
-        return plan("digits", recipes=recipes, seeds=seeds, options=TINY, out=tmp_path, **given)
+    def make(recipes="fp32,fp16", seeds="1", options=(), **given):
+        options = [*TINY, *options]
+        return plan("digits", recipes=recipes, seeds=seeds, options=options, out=tmp_path, **given)
 
     return make
 
@@ -46,9 +47,16 @@ def test_a_cell_is_trained_from_its_own_config_and_goes_on_where_it_was(planned)
     assert cell.settings["recipe"]["name"] == "fp16"
 
 
+def test_cells_are_looked_into_unless_told_otherwise(planned):
+    assert planned(device="cpu").grid.cells[0].settings["probes"]
+    plain = planned(device="cpu", options=["probes=false"]).grid.cells[0]
+    assert not plain.settings["probes"]
+
+
 def test_the_number_of_processes_is_a_setting_of_the_cell_and_of_its_command(planned):
     one, two = (planned(device="cpu", processes=number).grid.cells[0] for number in (1, 2))
-    assert one.settings == two.config
+    # Several processes cannot be looked into.
+    assert {**one.settings, "probes": False} == two.config
     assert (one.processes, two.processes) == (1, 2)
     assert one.fingerprint == planned(device="cpu").grid.cells[0].fingerprint != two.fingerprint
     assert train_command(two, "cuda") == [*train_command(one, "cuda"), "--processes", "2"]

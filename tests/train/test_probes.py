@@ -63,3 +63,17 @@ def test_a_rehearsed_run_says_so(tiny, tmp_path):
     summary = train(tiny("recipe=fp8", "max_steps=1"), tmp_path / "run", quiet=True)
     assert any("float8 dynamic: rehearsed" in line for line in summary.rehearsed)
     assert train(tiny("max_steps=1"), tmp_path / "plain", quiet=True).rehearsed == []
+
+
+def test_a_look_that_memory_does_not_suffice_for_ends_looking_and_not_the_run(
+    tiny, tmp_path, monkeypatch
+):
+    def fail(probe):
+        raise torch.OutOfMemoryError("no room for a twin")
+
+    monkeypatch.setattr("halfstep.train.probe.Probe.gradients", fail)
+    with pytest.warns(UserWarning, match="memory does not suffice to look into the run") as said:
+        summary = train(tiny("epochs=2", "probes=true"), tmp_path / "run", quiet=True)
+    assert len([each for each in said if "look into" in str(each.message)]) == 1
+    assert summary.status == "finished"
+    assert lines(tmp_path / "run", "probe") == []

@@ -81,10 +81,13 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     if device is not None and devices is not None:
         raise UserError(f"--device {device} and --devices {devices} are both given; write one")
     slots = parse_devices(devices) if devices is not None else ()
+    looked_into = ("probes=true",) if processes == 1 else ()
 
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
         mine = None if own is not None and name == own.name else name
-        return load(config, [*options, *point], {"recipe": mine, "seed": seed, "device": where})
+        # The last of equal options wins, so that probes=false is heard.
+        given = [*looked_into, *options, *point]
+        return load(config, given, {"recipe": mine, "seed": seed, "device": where})
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(pick_device(each)) for each in slots or (first.device,)]

@@ -128,7 +128,7 @@ class MicroBatches:
         try:
             done = self._run(parts, samples)
         except (RuntimeError, MemoryError) as error:
-            if not (self._config.auto_microbatch and _is_out_of_memory(error)):
+            if not (self._config.auto_microbatch and is_out_of_memory(error)):
                 raise
         # Out of the except block, or the traceback would keep alive what did not fit.
         agrees = self._config.auto_microbatch
@@ -143,7 +143,8 @@ class MicroBatches:
     def _model(self) -> nn.Module:
         # A process that runs out of memory is not to leave the others waiting within a backward:
         # without its wrapper, a model's gradients are averaged when the window closes.
-        return self._engine.bare_model if self._config.auto_microbatch else self._engine.model
+        bare = self._config.auto_microbatch and self._processes.joined
+        return self._engine.bare_model if bare else self._engine.model
 
     def _run(self, parts: Sequence[_Part], samples: int | None) -> Batch:
         total = sum(part.total for part in parts)
@@ -202,7 +203,7 @@ def out_of_memory_explained(config: Config) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         splitting = "" if config.auto_microbatch else "auto_microbatch=true, "
         smaller = f"batch_size={max(1, config.batch_size // 2)} accumulate={config.accumulate * 2}"
@@ -214,7 +215,8 @@ def out_of_memory_explained(config: Config) -> Iterator[None]:
         ) from error
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that there was not enough memory, on whatever device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         said in str(error) for said in ("can't allocate memory", "not enough memory")
     )

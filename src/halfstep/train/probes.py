@@ -5,17 +5,23 @@ A run with probes ends in the same weights as one without.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.train import models
+from halfstep.train.microbatch import is_out_of_memory
 from halfstep.train.probe import Probe
 
 if TYPE_CHECKING:
     from halfstep.train.config import Config
     from halfstep.train.setup import Setup
+
+
+class ProbeWarning(UserWarning):
+    """A run cannot be looked into any more."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,7 @@ class Probes:
         self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
         self._before: list[torch.Tensor] | None = None
         self._unchanged: float | None = None
+        self._too_large = False
         self.findings = Findings()
 
     def before_step(self, *, last: bool) -> None:
@@ -66,19 +73,35 @@ class Probes:
         self._before = None
 
     def epoch_done(self) -> dict[str, float]:
-        """Look at the weights that an epoch ended with; return the figures, none without probes."""
-        if not self._config.probes:
+        """Look at the weights that an epoch ended with; return the figures, none without probes.
+
+        A look needs the gradients of fp32, so where memory just suffices for training it does not
+        for the look: there is none from then on, and the run goes on.
+        """
+        if not self._config.probes or self._too_large:
             return {}
+        try:
+            figures = self._look()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._setup.engine.zero_grad()
+            self._too_large = True
+            said = "memory does not suffice to look into the run, which goes on without"
+            warnings.warn(said, ProbeWarning, stacklevel=2)
+            return {}
+        if self._unchanged is not None:
+            figures["unchanged_share"] = self._unchanged
+        self.findings.newest = figures
+        return figures
+
+    def _look(self) -> dict[str, float]:
         probe = self._build()
         if self.findings.formats is None:
             recipe = self._setup.engine.recipe
             self.findings.formats = probe.formats(recipe.product_format)
             self.findings.held_bytes = asdict(probe.held())
-        figures = asdict(probe.gradients())
-        if self._unchanged is not None:
-            figures["unchanged_share"] = self._unchanged
-        self.findings.newest = figures
-        return figures
+        return asdict(probe.gradients())
 
     def _due(self, *, last: bool) -> bool:
         return last and self._config.probes
