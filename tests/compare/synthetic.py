@@ -70,7 +70,8 @@ def _write(cell: Cell) -> None:
             "shares": {cell.recipe: 0.97, "fp32": 0.03},
             "exceptions": {"head.norm": "fp32: the recipe keeps the layer in fp32"},
         },
-        "newest": {"gradient_cosine": 0.999, "unchanged_share": 0.25},
+        "newest": {"gradient_cosine": 0.999},
+        "unchanged_share": 0.25,
         "skipped_steps": 2 if cell.recipe == "fp16" else 0,
         "rehearsed": ["autocast bf16: rehearsed (no bf16 units)"] if cell.recipe == "bf16" else [],
     }

@@ -38,6 +38,8 @@ def test_each_epoch_ends_with_a_look(tiny, tmp_path):
     assert all(0.9 < row["gradient_cosine"] < 1 for row in rows)
     assert all(0 <= row["unchanged_share"] < 0.9 for row in rows)
     assert summary.newest.keys() <= rows[-1].keys()
+    shares = [row["unchanged_share"] for row in rows]
+    assert summary.unchanged_share == pytest.approx(sum(shares) / 2)
     assert summary.formats["shares"] == {"fp16": 1.0}
     assert summary.held_bytes["parameters"] > 0
     assert summary.checkpoint_bytes > summary.held_bytes["parameters"]

@@ -55,7 +55,7 @@ MEASURES = (
     Measure("energy_joules", "energy|J", units.plain, "less"),
     Measure("checkpoint_bytes", "checkpoint|MiB", units.mebibytes, "less"),
     Measure("skipped_steps", "skipped|steps", units.count, "less", main=True),
-    Measure("newest.unchanged_share", "unchanged|weights %", units.percent, "less"),
+    Measure("unchanged_share", "unchanged|weights %", units.percent, "less"),
     Measure("newest.gradient_cosine", "gradient|cosine", units.plain, "more"),
     Measure("newest.gradient_error", "gradient|error", units.plain, "less"),
 )

@@ -1,23 +1,28 @@
 """Checkpoints of sharded models: each process writes its part, any number of them reads it.
 
-Tensors go through `torch.distributed.checkpoint`; what is no tensor lies beside them in a file that
-loads safely. The last file that appears is `.metadata`: a directory that has it is whole.
+Tensors go through `torch.distributed.checkpoint`; what is no tensor lies beside them in a file of
+its own. Loading either runs no code. The last file that appears is `.metadata`: a directory that
+has it is whole.
 """
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 
+from halfstep.engine.sharded_metadata import refuse_code
 from halfstep.engine.shards import is_sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import nn
+    from torch.distributed.tensor import DTensor
 
     from halfstep.engine.engine import Engine
 
@@ -37,20 +42,20 @@ def save_sharded(
         directory: Where to; made if it is not there.
         engine: What to save.
         extra: Plain containers, numbers and strings of the first process.
+
+    Raises:
+        OSError: On every process, if any of them cannot write.
     """
     from torch.distributed.checkpoint.state_dict_saver import save
 
     where = Path(directory)
-    where.mkdir(parents=True, exist_ok=True)
     first = not dist.is_initialized() or dist.get_rank() == 0
     tensors: dict[str, torch.Tensor] = {}
     rest = _take_apart(_whole(engine), "", tensors)
-    if first:
-        unfinished = where / f"{REST}.part"
-        torch.save({"state": rest, "extra": dict(extra or {})}, unfinished)
-        unfinished.replace(where / REST)
+    _write_rest(where, {"state": rest, "extra": dict(extra or {})}, first=first)
     mine = {name: tensor for name, tensor in tensors.items() if first or is_sharded(tensor)}
-    save(mine, checkpoint_id=where, no_dist=not dist.is_initialized())
+    with _quietly(f"cannot write {str(where)!r}"):
+        save(mine, checkpoint_id=where, no_dist=not dist.is_initialized())
 
 
 def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
@@ -64,29 +69,44 @@ def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
         The `extra` that was saved.
 
     Raises:
-        ValueError: If the directory holds no whole checkpoint, or one of other models.
+        ValueError: If the directory holds no whole checkpoint, one of other models, or anything but
+            data.
+        OSError: If it cannot be read.
     """
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    where = Path(directory)
-    if not ((where / ".metadata").exists() and (where / REST).exists()):
-        raise ValueError(f"{where} is no whole checkpoint: .metadata or {REST} is missing")
-    saved = torch.load(where / REST, weights_only=True)
-    tensors = {
-        name: _room_for(place, _shared_like(name, engine))
-        for name, place in _places(saved["state"])
-    }
-    load(tensors, checkpoint_id=where, no_dist=not dist.is_initialized())
-    state = _put_together(saved["state"], tensors)
-    if len(state["models"]) != len(engine.bare_models):
-        raise ValueError(
-            f"{where} has {len(state['models'])} models, this engine {len(engine.bare_models)}"
-        )
-    for model, model_state in zip(engine.bare_models, state["models"], strict=True):
-        model.load_state_dict(model_state)
-    engine.load_state_dict(state["engine"])
-    extra: dict[str, Any] = saved["extra"]
+    state, extra = _read(Path(directory), _shared_params(engine), alone=not dist.is_initialized())
+    _take_over(engine, state)
     return extra
+
+
+def read_sharded(directory: str | Path) -> dict[str, Any]:
+    """Read what `save_sharded` wrote in this process alone: whole tensors, on the CPU.
+
+    Args:
+        directory: What it wrote to.
+
+    Returns:
+        Under "models" the state of each, under "engine" the engine's.
+
+    Raises:
+        ValueError: If the directory holds no whole checkpoint, or anything but data.
+        OSError: If it cannot be read.
+    """
+    state, _ = _read(Path(directory), lambda _: None, alone=True)
+    return state
+
+
+def load_whole(state: Mapping[str, Any], engine: Engine) -> None:
+    """Take over whole tensors, of which each process keeps its part if the models are sharded.
+
+    Args:
+        state: As `read_sharded` returns it: the same on every process.
+        engine: Built as the one that it is of.
+
+    Raises:
+        ValueError: If it is of other models.
+    """
+    params = [param for model in engine.bare_models for param in model.parameters()]
+    _take_over(engine, _shared_out(state, engine) if any(map(is_sharded, params)) else state)
 
 
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -106,6 +126,82 @@ def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
         if first or not any(is_sharded(param) for param in model.parameters()):
             state[name] = whole.cpu()
     return state
+
+
+def _write_rest(where: Path, rest: dict[str, Any], *, first: bool) -> None:
+    said: list[str | None] = [None]
+    if first:
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            unfinished = where / f"{REST}.part"
+            torch.save(rest, unfinished)
+            unfinished.replace(where / REST)
+        except (OSError, RuntimeError) as error:  # torch's archives hide a full disk
+            said = [" ".join(str(error).split())]
+    if dist.is_initialized():
+        dist.broadcast_object_list(said, src=0)
+    if said[0] is not None:
+        raise OSError(f"cannot write {str(where)!r}: {said[0]}")
+
+
+def _read(
+    where: Path, like: Callable[[str], torch.Tensor | None], *, alone: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    if not ((where / ".metadata").exists() and (where / REST).exists()):
+        raise ValueError(f"{where} is no whole checkpoint: .metadata or {REST} is missing")
+    refuse_code(where / ".metadata")
+    saved = torch.load(where / REST, weights_only=True)
+    tensors = {name: _room_for(place, like(name)) for name, place in _places(saved["state"])}
+    with _quietly(f"cannot read {str(where)!r}"):
+        load(tensors, checkpoint_id=where, no_dist=alone)
+    return _put_together(saved["state"], tensors), saved["extra"]
+
+
+def _shared_out(state: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+    from torch.distributed.tensor import distribute_tensor
+
+    like = _shared_params(engine)
+    tensors: dict[str, torch.Tensor] = {}
+    rest = _take_apart(dict(state), "", tensors)
+    for name, tensor in tensors.items():
+        param = like(name)
+        if param is not None and param.shape == tensor.shape:
+            shared = cast("DTensor", param)
+            # From no rank: every process has the whole, and cuts its part out of it.
+            tensors[name] = distribute_tensor(
+                tensor.to(shared.device), shared.device_mesh, shared.placements, src_data_rank=None
+            )
+    whole: dict[str, Any] = _put_together(rest, tensors)
+    return whole
+
+
+def _take_over(engine: Engine, state: Mapping[str, Any]) -> None:
+    if len(state["models"]) != len(engine.bare_models):
+        raise ValueError(
+            f"the checkpoint has {len(state['models'])} models, this engine "
+            f"{len(engine.bare_models)}"
+        )
+    for model, model_state in zip(engine.bare_models, state["models"], strict=True):
+        model.load_state_dict(model_state)
+    engine.load_state_dict(state["engine"])
+
+
+@contextmanager
+def _quietly(problem: str) -> Iterator[None]:
+    """Raise torch's failures, which are no `Exception` and carry tracebacks, as an `OSError`."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with warnings.catch_warnings():
+            # That one process is meant is no news.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        reason = " ".join(str(cause).split())
+        raise OSError(f"{problem}: rank {rank}: {type(cause).__name__}: {reason}") from error
 
 
 def _whole(engine: Engine) -> dict[str, Any]:
@@ -157,19 +253,24 @@ def _room_for(place: Mapping[str, Any], like: torch.Tensor | None) -> torch.Tens
     return torch.zeros(shape, dtype=dtype)
 
 
-def _shared_like(name: str, engine: Engine) -> torch.Tensor | None:
-    """Return the parameter that a tensor of the state belongs to, if it is sharded.
+def _shared_params(engine: Engine) -> Callable[[str], torch.Tensor | None]:
+    """Return what finds the parameter that a tensor of the state belongs to, if it is sharded.
 
     Names are paths: "/models/0/<parameter>", "/engine/optimizers/0/state/<i>/<key>", and so on.
     """
-    _, where, *path = name.split("/")
-    param: torch.Tensor | None = None
-    if where == "models":
-        param = dict(engine.bare_models[int(path[0])].named_parameters(remove_duplicate=False)).get(
-            "/".join(path[1:])
-        )
-    elif path[0] in {"optimizers", "windows", "averages"} and path[3:]:
-        held = engine.optimizers[int(path[1])].param_groups
-        params = [each for group in held for each in group["params"]]
-        param = params[int(path[3])]
-    return param if param is not None and is_sharded(param) else None
+    of_models = [dict(each.named_parameters(remove_duplicate=False)) for each in engine.bare_models]
+    of_optimizers = [
+        [param for group in each.param_groups for param in group["params"]]
+        for each in engine.optimizers
+    ]
+
+    def find(name: str) -> torch.Tensor | None:
+        _, where, *path = name.split("/")
+        param: torch.Tensor | None = None
+        if where == "models":
+            param = of_models[int(path[0])].get("/".join(path[1:]))
+        elif path[0] in {"optimizers", "windows", "averages"} and path[3:]:
+            param = of_optimizers[int(path[1])][int(path[3])]
+        return param if param is not None and is_sharded(param) else None
+
+    return find

@@ -2,6 +2,9 @@
 
 The file is what `torch.save` writes, so any torch reads it, with a SHA-256 of itself in the comment
 that a zip archive may end with. Loading runs no code: tensors and plain containers, nothing else.
+
+Where several processes share a model, its tensors and the engine's lie in a directory beside the
+file; see `parts`.
 """
 
 from __future__ import annotations
@@ -12,16 +15,21 @@ import os
 import pickle
 import sys
 import zipfile
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import torch
 
 from halfstep.errors import UserError
+from halfstep.train import parts as parts_of
 from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from halfstep.train.parts import Parts
 
 Which = Literal["best", "last"]
 
@@ -53,6 +61,8 @@ class Checkpoint:
         progress: Counters, the best validation, early stopping; see `progress`. Where several
             processes train, also what the others have of their own; see `each_process`.
         config: The whole config, as plain data.
+        parts: Where `model`, `averaged` and `engine` lie if not in the file itself; they are empty
+            until they are read from there.
     """
 
     model: dict[str, Any]
@@ -70,6 +80,7 @@ class Checkpoint:
     rng: dict[str, Any]
     progress: dict[str, Any]
     config: dict[str, Any]
+    parts: Parts | None = None
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -93,14 +104,59 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(file: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU.
+    """Read a whole checkpoint onto the CPU, in this process alone.
 
     Raises:
         UserError: If there is none, if it is damaged, or if it holds anything but data.
     """
-    try:
+    stored = look_into(file)
+    if stored.parts is None:
+        return stored
+    with _explained(file):
+        return replace(stored, **parts_of.read(file.parent, stored.parts))
+
+
+def look_into(file: Path) -> Checkpoint:
+    """Read a checkpoint onto the CPU, but for what lies in parts, which are verified only.
+
+    Raises:
+        UserError: As `load` says.
+    """
+    with _explained(file):
         _verify(file)
-        return Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
+        stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
+        if stored.parts is not None:
+            parts_of.verify(file.parent, stored.parts)
+        return stored
+
+
+def named_parts(file: Path) -> Parts | None:
+    """Return the parts that a file names, without looking at anything else; None if it is damaged.
+
+    Raises:
+        OSError: If the file cannot be read at all.
+    """
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError):
+        return None
+    return cast("Parts | None", found.get("parts")) if isinstance(found, dict) else None
+
+
+def size(file: Path) -> int:
+    """Return the bytes of a checkpoint, its parts included.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    named = named_parts(file)
+    return file.stat().st_size + (parts_of.size(file.parent, named) if named else 0)
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
     except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:

@@ -14,6 +14,7 @@ import torch
 
 from halfstep.errors import UserError, closest
 from halfstep.train import checkpoint, image_files
+from halfstep.train.config import DistributedConfig
 from halfstep.train.environment import pick_device
 from halfstep.train.metrics import Metrics
 from halfstep.train.setup import set_up
@@ -76,7 +77,9 @@ def evaluate(
         UserError: If there is no such run or checkpoint, or if it is damaged.
     """
     moved = [f"data.root={json.dumps(str(root))}"] if root is not None else []
-    config = config_of(run, device, moved)
+    # In this process alone, however many trained it.
+    alone = {"distributed": DistributedConfig()}
+    config = config_of(run, device, moved).model_copy(update=alone)
     stored = checkpoint.load(checkpoint.path(run, which))
     target = pick_device(config.device)
     setup = set_up(config, target, weights=stored.weights)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from halfstep.train.processes import FailedElsewhere, exit_code
 from halfstep.train.signals import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
     from halfstep.train.data.batches import Batch, Batches
     from halfstep.train.processes import Processes
@@ -27,7 +27,7 @@ class Portion(NamedTuple):
     """What one process has of a batch.
 
     Attributes:
-        images: (N, channels, height, width).
+        images: (N, channels, height, width); N may be 0 in validation.
         labels: int64 (N,).
         counted: How many of them count: N, or 0 where a process only keeps the others company.
         total: How many count on all processes together.
@@ -52,7 +52,7 @@ def in_step(
 ) -> Iterator[Portion]:
     """Iterate over this process's portions of the batches of one epoch.
 
-    A process that has fewer of them, in validation, waits for the others in the end.
+    A process that has fewer of them, in validation, has empty portions in the end.
 
     Args:
         processes: All of them; each one must iterate to the end, or until an exception.
@@ -78,8 +78,8 @@ def in_step(
             return
         total = sum(count for each, count in heard if each == _BATCH)
         number += 1
-        if batch is not None:
-            yield Portion(*batch, counted=detail, total=total)
+        images, labels = batch or (torch.empty(0), torch.empty(0, dtype=torch.int64))
+        yield Portion(images, labels, counted=detail, total=total)
 
 
 def _next(

@@ -10,6 +10,7 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
@@ -44,7 +45,9 @@ from halfstep.train.validate import validate
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfstep.train.checkpoint import Checkpoint, Which
+    import torch
+
+    from halfstep.train.checkpoint import Which
     from halfstep.train.config import Config
     from halfstep.train.processes import Processes
     from halfstep.train.resume import Start
@@ -90,8 +93,7 @@ def train(
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
     start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
-    weights = start.checkpoint.model if start else None
-    setup = processes.together(lambda: set_up(config, device, weights, processes))
+    setup = processes.together(lambda: _set_up(config, device, start, processes))
     with setup.engine:
         processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
         energy = Energy(device)
@@ -101,7 +103,7 @@ def train(
                 training = _assemble(config, setup, run, tracker, memory)
                 try:
                     with out_of_memory_explained(config):
-                        _epochs(training, start.checkpoint if start else None)
+                        _epochs(training, start)
                 except KeyboardInterrupt:
                     raise KeyboardInterrupt(_what_is_left(training)) from None
                 except Asked as asked:
@@ -112,6 +114,14 @@ def train(
     if processes.is_first:
         run_directory.write_summary(run, summary)
     return summary
+
+
+def _set_up(
+    config: Config, device: torch.device, start: Start | None, processes: Processes
+) -> Setup:
+    """Build what the config names, with the weights of a checkpoint if its file has them."""
+    weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
+    return set_up(config, device, weights, processes, initial_weights=start is None)
 
 
 def _take_directory(
@@ -170,10 +180,10 @@ def _assemble(
     )
 
 
-def _epochs(training: Training, stored: Checkpoint | None) -> None:
+def _epochs(training: Training, start: Start | None) -> None:
     config, progress = training.config, training.progress
-    if stored is not None:
-        pick_up(training, stored)
+    if start is not None:
+        pick_up(training, start.checkpoint, start.file.parent)
     elif config.on_nonfinite == "rollback":
         training.save()  # something to go back to, from the first step on
     while not _is_over(training):
@@ -211,6 +221,9 @@ def _finish_epoch(training: Training) -> None:
         seen = training.probes.epoch_done()
     if seen:
         training.tracker.probe({"epoch": epoch, "step": training.step, **seen})
+    # A run that was picked up behind the last step of its epoch has not seen that step.
+    if "unchanged_share" in seen:
+        progress.unchanged_shares.append(seen["unchanged_share"])
     due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
     if due:
         figures = validate(setup)
@@ -288,6 +301,7 @@ def _summary(training: Training, tag: str | None, wall_seconds: float, energy: E
         loss_scales=_loss_scales(setup),
         checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
         processes=training.processes.size,
+        unchanged_share=mean(progress.unchanged_shares) if progress.unchanged_shares else None,
         **asdict(training.probes.findings),
     )
 
@@ -306,7 +320,7 @@ def _loss_scales(setup: Setup) -> list[list[float]]:
 
 
 def _size(file: Path) -> int | None:
-    return file.stat().st_size if file.is_file() else None
+    return checkpoint.size(file) if file.is_file() else None
 
 
 def _what_is_left(training: Training) -> str:

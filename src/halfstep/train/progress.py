@@ -44,6 +44,8 @@ class Progress:
         final: The newest one.
         waiting: Validations since early stopping last saw a better one.
         target: What they would have to be better than; None before the first.
+        unchanged_shares: Of each look into the run (`probes`), the share of the weights that a step
+            left unchanged.
         status: How the run stands; not part of a checkpoint.
         error: What ended it early, in one line; not part of a checkpoint.
         note: What ended it in good order before its last epoch; not part of a checkpoint.
@@ -62,6 +64,7 @@ class Progress:
     final: Score | None = None
     waiting: int = 0
     target: float | None = None
+    unchanged_shares: list[float] = field(default_factory=list)
     status: Status = field(default="finished")
     error: str | None = None
     note: str | None = None

@@ -25,7 +25,14 @@ _MAY_DIFFER = frozenset(
     {"name", "description", "device", "log_every", "checkpoints", "tracking", "auto_microbatch"}
 )
 """Fields that do not change what is learned (but for rounding, of the device)."""
-_PARTS_MAY_DIFFER = frozenset({"data.workers", "distributed.timeout"})
+_PARTS_MAY_DIFFER = frozenset(
+    {
+        "data.workers",
+        "distributed.checkpoint_activations",
+        "distributed.strategy",
+        "distributed.timeout",
+    }
+)
 """The same, of sections whose other fields do."""
 
 
@@ -34,7 +41,7 @@ class Start:
     """Where a run goes on from.
 
     Attributes:
-        checkpoint: The state.
+        checkpoint: The state, but for what lies in parts.
         file: Where it lies.
         here: Whether that is the directory of the run itself.
     """
@@ -70,7 +77,7 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             )
         file, found = newest
     elif place.is_file():
-        file, found = place, checkpoint.load(place)
+        file, found = place, checkpoint.look_into(place)
     else:
         raise UserError(
             f"--resume is {wanted!r}, which does not exist; allowed: auto, a checkpoint's path, or "
@@ -95,7 +102,7 @@ def tidy(run: Path, start: Start) -> None:
         left.unlink()
     if not start.here:
         best = start.file.with_name("best.pt")
-        if best.is_file() and checkpoint.load(best).step <= stored.step:
+        if best.is_file() and checkpoint.look_into(best).step <= stored.step:
             rotation.link(best, checkpoint.path(run, "best"))
         return
     rotation.forget_after(run, stored.step)

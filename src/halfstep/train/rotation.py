@@ -4,7 +4,7 @@
 
 `last.pt` and `best.pt` are links to what was written once; where a file system has no links they
 are copies. A run goes on from the `step-` files only, so that a kill between two writes costs
-nothing.
+nothing. What lies in parts beside them (see `parts`) stays as long as one of the files names it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import re
 import shutil
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint
+from halfstep.train import checkpoint, parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,13 +58,38 @@ def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = 
             link(file, checkpoint.path(run, name))
         for old in newest_first(run)[keep:]:
             old.unlink()
+        remove_nameless_parts(run)
     except OSError as error:
-        warn(
-            f"the checkpoint of step {state.step} could not be saved: {error.strerror or error}; "
-            "the one before is whole, and training goes on"
-        )
+        give_up(run, state.step, error)
         return False
     return True
+
+
+def give_up(run: Path, step: int, error: OSError) -> None:
+    """Warn of a checkpoint that could not be written, and remove what there is of its parts."""
+    warn(
+        f"the checkpoint of step {step} could not be saved: {error.strerror or error}; "
+        "the one before is whole, and training goes on"
+    )
+    with suppress(OSError):
+        remove_nameless_parts(run)
+
+
+def remove_nameless_parts(run: Path) -> None:
+    """Remove the parts that no checkpoint names any more, or that a kill has left without one.
+
+    Raises:
+        OSError: If a checkpoint cannot be read.
+    """
+    folder = run / "checkpoints"
+    found = list(parts.directories(folder))
+    if not found:
+        return
+    named = [checkpoint.named_parts(file) for file in folder.glob("*.pt")]
+    kept = {each["directory"] for each in named if each}
+    for each in found:
+        if each.name not in kept:
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def newest_first(run: Path) -> list[Path]:
@@ -77,7 +103,7 @@ def newest_first(run: Path) -> list[Path]:
 def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
     """Return the newest checkpoint that is whole, and its file; or None where there is none at all.
 
-    Damaged ones on the way are warned of.
+    What lies in parts is verified, and not read. Damaged ones on the way are warned of.
 
     Raises:
         UserError: If there are some and all are damaged.
@@ -85,7 +111,7 @@ def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
     damaged = []
     for file in newest_first(run):
         try:
-            found = checkpoint.load(file)
+            found = checkpoint.look_into(file)
         except UserError as error:
             damaged.append(str(error))
             continue
@@ -103,11 +129,15 @@ def forget_after(run: Path, step: int) -> None:
         match = _NAME.fullmatch(file.name)
         if match and int(match[1]) > step:
             file.unlink()
+    remove_nameless_parts(run)
 
 
 def link(file: Path, to: Path) -> None:
     """Give a checkpoint another name, in one step, whatever had that name before."""
     to.parent.mkdir(parents=True, exist_ok=True)
+    named = checkpoint.named_parts(file) if to.parent.resolve() != file.parent.resolve() else None
+    if named:
+        parts.bring(file.parent, named, to.parent)
     temporary = to.with_name(f".{to.name}.{file.stem}.tmp")
     temporary.unlink(missing_ok=True)
     try:

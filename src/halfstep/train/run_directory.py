@@ -84,6 +84,8 @@ class Summary:
             exceptions.
         held_bytes: Of probes: what memory holds after a step, by kind.
         newest: Of probes: the figures of the last look.
+        unchanged_share: Of probes: the share of the weights that a step leaves unchanged, on
+            average over all looks, for the last step of a schedule moves little in any format.
         processes: How many trained it together.
     """
 
@@ -120,6 +122,7 @@ class Summary:
     formats: dict[str, Any] | None = None
     held_bytes: dict[str, int] | None = None
     newest: dict[str, float] = field(default_factory=dict)
+    unchanged_share: float | None = None
     processes: int = 1
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine import EMA, Engine
+from halfstep.engine.sharding import sharded_as
 from halfstep.errors import UserError
-from halfstep.train import data, models, optim, schedules
+from halfstep.train import data, in_parallel, models, optim, schedules
 from halfstep.train.data.part import Part
 from halfstep.train.data.samples import LEAST
 from halfstep.train.data.seeding import derive
@@ -50,6 +51,11 @@ class Setup:
     steps: int
     processes: Processes = ALONE
 
+    @property
+    def model_is_shared(self) -> bool:
+        """Whether each process holds a part of the model, so that a forward pass takes all."""
+        return sharded_as(self.engine.bare_model) is not None
+
     def preprocessing(self) -> dict[str, Any]:
         """Return what turns pixels from 0 to 1 into the model's input, as plain data."""
         mean, std = self.data.normalisation
@@ -65,6 +71,8 @@ def set_up(
     device: torch.device,
     weights: Mapping[str, torch.Tensor] | None = None,
     processes: Processes = ALONE,
+    *,
+    initial_weights: bool = True,
 ) -> Setup:
     """Build what `config` names on `device`.
 
@@ -73,11 +81,14 @@ def set_up(
         device: Where the model goes.
         weights: An fp32 state dict to start from instead of the seed's initial weights.
         processes: Those that train together; each of them calls this.
+        initial_weights: Whether the weights that the config names are loaded; False where others
+            follow, as they do with `weights`.
 
     Raises:
-        UserError: If the data, the model, its arguments, its weights or the recipe cannot be had.
+        UserError: If the data, the model, its arguments, its weights or the recipe cannot be had,
+            or if the processes cannot be what the config asks of them.
     """
-    _refuse_for_several(config, processes)
+    in_parallel.refuse(config, device, processes)
     loaded = data.load(
         config.data,
         batch_size=config.batch_size,
@@ -93,11 +104,14 @@ def set_up(
         config.model,
         classes=len(loaded.classes),
         image_shape=loaded.image_shape,
-        initial_weights=weights is None,
+        initial_weights=initial_weights and weights is None,
     )
     if weights is not None:
         _load(model, weights, config)
     model.to(device)
+    parallel = in_parallel.way(config, processes)
+    if parallel == "fsdp":
+        model = in_parallel.shared_out(model, config)
     images_per_step = config.batch_size * config.accumulate * processes.size
     scaling = config.lr_scaling
     optimizer = optim.build_optimizer(
@@ -123,8 +137,8 @@ def set_up(
             scheduler=schedule.per_step,
             average=EMA(config.average.decay) if config.average else None,
             seed=config.seed,
-            parallel="ddp" if processes.joined else None,
-            sync_batchnorm=processes.joined and config.distributed.sync_batchnorm,
+            parallel=None if parallel == "fsdp" else parallel,
+            sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
         )
     except TypeError as error:  # an optimizer that cannot work under the recipe
         raise UserError(str(error)) from error
@@ -133,22 +147,6 @@ def set_up(
         # The same weights everywhere, but not the same dropout.
         torch.manual_seed(derive(config.seed, processes.rank))
     return Setup(engine, device, loaded, schedule, steps, processes)
-
-
-def _refuse_for_several(config: Config, processes: Processes) -> None:
-    if processes.size == 1:
-        return
-    if config.probes:
-        raise UserError(
-            f"probes is true, but a probe looks into one process and this run has {processes.size}"
-            "; write probes=false"
-        )
-    if config.auto_microbatch and config.distributed.sync_batchnorm:
-        raise UserError(
-            "auto_microbatch and distributed.sync_batchnorm are both true, but a process that runs "
-            "out of memory would leave the others waiting for its statistics; write "
-            "auto_microbatch=false or distributed.sync_batchnorm=false"
-        )
 
 
 def _load(model: nn.Module, weights: Mapping[str, torch.Tensor], config: Config) -> None:

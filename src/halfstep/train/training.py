@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from halfstep.engine import load_sharded
+from halfstep.engine.sharded_state import load_whole
+from halfstep.engine.shards import local
 from halfstep.errors import UserError
-from halfstep.train import each_process, rotation
+from halfstep.train import each_process, parts, rotation
 from halfstep.train.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfstep.engine import StepResult
+    from halfstep.engine import Engine, StepResult
     from halfstep.train.checkpoint import Which
     from halfstep.train.config import Config
     from halfstep.train.memory import PeakMemory
@@ -110,7 +113,8 @@ class Training:
     def save(self, *names: Which, validated: bool = False) -> bool:
         """Write a checkpoint of this very moment, between two micro-batches.
 
-        Of several processes every one calls it, and the first one writes.
+        Of several processes every one calls it, and the first one writes; where they share the
+        model, each writes its part before that.
 
         Args:
             names: What else it is from now on.
@@ -122,26 +126,49 @@ class Training:
         running = self.stopwatch.running
         self.stopwatch.stop()
         self.progress.train_seconds = self.stopwatch.seconds
-        engine_state = self.setup.engine.state_dict()
-        each = self.processes.gather(each_process.own_state(self.meter, self.nonfinite))
-        written = False
-        if self.processes.is_first:
-            state = self._checkpoint(engine_state, each, validated=validated)
-            written = rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+        written = self._write(names, validated=validated)
         self.step_times.begin()
         if running:
             self.stopwatch.start()
         return written
 
+    def _write(self, names: tuple[Which, ...], *, validated: bool) -> bool:
+        each = self.processes.gather(each_process.own_state(self.meter, self.nonfinite))
+        try:
+            tensors = self._tensors()
+        except OSError as error:
+            if self.processes.is_first:
+                rotation.give_up(self.run, self.step, error)
+            return False
+        if not self.processes.is_first:
+            return False
+        state = self._checkpoint(tensors, each, validated=validated)
+        return rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+
+    def _tensors(self) -> dict[str, Any]:
+        """Return what a checkpoint has of weights and engine, or where it was written in parts.
+
+        Raises:
+            OSError: If that cannot be done.
+        """
+        engine, averaged = self.setup.engine, self.config.average is not None
+        if self.setup.model_is_shared:
+            folder = self.run / "checkpoints"
+            written = parts.write(folder, self.step, engine, self.processes, averaged=averaged)
+            return {"model": {}, "averaged": None, "engine": {}, "parts": written}
+        return {
+            "model": engine.bare_model.state_dict(),
+            "averaged": engine.averaged_state_dict() if averaged else None,
+            "engine": engine.state_dict(),
+        }
+
     def _checkpoint(
-        self, engine_state: dict[str, Any], each: list[dict[str, Any]], *, validated: bool
+        self, tensors: dict[str, Any], each: list[dict[str, Any]], *, validated: bool
     ) -> Checkpoint:
-        engine, progress, final = self.setup.engine, self.progress, self.progress.final
+        progress, final = self.progress, self.progress.final
         own, *others = each
         return Checkpoint(
-            model=engine.bare_model.state_dict(),
-            averaged=engine.averaged_state_dict() if self.config.average else None,
-            engine=engine_state,
+            **tensors,
             schedule=self.setup.schedules.state_dict(),
             epoch=progress.epochs,
             batch=progress.batch,
@@ -160,7 +187,7 @@ class Training:
 
     def weights_are_finite(self) -> bool:
         """Tell whether a checkpoint made now could be gone back to; waits for the device."""
-        tensors = self.setup.engine.bare_model.state_dict().values()
+        tensors = map(local, self.setup.engine.bare_model.state_dict().values())
         finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
         return not self.processes.any(not finite)
 
@@ -170,30 +197,37 @@ class Training:
         Raises:
             UserError: If none is whole.
         """
-        stored = self.processes.from_first(self._newest)
+        file, stored = self.processes.from_first(self._newest)
         engine = self.setup.engine
         before = self.step
-        engine.bare_model.load_state_dict(stored.model)
-        engine.load_state_dict(stored.engine)
+        _take_over(engine, stored, file.parent)
         engine.zero_grad()
         self.setup.schedules.load_state_dict(stored.schedule)
         self.progress.dropped = before - engine.steps
         self.progress.rollbacks += 1
 
-    def _newest(self) -> Checkpoint:
+    def _newest(self) -> tuple[Path, Checkpoint]:
         newest = rotation.newest_whole(self.run)
         if newest is None:
             raise UserError(f"no checkpoint to go back to is left in {str(self.run)!r}")
-        return newest[1]
+        return newest
 
 
-def pick_up(training: Training, stored: Checkpoint) -> None:
-    """Put a run that was just set up with a checkpoint's weights where the checkpoint was made."""
+def pick_up(training: Training, stored: Checkpoint, folder: Path) -> None:
+    """Put a run that was just set up where a checkpoint in `folder` was made."""
     progress = dict(stored.progress)
     for of_each_process in ("meter", "nonfinite", each_process.OTHERS):
         progress.pop(of_each_process, None)
-    training.setup.engine.load_state_dict(stored.engine)
+    _take_over(training.setup.engine, stored, folder)
     training.setup.schedules.load_state_dict(stored.schedule)
     training.progress.load_state_dict(progress)
     training.stopwatch.add(training.progress.train_seconds)
     each_process.restore(stored, training.processes, training.meter, training.nonfinite)
+
+
+def _take_over(engine: Engine, stored: Checkpoint, folder: Path) -> None:
+    """Give the engine the weights and the state of a checkpoint, each process its part."""
+    if stored.parts is None:
+        load_whole({"models": [stored.model], "engine": stored.engine}, engine)
+    else:
+        load_sharded(folder / stored.parts["directory"], engine)

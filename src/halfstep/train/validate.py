@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.train import sample_sheet
 from halfstep.train.in_step import in_step
 from halfstep.train.metrics import Metrics
 
 if TYPE_CHECKING:
-    import torch
-
     from halfstep.train.setup import Setup
 
 
@@ -48,13 +48,18 @@ def validate(setup: Setup) -> Figures:
     them return the figures of the whole split; the picture is of this one's own images.
     """
     device, data, processes = setup.device, setup.data, setup.processes
-    # Not the wrapper of several processes: some have a batch more than others.
+    # Not the wrapper of several processes: some have a batch more than others. Where they share
+    # the model itself, those keep the others company.
     model = setup.engine.bare_model
     metrics = Metrics(len(data.classes), device, processes)
     samples = None
     processes.take_buffers_of_first(model)
     with setup.engine.evaluating():
         for portion in in_step(processes, data.val):
+            if len(portion.labels) == 0:
+                if setup.model_is_shared:
+                    model(torch.zeros(1, *data.image_shape, device=device))
+                continue
             images, labels = data.prepare(*portion.batch, device=device, train=False)
             logits = model(images)
             metrics.add(logits, labels)

@@ -127,8 +127,10 @@ def check_losses_follow_the_single_process(processes, given) -> None:
 
 def check_validation_is_of_every_image_once(processes, given) -> None:
     """450 images in batches of 128 come to two batches on each process, the last one smaller."""
-    for size in (64, 449):  # the second leaves a batch of one image, which one process has
-        setup = set_up(given.tiny(f"batch_size={size}"), CPU, processes=processes)
+    # 449 leaves a batch of one image, which one process has. Under FSDP the other must take part.
+    for size, strategy in ((64, "ddp"), (449, "ddp"), (449, "fsdp")):
+        config = given.tiny(f"batch_size={size}", f"distributed.strategy={strategy}")
+        setup = set_up(config, CPU, processes=processes)
         single = set_up(given.tiny("batch_size=64"), CPU)
         with setup.engine, single.engine:
             ours, theirs = validate(setup), validate(single)
@@ -139,9 +141,12 @@ def check_validation_is_of_every_image_once(processes, given) -> None:
 
 def check_a_signal_to_one_stops_all_and_a_resume_leaves_no_trace(processes, given) -> None:
     """A window that is open then is averaged early, so that it is as before but for rounding."""
-    for accumulate, tolerance in ((1, 0.0), (2, 1e-3)):
-        config = given.pictures(f"accumulate={accumulate}", "epochs=2")
-        whole, stopped = (given.directory / f"{name}{accumulate}" for name in ("whole", "stopped"))
+    for strategy, accumulate, tolerance in (("ddp", 1, 0.0), ("ddp", 2, 1e-3), ("fsdp", 1, 0.0)):
+        settings = (f"accumulate={accumulate}", f"distributed.strategy={strategy}", "epochs=2")
+        config = given.pictures(*settings)
+        whole, stopped = (
+            given.directory / f"{name}-{strategy}{accumulate}" for name in ("whole", "stopped")
+        )
         train(config, whole, quiet=True, processes=processes)
         with signalled(1, by=processes.rank == 1), pytest.raises(Stopped) as caught:
             train(config, stopped, quiet=True, processes=processes)
@@ -164,7 +169,7 @@ def check_a_signal_to_one_stops_all_and_a_resume_leaves_no_trace(processes, give
 
 
 def check_another_number_of_processes_goes_on_with_the_same_batches(processes, given) -> None:
-    run = given.directory / "whole2"
+    run = given.directory / "whole-ddp2"
     file = next((run / "checkpoints").glob("step-*.pt"))
     start = resume.find(run, str(file), given.pictures("batch_size=8", "epochs=2"), 1)
     assert start is not None

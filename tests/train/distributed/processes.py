@@ -1,4 +1,4 @@
-"""Runs checks in two gloo processes; one spawn serves all of them, as starting torch takes time."""
+"""Runs checks in gloo processes; one spawn serves all of them, as starting torch takes time."""
 
 from __future__ import annotations
 
@@ -10,43 +10,57 @@ import torch
 
 from halfstep.train.distributed import joined
 
-from . import checks
+from . import checks, checks_fsdp
 
-WORLD = 2
+MODULES = (checks, checks_fsdp)
+THE_HANGING = "a_rank_that_hangs_is_named"
+OF_FOUR = ["check_four_go_on_with_what_two_began"]
+"""What four processes check of what two have left; the rest is for two."""
 
 
 def names() -> list[str]:
-    """The checks, in the order of their file."""
-    return [name for name in vars(checks) if name.startswith("check_")]
+    """What two processes check, in the order of the files."""
+    found = [name for module in MODULES for name in vars(module) if name.startswith("check_")]
+    return [*(name for name in found if name not in OF_FOUR), THE_HANGING]
 
 
-def main(rank: int, ports: list[int], directory: str, left, tiny: str, pictures: str) -> None:
+def main(
+    rank: int,
+    names: list[str],
+    world: int,
+    ports: list[int],
+    directory: str,
+    left,
+    tiny: str,
+    pictures: str,
+) -> None:
     """Run the checks, and save what was wrong with each."""
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(WORLD),
-        "LOCAL_WORLD_SIZE": str(WORLD),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(ports[0]),
     }
     given = checks.Given(Path(directory), Path(tiny), Path(pictures), ports[1], left)
     found: dict[str, str] = {}
+
+    def note(name: str, *arguments) -> None:
+        check = next(getattr(module, name) for module in MODULES if hasattr(module, name))
+        try:
+            check(*arguments)
+            found[name] = ""
+        except BaseException:  # noqa: BLE001  (the test shows it)
+            found[name] = traceback.format_exc()
+        torch.save(found, f"{directory}/{world}-{rank}.pt")
+
     with joined("cpu", 60) as processes:
-        for name in names():
-            try:
-                getattr(checks, name)(processes, given)
-                found[name] = ""
-            except BaseException:  # noqa: BLE001  (the test shows it)
-                found[name] = traceback.format_exc()
-            torch.save(found, f"{directory}/{rank}.pt")
-            if found[name]:
-                os._exit(1)  # the other waits for this one, and would wait in vain
-    name = "a_rank_that_hangs_is_named"
-    try:
-        checks.a_rank_that_hangs_is_named(rank, given)
-        found[name] = ""
-    except BaseException:  # noqa: BLE001  (the test shows it)
-        found[name] = traceback.format_exc()
-    torch.save(found, f"{directory}/{rank}.pt")
+        for name in names:
+            if name != THE_HANGING:
+                note(name, processes, given)
+                if found[name]:
+                    os._exit(1)  # the others wait for this one, and would wait in vain
+    if THE_HANGING in names:
+        note(THE_HANGING, rank, given)

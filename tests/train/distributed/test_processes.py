@@ -10,15 +10,35 @@ from . import processes
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, tiny_file, pictures_file):
-    """What each process found wrong, by check."""
-    directory = tmp_path_factory.mktemp("processes")
-    left = torch.multiprocessing.get_context("spawn").Event()
-    given = ([free_port(), free_port()], str(directory), left, str(tiny_file), str(pictures_file))
-    context = torch.multiprocessing.spawn(processes.main, given, nprocs=processes.WORLD, join=False)
-    for process in context.processes:
-        process.join()
-    return [torch.load(directory / f"{rank}.pt") for rank in range(processes.WORLD)]
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def spawned(directory, tiny_file, pictures_file):
+    """Let so many processes run checks; gives what each found wrong, by check."""
+
+    def run(names, world):
+        left = torch.multiprocessing.get_context("spawn").Event()
+        ports = [free_port(), free_port()]
+        given = (names, world, ports, str(directory), left, str(tiny_file), str(pictures_file))
+        context = torch.multiprocessing.spawn(processes.main, given, nprocs=world, join=False)
+        for process in context.processes:
+            process.join()
+        return [torch.load(directory / f"{world}-{rank}.pt") for rank in range(world)]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def found(spawned):
+    return spawned(processes.names(), 2)
+
+
+@pytest.fixture(scope="module")
+def found_by_four(spawned, found):
+    assert found, "two processes leave what four go on with"
+    return spawned(processes.OF_FOUR, 4)
 
 
 def free_port():
@@ -27,7 +47,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.mark.parametrize("name", [*processes.names(), "a_rank_that_hangs_is_named"])
-def test_on_both_processes(found, name):
+def assert_nothing_wrong(found, name):
     wrong = [each.get(name, "did not come so far") for each in found]
-    assert wrong == ["", ""], "\n".join(wrong)
+    assert not any(wrong), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", processes.names())
+def test_on_both_processes(found, name):
+    assert_nothing_wrong(found, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", processes.OF_FOUR)
+def test_on_four_processes(found_by_four, name):
+    assert_nothing_wrong(found_by_four, name)

@@ -34,11 +34,12 @@ def ran(*command):
     return process.returncode, out, err
 
 
-def torchrun(config, run, rank=-1, count=0):
+def torchrun(config, run, rank=-1, count=0, strategy="ddp"):
     """Train the pictures in two processes, of which one may die."""
     options = ["torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     arguments = [WORKER, rank, count, "train", config, "--out", run, "--quiet"]
-    return ran(*options, "--max-restarts", 1, *arguments, "--options", "accumulate=1")
+    settings = ["--options", "accumulate=1", f"distributed.strategy={strategy}"]
+    return ran(*options, "--max-restarts", 1, *arguments, *settings)
 
 
 def final(run):
@@ -57,8 +58,8 @@ def whole(pictures_file, tmp_path_factory):
     return final(run)
 
 
-def assert_no_trace(config, run, whole, rank, count):
-    code, out, err = torchrun(config, run, rank, count)
+def assert_no_trace(config, run, whole, rank, count, strategy="ddp"):
+    code, out, err = torchrun(config, run, rank, count, strategy)
     assert code == 0, err
     assert out.count("run:") == 1
     summary = json.loads((run / "summary.json").read_text())
@@ -77,6 +78,19 @@ def test_ten_random_kills_leave_no_trace(pictures_file, whole, tmp_path):
     for number in range(KILLS):
         rank, count = chance.randrange(2), chance.randint(1, MICRO_BATCHES)
         assert_no_trace(pictures_file, tmp_path / str(number), whole, rank, count)
+
+
+@pytest.mark.slow
+def test_kills_leave_no_trace_where_each_worker_has_a_part_of_the_model(pictures_file, tmp_path):
+    code, _, err = torchrun(pictures_file, tmp_path / "whole", strategy="fsdp")
+    assert code == 0, err
+    whole = final(tmp_path / "whole")
+    for rank, count in ((0, 2), (1, 6), (0, 8)):
+        run = tmp_path / f"{rank}-{count}"
+        assert_no_trace(pictures_file, run, whole, rank, count, "fsdp")
+        named = {path.name for path in (run / "checkpoints").glob("*") if path.is_dir()}
+        kept = (run / "checkpoints").glob("*.pt")
+        assert named == {checkpoint.named_parts(file)["directory"] for file in kept}
 
 
 @pytest.mark.slow
