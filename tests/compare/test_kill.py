@@ -24,6 +24,8 @@ TIMES = {
     "train_seconds",
     "wall_seconds",
     "images_per_second",
+    "step_seconds_median",
+    "step_seconds_p95",
     "peak_memory_bytes",
     "speed",
     "memory",
