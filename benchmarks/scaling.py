@@ -9,9 +9,9 @@ one thread in the same round; efficiency is the ratio over the cores that are us
 trainer's own figure, of training alone, without starting and validation; "strong" keeps the images
 of a batch, "weak" those of each process.
 
-Starting is timed from outside, to the end of a run of one step: `torch.multiprocessing.spawn` from
-a program that has imported torch, and torchrun. What is read from disk is in the page cache, as the
-speeds were measured before.
+Starting is timed as `halfstep bench launch` does it, from outside to the end of the first step:
+`torch.multiprocessing.spawn` from a program that has imported torch, and torchrun. What is read
+from disk is in the page cache, as the speeds were measured before.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ import json
 import os
 import platform
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
+
+from halfstep.bench.launch import ONE_STEP, WAYS, seconds_to_first_step
+from halfstep.bench.outcome import processors
+from halfstep.bench.training_process import write_config
+from halfstep.train.config.files import load
 
 RESULTS = Path(__file__).parent / "results"
 BATCH = 64
@@ -43,19 +46,6 @@ data: {name: digits, resolution: 24}
 model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [16, 32, 64, 64]}}
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: constant}
-"""
-SPAWN = """
-import os, sys, torch, torch.multiprocessing
-
-def work(rank, size, port, arguments):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                   "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    from halfstep.cli import main
-    sys.exit(main(arguments))
-
-if __name__ == "__main__":
-    size, port, *arguments = sys.argv[1:]
-    torch.multiprocessing.spawn(work, (int(size), port, arguments), nprocs=int(size))
 """
 
 
@@ -71,11 +61,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "scaling.yaml"
         config.write_text(CONFIG)
-        (Path(folder) / "spawn.py").write_text(SPAWN)
+        first_step = load(str(config), ["batch_size=2", *ONE_STEP])
+        start_config = write_config(first_step, Path(folder) / "start")
         found = [
             {
                 "speed": speeds(config, given.processes, given.steps),
-                "start": starts(config, max(given.processes)),
+                "start": {
+                    way: seconds_to_first_step(start_config, way, max(given.processes))
+                    for way in WAYS
+                },
             }
             for _ in range(given.rounds)
         ]
@@ -96,7 +90,7 @@ def main() -> None:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "cores": cores(),
+        "cores": processors(),
     }
     written = {"environment": environment, "rounds": given.rounds, "batch": BATCH, "speed": rows}
     given.out.parent.mkdir(exist_ok=True)
@@ -111,7 +105,7 @@ def speeds(config: Path, counts: list[int], steps: int) -> dict[str, float]:
         size = BATCH // count if kind == "strong" else BATCH
         options = ["--options", f"batch_size={size}", f"max_steps={steps}"]
         arguments = ["train", config, "--out", run, "--quiet", *options]
-        launched(arguments, count, threads, by="torchrun")
+        launched(arguments, count, threads)
         summary = json.loads((run / "summary.json").read_text())
         found[f"{kind} {count} {threads}"] = summary["images_per_second"]
         shutil.rmtree(run)
@@ -124,35 +118,14 @@ def ways(counts: list[int]) -> list[tuple[str, int, int]]:
         (kind, count, threads)
         for kind in ("strong", "weak")
         for count in counts
-        for threads in sorted({1, max(1, cores() // count)})
+        for threads in sorted({1, max(1, processors() // count)})
     ]
 
 
-def starts(config: Path, count: int) -> dict[str, float]:
-    """Return the seconds of a run of one step, by what starts its processes."""
-    found = {}
-    for by in ("spawn", "torchrun"):
-        run = config.with_name("run")
-        arguments = ["train", config, "--out", run, "--quiet"]
-        began = time.perf_counter()
-        launched([*arguments, "--options", "batch_size=2", "max_steps=1", "data.val.limit=8"],
-                 count, 1, by=by)  # fmt: skip
-        found[by] = time.perf_counter() - began
-        shutil.rmtree(run)
-    return found
-
-
-def launched(arguments: list[object], count: int, threads: int, *, by: str) -> None:
+def launched(arguments: list[object], count: int, threads: int) -> None:
     """Run halfstep in so many processes of so many threads, and wait for them."""
-    if by == "spawn":
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            port = probe.getsockname()[1]
-        spawn = Path(str(arguments[1])).with_name("spawn.py")
-        command = [sys.executable, spawn, count, port, *arguments]
-    else:
-        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", count]
-        command = [sys.executable, "-m", *torchrun, "-m", "halfstep", *arguments]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", count]
+    command = [sys.executable, "-m", *torchrun, "-m", "halfstep", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     subprocess.run(list(map(str, command)), check=True, capture_output=True,
                    env=environment)  # fmt: skip
@@ -172,15 +145,10 @@ def table(found: list[dict[str, dict[str, float]]], counts: list[int]) -> list[d
                 "threads_each": threads,
                 "images_per_second": statistics.median(speed),
                 "ratio": statistics.median(ratios),
-                "efficiency": statistics.median(ratios) / min(count * threads, cores()),
+                "efficiency": statistics.median(ratios) / min(count * threads, processors()),
             }
         )
     return rows
-
-
-def cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":

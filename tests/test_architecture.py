@@ -23,6 +23,7 @@ FLOORS = {
     "apex": 3,
     "migrate": 3,
     "compare": 4,
+    "bench": 4,
     "doctor": 4,
     "advise": 4,
     "configs": 4,
@@ -31,7 +32,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
-    "compare": ("train.loop", "train.setup", "train.evaluate", "doctor", "advise"),
+    "compare": ("train.loop", "train.setup", "train.evaluate", "bench", "doctor", "advise"),
     "doctor": ("train", "apex", "compare", "advise"),
     "train": ("apex",),
     "apex": ("train",),

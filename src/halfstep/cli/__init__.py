@@ -13,6 +13,7 @@ import typer
 
 import halfstep
 from halfstep.cli import (
+    bench,
     compare,
     configs,
     data,
@@ -70,6 +71,7 @@ predict.register(app)
 export.register(app)
 runs.register(app)
 compare.register(app)
+bench.register(app)
 configs.register(app)
 recipes.register(app)
 data.register(app)

@@ -34,10 +34,7 @@ def show(console: Console, grid: Grid, results: Sequence[Result]) -> None:
     wrapped = console.is_terminal
     console.print()
     console.print(Text(title(grid), style="bold"), soft_wrap=not wrapped)
-    table = _table(grid, results, rows)
-    unbounded = console.options.update(width=10_000)
-    table.width = console.measure(table, options=unbounded).maximum
-    console.print(table, crop=False, no_wrap=True)
+    print_whole(console, _table(grid, results, rows))
     console.print()
     for verdict in verdicts(grid, rows):
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
@@ -45,8 +42,20 @@ def show(console: Console, grid: Grid, results: Sequence[Result]) -> None:
         console.print(Text(note, style="dim"), soft_wrap=not wrapped)
 
 
+def new_table() -> Table:
+    """Return an empty table in the style of all that halfstep measures."""
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table without cutting a number: if it is too wide, it runs over the edge."""
+    unbounded = console.options.update(width=10_000)
+    table.width = console.measure(table, options=unbounded).maximum
+    console.print(table, crop=False, no_wrap=True)
+
+
 def _table(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table = new_table()
     shown = columns(grid, results, everything=False)
     table.add_column("recipe")
     for column in shown:

@@ -18,8 +18,8 @@ function compact(value) {
 }
 
 class Chart {
-  constructor(host, { title, unit = "", log = false, write = compact, series }) {
-    Object.assign(this, { log, write, series, title });
+  constructor(host, { title, unit = "", across = "step", log = false, write = compact, series }) {
+    Object.assign(this, { across, log, write, series, title });
     this.figure = make("figure");
     this.plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${title}: chart, move with the arrow keys` });
     this.readout = make("ul", { class: "readout", tabindex: "0", "aria-label": `${title}: values` });
@@ -75,7 +75,8 @@ class Chart {
       svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: MARGIN.left + inner.width, y1: y, y2: y }));
       svg.append(make("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, this.write(tick)));
     }
-    for (const tick of niceTicks(0, this.end, Math.max(2, Math.floor(inner.width / 90)))) {
+    // Steps, workers and threads are whole numbers.
+    for (const tick of niceTicks(0, this.end, Math.max(2, Math.floor(inner.width / 90))).filter(Number.isInteger)) {
       const suffix = State.across === "share" ? " %" : "";
       svg.append(make("text", { x: this.toX(tick), y: HEIGHT - 8, "text-anchor": "middle" }, compact(tick) + suffix));
     }
@@ -119,7 +120,7 @@ class Chart {
   cursor() {
     if (!this.overlay) return;
     this.overlay.replaceChildren();
-    const unit = State.across === "share" ? "% of the run" : "step";
+    const unit = State.across === "share" ? "% of the run" : this.across;
     this.place.textContent = State.at === null ? "last value" : State.across === "share" ? `at ${compact(State.at)} ${unit}` : `at ${unit} ${Math.round(State.at)}`;
     if (State.at !== null) {
       const x = this.toX(Math.min(State.at, this.end));

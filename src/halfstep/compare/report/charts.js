@@ -19,19 +19,6 @@
   }
   if (!host.children.length) host.append(make("p", { class: "hint" }, "No run has logged anything yet."));
 
-  const legend = document.getElementById("legend");
-  DATA.arms.forEach((arm, index) => {
-    const swatch = make("span", { class: "swatch" });
-    swatch.style.background = colourOf(index);
-    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, arm.label + (arm.rehearsed ? " †" : ""));
-    button.addEventListener("click", () => {
-      const hide = !State.hidden.has(index);
-      if (hide) State.hidden.add(index); else State.hidden.delete(index);
-      button.setAttribute("aria-pressed", String(!hide));
-      State.change("rows");
-    });
-    legend.append(button);
-  });
   document.getElementById("across").addEventListener("change", (event) => {
     State.across = event.target.value;
     State.at = null;

@@ -5,23 +5,20 @@ Every number that is shown names the file in the run directories that it comes f
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import jinja2
-from markupsafe import Markup
 
 from halfstep.compare.columns import ON_FRONT, REHEARSED, columns, front_note, notes, title
 from halfstep.compare.grid import flat
 from halfstep.compare.report import facts
 from halfstep.compare.report.curves import read_curves
+from halfstep.compare.report.document import TableCell, document
 from halfstep.compare.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.verdict import verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from halfstep.compare.columns import Column
     from halfstep.compare.grid import Arm, Grid
@@ -29,8 +26,8 @@ if TYPE_CHECKING:
     from halfstep.compare.rows import Row
     from halfstep.compare.verdict import Verdict
 
-_HERE = Path(__file__).parent
-_SCRIPTS = ("state.js", "tables.js", "chart.js", "charts.js", "diff.js")
+_TEMPLATE = Path(__file__).with_name("page.html")
+_SCRIPTS = ("state.js", "tables.js", "chart.js", "charts.js", "legend.js", "diff.js")
 _RATIOS = {
     "difference": "best_accuracy",
     "speed": "images_per_second",
@@ -38,33 +35,14 @@ _RATIOS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TableCell:
-    """A cell of a table in the page.
-
-    Attributes:
-        text: What it shows.
-        spread: What it shows in small print: how far the seeds are apart.
-        value: What it is sorted by; None sorts last.
-        label: Its column, for screens too narrow for a header.
-        source: The files and key that the number is from; empty for text.
-    """
-
-    text: str
-    spread: str = ""
-    value: float | str | None = None
-    label: str = ""
-    source: str = ""
-
-
 def page(grid: Grid, results: Sequence[Result]) -> str:
     """Return the report as one HTML document."""
     rows = rows_by_arm(grid, results)
     shown = columns(grid, results, everything=True)
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return templates.get_template("page.html").render(
+    return document(
+        _TEMPLATE,
+        scripts=_SCRIPTS,
+        data=_data(grid, results, rows),
         title=title(grid),
         grid=grid,
         done=sum(result.status != "pending" for result in results),
@@ -83,20 +61,7 @@ def page(grid: Grid, results: Sequence[Result]) -> str:
         front=ON_FRONT,
         front_note=front_note(results),
         rehearsed=REHEARSED,
-        # The closing tag of a script must not come from data.
-        data=Markup(_as_script(_data(grid, results, rows))),  # noqa: S704  # escaped right here
-        style=Markup(_read("style.css")),  # noqa: S704  # a file of this package
-        script=Markup("\n".join(map(_read, _SCRIPTS))),  # noqa: S704  # files of this package
     )
-
-
-def _read(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
-
-
-def _as_script(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Any]:

@@ -27,11 +27,11 @@ function unsort(table) {
 
 function filterTable(table) {
   const words = document.querySelector(`[data-filters="${table.id}"]`).value.toLowerCase().split(/\s+/).filter(Boolean);
-  const status = document.querySelector(`[data-status-of="${table.id}"]`).value;
+  const status = document.querySelector(`[data-status-of="${table.id}"]`)?.value ?? "";
   let shown = 0;
   for (const row of table.tBodies[0].rows) {
     const text = [...row.cells].map((cell) => `${cell.dataset.label ?? ""}=${cell.textContent.trim()}`).join(" ").toLowerCase();
-    const fits = words.every((word) => text.includes(word)) && row.dataset.status.includes(status);
+    const fits = words.every((word) => text.includes(word)) && (row.dataset.status ?? "").includes(status);
     row.hidden = !fits;
     shown += fits;
   }

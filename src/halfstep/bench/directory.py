@@ -1,0 +1,71 @@
+"""Where a bench leaves its results: checked before anything is measured, written when all of it is.
+
+runs/bench/digits-loader/
+    results.json  report.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halfstep.bench.outcome import REPORT, RESULTS
+from halfstep.bench.report import page
+from halfstep.errors import UserError
+from halfstep.train.files import json_text, write_atomically
+
+if TYPE_CHECKING:
+    from halfstep.bench.outcome import Outcome
+
+
+def place(out: Path | None, bench: str, config: str) -> Path:
+    """Return the directory of a bench; nothing is made yet.
+
+    Args:
+        out: What was asked for, if anything.
+        bench: The bench.
+        config: The config's name.
+
+    Raises:
+        UserError: If it cannot be written, or holds something else.
+    """
+    directory = out or Path("runs") / "bench" / f"{config}-{bench}"
+    _refuse_unwritable(directory)
+    if not directory.is_dir():
+        return directory
+    # Hidden names are what a kill left of a write.
+    if all(path.name.startswith(".") for path in directory.iterdir()):
+        return directory
+    try:
+        held = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
+        theirs = held["bench"], held["config"]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(
+            f"{directory} holds files but no bench; name an empty or new directory with --out"
+        ) from None
+    if theirs != (bench, config):
+        raise UserError(
+            f"{directory} holds bench {theirs[0]} of {theirs[1]!r}, not {bench} of {config!r}; "
+            "name another directory with --out"
+        )
+    return directory
+
+
+def write(directory: Path, outcome: Outcome) -> None:
+    """Write the results and the page; each file is the old one or the new one, never a part."""
+    texts = {
+        RESULTS: json_text(outcome.as_json(), indent=2) + "\n",
+        REPORT: page(outcome),
+    }
+    for name, text in texts.items():
+        write_atomically(directory / name, text)
+
+
+def _refuse_unwritable(directory: Path) -> None:
+    nearest = next(each for each in (directory, *directory.parents) if each.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{nearest} is a file; name a directory with --out")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write into {nearest}; name another directory with --out")

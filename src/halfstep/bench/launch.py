@@ -1,0 +1,114 @@
+"""How long several processes take to their first finished step, by what starts them.
+
+`torch.multiprocessing.spawn` from a program that imports torch, against torchrun's machinery, which
+is what `halfstep train --processes` uses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.bench.outcome import processors, subject
+from halfstep.bench.sweep import Quantity, Sweep
+from halfstep.bench.training_process import HALFSTEP, training, write_config
+from halfstep.bench.turns import take_turns
+from halfstep.compare.units import duration
+from halfstep.errors import UserError
+from halfstep.train.environment import pick_device
+from halfstep.train.setup import set_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from halfstep.bench.outcome import Outcome
+    from halfstep.train.config import Config
+
+Way = Literal["spawn", "torchrun"]
+WAYS: tuple[Way, ...] = ("spawn", "torchrun")
+ONE_STEP = ("epochs=1", "max_steps=1", "log_every=1")
+"""Overrides of a config that ends after a step, and writes a line as soon as it is done."""
+
+_POLL_SECONDS = 0.01
+
+
+def bench(
+    config: Config, *, options: Sequence[str], processes: int, rounds: int, console: Console
+) -> Outcome:
+    """Measure how long processes take to start.
+
+    Args:
+        config: What they train.
+        options: What was overridden of it, to be told.
+        processes: How many.
+        rounds: How often each way is measured.
+        console: Is told how it goes.
+
+    Raises:
+        UserError: If anything given is wrong, or a run fails.
+    """
+    device = pick_device(config.device)
+    # What every run would fail at is said at once.
+    with set_up(config, device).engine:
+        pass
+    with tempfile.TemporaryDirectory() as name:
+        file = write_config(config, Path(name), f"device={device.type}", *ONE_STEP)
+        figures = take_turns(
+            WAYS,
+            rounds,
+            lambda way: seconds_to_first_step(file, way, processes),
+            label=lambda way: f"{processes} processes by {way}",
+            write=lambda seconds: f"{duration(seconds)} to the first step",
+            console=console,
+        )
+    sweep = Sweep("start", WAYS, Quantity("seconds to the first step", "less", "{:.3g}".format))
+    said = (
+        f"{processes} processes, from the command to the end of the first optimizer step. "
+        "halfstep train --processes starts them by torchrun."
+    )
+    return sweep.outcome(subject("launch", config.name, options, device), figures, [said])
+
+
+def seconds_to_first_step(config: Path, way: Way, processes: int) -> float:
+    """Return the seconds from starting processes to the end of their first step.
+
+    Args:
+        config: The file of a config with the overrides `ONE_STEP`.
+        way: What starts them.
+        processes: How many.
+
+    Raises:
+        UserError: If the run fails, or ends without a step.
+    """
+    run = config.with_name("run")
+    arguments = ["train", str(config), "--out", str(run), "--quiet"]
+    if way == "spawn":
+        command = [sys.executable, "-m", "halfstep.bench.spawned", str(processes), *arguments]
+    else:
+        command = [*HALFSTEP, *arguments, "--processes", str(processes)]
+    threads = str(max(1, processors() // processes))
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    began = time.perf_counter()
+    with training(command, config.parent, environment) as process:
+        while not _has_a_step(run) and process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+        seconds = time.perf_counter() - began
+    done = _has_a_step(run)
+    shutil.rmtree(run)
+    if not done:
+        raise UserError("a run that was to be timed ended without a training step")
+    return seconds
+
+
+def _has_a_step(run: Path) -> bool:
+    try:
+        return '"kind": "train"' in (run / "metrics.jsonl").read_text(encoding="utf-8")
+    except OSError:
+        return False

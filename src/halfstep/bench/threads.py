@@ -1,0 +1,90 @@
+"""The time of training against OMP_NUM_THREADS and MKL_NUM_THREADS.
+
+Both are read when torch is loaded, so each value has runs in processes of their own, with the
+trainer's own figure: starting, validation and checkpoints do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halfstep.bench.arguments import parse_counts
+from halfstep.bench.outcome import subject
+from halfstep.bench.sweep import Quantity, Sweep
+from halfstep.bench.training_process import HALFSTEP, training, write_config
+from halfstep.bench.turns import take_turns
+from halfstep.compare.units import duration
+from halfstep.train.environment import pick_device
+from halfstep.train.setup import set_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from halfstep.bench.outcome import Outcome
+    from halfstep.train.config import Config
+
+
+def bench(
+    config: Config,
+    *,
+    options: Sequence[str],
+    threads: str,
+    steps: int | None,
+    rounds: int,
+    console: Console,
+) -> Outcome:
+    """Measure how long training takes with so many threads.
+
+    Args:
+        config: What to train.
+        options: What was overridden of it, to be told.
+        threads: Numbers of threads with commas between.
+        steps: Optimizer steps that are timed; None for an epoch.
+        rounds: How often each number is measured.
+        console: Is told how it goes.
+
+    Raises:
+        UserError: If anything given is wrong, or a run fails.
+    """
+    counts = parse_counts("--threads", threads, least=1)
+    device = pick_device(config.device)
+    # What every run would fail at is said at once.
+    with set_up(config, device).engine:
+        pass
+    what = "an epoch" if steps is None else f"{steps} steps"
+    quantity = Quantity(f"seconds of {what}", "less", "{:.3g}".format)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        course = ["epochs=1", "max_steps=null"]
+        if steps is not None:
+            course = [f"epochs={steps}", f"max_steps={steps}", f"val_every={steps}"]
+        file = write_config(config, folder, f"device={device}", *course)
+        figures = take_turns(
+            counts,
+            rounds,
+            lambda count: train_seconds(file, count),
+            label=lambda count: f"OMP_NUM_THREADS={count}",
+            write=lambda seconds: f"{duration(seconds)} for {what}",
+            console=console,
+        )
+    sweep = Sweep("OMP_NUM_THREADS", tuple(map(str, counts)), quantity)
+    notes = ["MKL_NUM_THREADS is the same. The time is of training alone, without starting."]
+    return sweep.outcome(subject("threads", config.name, options, device), figures, notes)
+
+
+def train_seconds(config: Path, threads: int) -> float:
+    """Return the seconds that a run of a config file was in training, in a process of its own."""
+    run = config.with_name("run")
+    command = [*HALFSTEP, "train", str(config), "--out", str(run), "--quiet"]
+    environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    with training(command, config.parent, environment) as process:
+        process.wait()
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    shutil.rmtree(run)
+    return float(summary["train_seconds"])

@@ -1,0 +1,78 @@
+"""`halfstep train` as a process of its own, which ends with what is measured of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from halfstep.compare.runner import end, reason
+from halfstep.errors import UserError
+from halfstep.train.config.files import load, resolved
+from halfstep.train.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from halfstep.train.config import Config
+
+HALFSTEP = (sys.executable, "-m", "halfstep")
+
+_FEW = 8
+
+
+def write_config(config: Config, folder: Path, *overrides: str) -> Path:
+    """Write a config for runs that are only timed: without sinks, probes, and most of validation.
+
+    Args:
+        config: What to train.
+        folder: Where to.
+        overrides: "key=value" of what else is not as in `config`.
+
+    Returns:
+        The file.
+    """
+    file = folder / "config.yaml"
+    write_atomically(file, resolved(config))
+    # A schedule may want more epochs than are timed, for its warm-up.
+    timed = ["tracking=[]", "probes=false", "early_stopping=null", "schedule={name: constant}"]
+    if hasattr(config.data.val, "limit"):
+        timed.append(f"data.val.limit={_FEW}")
+    write_atomically(file, resolved(load(str(file), [*timed, *overrides])))
+    return file
+
+
+@contextmanager
+def training(
+    command: Sequence[str], logs: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command, and see to it that it has ended when the block is left.
+
+    Args:
+        command: The program and arguments.
+        logs: Folder for what it says.
+        environment: Variables besides those of this process.
+
+    Raises:
+        UserError: If it fails, with what it said last.
+    """
+    errors = logs / "stderr.log"
+    with (logs / "stdout.log").open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(  # noqa: S603  # this program, or one of torch's
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, **environment},
+        )
+    try:
+        yield process
+        code = process.wait()
+    except BaseException:
+        end([process])
+        raise
+    if code:
+        raise UserError(f"a run that was to be timed failed: {reason(code, errors)}")

@@ -1,0 +1,187 @@
+"""`halfstep bench`: what makes training of a config fast or slow on this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from halfstep.cli.notices import in_one_line
+from halfstep.cli.train import DeviceFlag, OptionsFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from halfstep.bench.outcome import Outcome
+    from halfstep.train.config import Config
+
+ConfigArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+]
+RoundsFlag = Annotated[
+    int, typer.Option(min=1, help="How often every setting is measured; they take turns.")
+]
+OutFlag = Annotated[
+    Path | None, typer.Option(help="Where the results go; runs/bench/CONFIG-BENCH by default.")
+]
+QuietFlag = Annotated[bool, typer.Option("--quiet", help="Do not say how it goes.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    bench = typer.Typer(
+        help="Measure what makes training of a config fast or slow on this machine.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    bench.callback(invoke_without_command=True)(_help)
+    bench.command("loader", short_help="Images per second of the data, by data.workers.")(loader)
+    bench.command("threads", short_help="Time of training, by OMP_NUM_THREADS.")(threads)
+    bench.command("launch", short_help="Time to the first step: spawn against torchrun.")(launch)
+    bench.command("step", short_help="One training step taken apart.")(step)
+    app.add_typer(bench, name="bench", short_help="What makes training fast or slow here.")
+
+
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def loader(
+    config: ConfigArgument,
+    workers: Annotated[
+        str, typer.Option(metavar="N,...", help="Values of data.workers.")
+    ] = "0,1,2,4",
+    steps: Annotated[int, typer.Option(min=1, help="Batches that are timed in a turn.")] = 100,
+    rounds: RoundsFlag = 3,
+    options: OptionsFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Load, decode, transform and prepare images as fast as it goes, without a model."""
+
+    def measure(chosen: "Config", console: "Console") -> "Outcome":
+        from halfstep.bench import loader as measuring
+
+        return measuring.bench(
+            chosen,
+            options=options or (),
+            workers=workers,
+            steps=steps,
+            rounds=rounds,
+            console=console,
+        )
+
+    _run("loader", config, options, device, out, quiet, measure)
+
+
+def threads(
+    config: ConfigArgument,
+    threads: Annotated[
+        str, typer.Option(metavar="N,...", help="Values of OMP_NUM_THREADS and MKL_NUM_THREADS.")
+    ] = "1,2,4",
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimizer steps that are timed; else an epoch.")
+    ] = None,
+    rounds: RoundsFlag = 3,
+    options: OptionsFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Train an epoch, or some steps, with each number of threads, in processes of their own."""
+
+    def measure(chosen: "Config", console: "Console") -> "Outcome":
+        from halfstep.bench import threads as measuring
+
+        return measuring.bench(
+            chosen,
+            options=options or (),
+            threads=threads,
+            steps=steps,
+            rounds=rounds,
+            console=console,
+        )
+
+    _run("threads", config, options, device, out, quiet, measure)
+
+
+def launch(
+    config: ConfigArgument,
+    processes: Annotated[int, typer.Option(min=1, metavar="N", help="How many to start.")] = 2,
+    rounds: RoundsFlag = 3,
+    options: OptionsFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Start processes by torch.multiprocessing.spawn and by torchrun, to their first step."""
+
+    def measure(chosen: "Config", console: "Console") -> "Outcome":
+        from halfstep.bench import launch as measuring
+
+        return measuring.bench(
+            chosen, options=options or (), processes=processes, rounds=rounds, console=console
+        )
+
+    _run("launch", config, options, device, out, quiet, measure)
+
+
+def step(
+    config: ConfigArgument,
+    recipes: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Recipes; the config's own by default.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a turn.")] = 50,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before them, not counted.")] = 10,
+    rounds: RoundsFlag = 3,
+    options: OptionsFlag = None,
+    device: DeviceFlag = None,
+    out: OutFlag = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Time the parts of a training step: data, forward, backward, unscaling, optimizer, rest."""
+
+    def measure(chosen: "Config", console: "Console") -> "Outcome":
+        del chosen  # every recipe has one of its own
+        from halfstep.bench import step as measuring
+
+        return measuring.bench(
+            config,
+            options=options or (),
+            device_name=device,
+            recipes=recipes,
+            steps=steps,
+            warmup=warmup,
+            rounds=rounds,
+            console=console,
+        )
+
+    _run("step", config, options, device, out, quiet, measure)
+
+
+def _run(
+    bench: str,
+    config: str,
+    options: list[str] | None,
+    device: str | None,
+    out: Path | None,
+    quiet: bool,
+    measure: "Callable[[Config, Console], Outcome]",
+) -> None:
+    """Check what is given, measure, write, and print; nothing is written before all is measured."""
+    from rich.console import Console
+
+    from halfstep.bench import directory, table
+    from halfstep.train.config import files
+
+    chosen = files.load(config, options or (), {"device": device})
+    place = directory.place(out, bench, chosen.name)
+    try:
+        with in_one_line():
+            outcome = measure(chosen, Console(stderr=True, quiet=quiet))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; nothing was written") from None
+    directory.write(place, outcome)
+    table.show(Console(), outcome, place)
