@@ -108,5 +108,6 @@ def test_mappings_merge_by_key_and_all_else_is_replaced():
 
 def test_dotted_recipe_option_changes_the_recipe_in_force(tiny):
     assert tiny("recipe.loss_scale.init=8", recipe="fp16").build_recipe().autocast == "fp16"
+    assert tiny("recipe=fp16", "recipe.loss_scale.init=8").build_recipe().autocast == "fp16"
     assert tiny("recipe={autocast: bf16}").build_recipe().params == "fp32"
     assert tiny("recipe.base=bf16", recipe="fp16").build_recipe().autocast == "bf16"

@@ -62,9 +62,8 @@ def load(
         flag = (flags or {}).get("recipe")
         overlay = ({} if flag is None else {"recipe": flag}) | overlay
         overlay = _expanded("--options", overlay, merged["recipe"])
-    if isinstance(overlay.get("recipe"), Mapping) and isinstance(merged["recipe"], str):
-        # recipe.loss_scale.init=1024 changes the recipe in force; it does not start an empty one.
-        merged["recipe"] = {"base": merged["recipe"]}
+    if isinstance(overlay.get("recipe"), Mapping):
+        _spell_out(merged)
     return check(merge(merged, overlay), [*sources, ("--options", overlay)])
 
 
@@ -122,8 +121,19 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         nested = parse(text, f"--options {option}")
         for part in reversed(key.split(".")):
             nested = {part: nested}
+        if isinstance(nested.get("recipe"), Mapping):
+            _spell_out(overlay)
         overlay = merge(overlay, nested)
     return overlay
+
+
+def _spell_out(values: dict[str, Any]) -> None:
+    """Make a recipe that is given by name one of whose fields some can be changed.
+
+    recipe.loss_scale.init=1024 changes the recipe in force; it does not start an empty one.
+    """
+    if isinstance(values.get("recipe"), str):
+        values["recipe"] = {"base": values["recipe"]}
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
