@@ -116,3 +116,15 @@ def test_resident_memory_keeps_nothing_on_the_front(make_grid):
             for cell, time, size in zip(grid.cells, (10.0, 5.0), (100, 200), strict=True)
         ]
         assert [row.on_front for row in rows_by_arm(grid, results)] == on_front
+
+
+def test_a_seed_in_which_the_baseline_broke_is_compared_with_nothing(make_grid):
+    grid = make_grid(("fp32", "bf16"), (0, 1))
+    base0, half0, base1, half1 = grid.cells
+    broken = from_summary(
+        base1, {"status": "nonfinite", "best_accuracy": 0.1, "images_per_second": 1.0}
+    )
+    results = [finished(base0, 0.90), finished(half0, 0.91), broken, finished(half1, 0.91)]
+    _, half = rows_by_arm(grid, results)
+    assert half.difference.mean == pytest.approx(0.01)
+    assert (half.difference.seeds, half.speed.mean) == (1, 1.0)

@@ -107,8 +107,15 @@ def _row(
     measured = finished or own
     nonfinite = [result.number("first_nonfinite_step") for result in own]
     base = grid.baseline(arm)
-    baseline = {result.cell.seed: result for result in results if result.cell.arm == base}
-    pairs = [(result, baseline[result.cell.seed]) for result in measured]
+    # A baseline that broke in a seed is nothing to compare that seed with.
+    baseline = {
+        result.cell.seed: result
+        for result in results
+        if result.cell.arm == base and result.status == "finished"
+    }
+    pairs = [
+        (result, baseline[result.cell.seed]) for result in measured if result.cell.seed in baseline
+    ]
     differences = [_difference(result, other) for result, other in pairs]
     return Row(
         arm=arm,
