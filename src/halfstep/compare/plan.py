@@ -90,7 +90,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         return load(config, given, {"recipe": mine, "seed": seed, "device": where})
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
-    where = [str(pick_device(each)) for each in slots or (first.device,)]
+    where = [str(_device(each, here=here)) for each in slots or (first.device,)]
     kind = where[0].partition(":")[0]
     if here and not slots:
         refuse_too_few(where[0], processes, torch.cuda.device_count())
@@ -106,11 +106,13 @@ def plan(  # noqa: PLR0913  (the command has as many options)
 
     running_in = deal_out(where, processes) if slots else tuple(where)
     _try_what_all_need(
-        [found(names[0], numbers[0], point, where[0]) for point in points], processes
+        [found(names[0], numbers[0], point, where[0]) for point in points], processes, here=here
     )
     directory = out or Path("runs") / "compare" / (
         first.name + (f"-{_checked(tag)}" if tag else "")
     )
+    if not here:
+        directory = directory.absolute()  # other nodes work in directories of their own
     grid = build_grid(
         first.name,
         device=kind,
@@ -123,6 +125,11 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     )
     limit = None if time_limit is None else parse_time_limit(time_limit)
     return Plan(grid, directory, running_in, limit)
+
+
+def _device(name: str, *, here: bool) -> torch.device:
+    """Return the device of that name, which another machine may have though this one has not."""
+    return pick_device(name) if here or name == "auto" else torch.device(name)
 
 
 def train_command(cell: Cell, device: str) -> list[str]:
@@ -156,11 +163,12 @@ def _own_recipe(config: Config) -> Recipe | None:
     return recipe(config.recipe) if isinstance(config.recipe, dict) else None
 
 
-def _try_what_all_need(configs: Sequence[Config], processes: int) -> None:
+def _try_what_all_need(configs: Sequence[Config], processes: int, *, here: bool) -> None:
     """Refuse at once what every cell would fail at; once for each combination of data and model."""
     tried: set[str] = set()
     for config in configs:
-        in_parallel.refuse(config, pick_device(config.device), Processes(size=processes))
+        device = _device(config.device, here=here)
+        in_parallel.refuse(config, device, Processes(size=processes))
         wanted = config.model_dump(mode="json", include={"data", "model", "batch_size"})
         if _as_key(wanted) in tried:
             continue
@@ -169,7 +177,7 @@ def _try_what_all_need(configs: Sequence[Config], processes: int) -> None:
             config.data,
             batch_size=config.batch_size,
             seed=config.seed,
-            device=pick_device(config.device),
+            device=device,
         )
         models.build(config.model, classes=len(loaded.classes), image_shape=loaded.image_shape)
 
