@@ -6,9 +6,11 @@ import json
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from halfstep.train import checkpoint
 from halfstep.train.loop import train
+from halfstep.train.processes import Processes
 
 
 def lines(run, kind):
@@ -79,3 +81,27 @@ def test_a_look_that_memory_does_not_suffice_for_ends_looking_and_not_the_run(
     assert len([each for each in said if "look into" in str(each.message)]) == 1
     assert summary.status == "finished"
     assert lines(tmp_path / "run", "probe") == []
+
+
+def test_a_step_that_was_not_made_leaves_no_share(tiny, tmp_path):
+    """It would look as if all updates were too small for the weights' format."""
+    overflowing = "recipe={base: fp16, loss_scale: {init: 3e38, ceiling: 3e38}}"
+    config = tiny("max_steps=1", "probes=true", overflowing)
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert (summary.steps, summary.skipped_steps) == (1, 1)
+    assert summary.unchanged_share is None
+    assert "gradient_cosine" in summary.newest
+
+
+def test_a_process_that_is_joined_alone_can_be_looked_into(tiny, tmp_path):
+    """Its model is in DistributedDataParallel, as if there were others."""
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        alone = Processes(group=dist.group.WORLD)
+        summary = train(
+            tiny("max_steps=2", "probes=true"), tmp_path / "run", quiet=True, processes=alone
+        )
+    finally:
+        dist.destroy_process_group()
+    assert summary.newest["gradient_cosine"] == pytest.approx(1)

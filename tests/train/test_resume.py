@@ -217,3 +217,21 @@ def test_workers_change_nothing(pictures, uninterrupted, killed_after, tmp_path)
         warnings.simplefilter("ignore", DeprecationWarning)
         train(config, tmp_path, quiet=True, go_on="auto")
     assert_same_run(tmp_path, uninterrupted("fp32"))
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_death_before_the_next_checkpoint_loses_nothing_of_what_was_gone_on_from(
+    pictures, killed_after, tmp_path, here
+):
+    """A restart goes on with "auto", whatever the first start was told to go on from."""
+    config = pictures()
+    train(config, tmp_path / "first", quiet=True)
+    best = checkpoint.path(tmp_path / "first", "best")
+    for file in rotation.newest_first(tmp_path / "first"):
+        file.unlink()  # as rotation would have, in the end
+    run = tmp_path / ("first" if here else "second")
+    shutil.copy(best, tmp_path / "asked-for.pt")
+    wanted = best if here else tmp_path / "asked-for.pt"
+    step = checkpoint.load(wanted).step
+    killed_after(config, run, 0, go_on=str(wanted))
+    assert rotation.newest_whole(run)[1].step == step

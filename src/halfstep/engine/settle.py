@@ -35,7 +35,8 @@ class HostCopy:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()
-            self._event.record()
+            # Of the tensor's GPU, which need not be the current one.
+            self._event.record(torch.cuda.current_stream(values.device))
         else:
             self._values = values.clone()
 

@@ -7,6 +7,7 @@ has it is whole.
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +135,10 @@ def _write_rest(where: Path, rest: dict[str, Any], *, first: bool) -> None:
         try:
             where.mkdir(parents=True, exist_ok=True)
             unfinished = where / f"{REST}.part"
-            torch.save(rest, unfinished)
+            with unfinished.open("wb") as file:
+                torch.save(rest, file)
+                file.flush()
+                os.fsync(file.fileno())
             unfinished.replace(where / REST)
         except (OSError, RuntimeError) as error:  # torch's archives hide a full disk
             said = [" ".join(str(error).split())]

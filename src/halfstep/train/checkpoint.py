@@ -131,15 +131,21 @@ def look_into(file: Path) -> Checkpoint:
 
 
 def named_parts(file: Path) -> Parts | None:
-    """Return the parts that a file names, without looking at anything else; None if it is damaged.
+    """Return the parts that a file names, without looking at anything else; None if it names none.
 
     Raises:
-        OSError: If the file cannot be read at all.
+        OSError: If that cannot be told: the file is damaged, or cannot be read now.
     """
     try:
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError):
-        return None
+    except (
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        ValueError,
+    ) as error:
+        raise OSError(f"{str(file)!r} cannot be read: {error}") from error
     return cast("Parts | None", found.get("parts")) if isinstance(found, dict) else None
 
 

@@ -149,7 +149,7 @@ def _explained(
     said = str(error).lower()
     of_others = isinstance(error, dist.DistError) or any(word in said for word in _WORDS_OF_GLOO)
     late = any(word in said for word in _WORDS_OF_TIME)
-    if not (of_others or late):
+    if not of_others:
         return None
     here = f"rank {rank} ({hosts[rank]})"
     if not late:

@@ -72,7 +72,7 @@ def _close_window(training: Training, *, last: bool) -> None:
     else:
         training.probes.before_step(last=last)
         result = training.setup.engine.step(close=True)
-        training.probes.after_step()
+        training.probes.after_step(result)
         training.nonfinite.keep()
     config, step = training.config, training.step
     training.meter.close(step, result)

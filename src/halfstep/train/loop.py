@@ -96,7 +96,9 @@ def train(
     setup = processes.together(lambda: _set_up(config, device, start, processes))
     with setup.engine:
         processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
-        energy = Energy(device)
+        # Of a part of a run, or of one GPU of several, it would look like a saving.
+        known = start is None and config.distributed.strategy != "dp"
+        energy = Energy(device) if known else None
         with StopRequests() as requests, PeakMemory(device) as memory:
             setup = replace(setup, data=requests.obeyed(setup.data))
             with _tracker(run, config, setup, start, quiet=quiet) as tracker:
@@ -266,7 +268,9 @@ def _leave(training: Training, number: int) -> None:
     raise Stopped(number, line)
 
 
-def _summary(training: Training, tag: str | None, wall_seconds: float, energy: Energy) -> Summary:
+def _summary(
+    training: Training, tag: str | None, wall_seconds: float, energy: Energy | None
+) -> Summary:
     config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
     return Summary(
@@ -289,7 +293,7 @@ def _summary(training: Training, tag: str | None, wall_seconds: float, energy: E
         peak_memory_reserved_bytes=training.memory.peak_reserved(),
         step_seconds_median=training.step_times.quantile(0.5),
         step_seconds_p95=training.step_times.quantile(0.95),
-        energy_joules=_of_all(training.processes, energy.joules()),
+        energy_joules=_of_all(training.processes, energy.joules() if energy else None),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
         steps=training.step,
@@ -320,7 +324,10 @@ def _loss_scales(setup: Setup) -> list[list[float]]:
 
 
 def _size(file: Path) -> int | None:
-    return checkpoint.size(file) if file.is_file() else None
+    try:
+        return checkpoint.size(file)
+    except OSError:
+        return None
 
 
 def _what_is_left(training: Training) -> str:

@@ -99,10 +99,11 @@ class NonFinite:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of the open window."""
+        """Return what is known of the open window, on the CPU: another process may unpickle it."""
+        saved = self._statistics.state_dict() if self._statistics else None
         return {
             "finite": self._finite is None or bool(self._finite),
-            "statistics": self._statistics.state_dict() if self._statistics else None,
+            "statistics": None if saved is None else [tensor.cpu() for tensor in saved],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

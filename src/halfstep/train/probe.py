@@ -92,19 +92,19 @@ class Probe:
         Returns:
             Plain data: shares by format, and the layers that are exceptions with the reason.
         """
-        with Census(self._engine.model) as census:
+        with Census(self._engine.bare_model) as census:
             self._ours()
         counted = census.counted
         return {
             "flops": sum(counted.flops.values()),
             "shares": counted.shares(),
-            "exceptions": counted.exceptions(self._engine.model, expected),
+            "exceptions": counted.exceptions(self._engine.bare_model, expected),
         }
 
     def held(self) -> Held:
         """Count what memory holds after a step has been taken."""
         engine = self._engine
-        model_tensors = [*engine.model.parameters(), *engine.model.buffers()]
+        model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
         own = {id(tensor) for tensor in model_tensors}
         state = engine.state_dict()
         kept = [*_tensors(state["techniques"]), *_tensors(list(engine.optimizer.state.values()))]
@@ -124,17 +124,17 @@ class Probe:
 
     def _ours(self) -> torch.Tensor:
         engine = self._engine
-        with _leaving_no_trace(engine.model):
+        with _leaving_no_trace(engine.bare_model):
             with engine.autocast():
-                loss = self._loss(engine.model)
-            params = _trained(engine.model)
+                loss = self._loss(engine.bare_model)
+            params = _trained(engine.bare_model)
             grads = engine.grad(loss, params, allow_unused=True)
         # What the forward pass has noted of the statistics belongs to no step.
         engine.zero_grad()
         return _flat(grads)
 
     def _exact(self) -> torch.Tensor:
-        self._twin.load_state_dict(self._engine.model.state_dict())
+        self._twin.load_state_dict(self._engine.bare_model.state_dict())
         self._twin.train()
         exactly = MatmulPrecision("ieee")
         with warnings.catch_warnings():
@@ -159,11 +159,11 @@ class Probe:
         wide = kept == "fp32" or self._engine.accumulate > 1
         return [
             (param, torch.float32 if wide else param.dtype)
-            for param in _trained(self._engine.model)
+            for param in _trained(self._engine.bare_model)
         ]
 
     def _activations(self) -> int:
-        model = self._engine.model
+        model = self._engine.bare_model
         own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
         seen: dict[int, int] = {}
 

@@ -16,6 +16,7 @@ from halfstep.train.microbatch import is_out_of_memory
 from halfstep.train.probe import Probe
 
 if TYPE_CHECKING:
+    from halfstep.engine import StepResult
     from halfstep.train.config import Config
     from halfstep.train.setup import Setup
 
@@ -60,16 +61,22 @@ class Probes:
         self.findings = Findings()
 
     def before_step(self, *, last: bool) -> None:
-        """Remember the weights before the last step of an epoch."""
-        self._before = [p.detach().clone() for p in self._held()] if self._due(last=last) else None
-
-    def after_step(self) -> None:
-        """See which of them the step has changed."""
-        if self._before is None:
+        """Remember the weights before the last step of an epoch, outside of the GPU's memory."""
+        self._unchanged = self._before = None
+        if not (last and self._config.probes) or self._too_large:
             return
-        pairs = list(zip(self._before, self._held(), strict=True))
-        same = torch.stack([(before == now).sum() for before, now in pairs]).sum()
-        self._unchanged = float(same) / sum(now.numel() for _, now in pairs)
+        try:
+            self._before = [param.detach().to("cpu", copy=True) for param in self._held()]
+        except (RuntimeError, MemoryError) as error:
+            self._give_up(error)
+
+    def after_step(self, result: StepResult) -> None:
+        """See which of them the step has changed, if it was made."""
+        if self._before is None or not result.stepped:
+            return
+        pairs = zip(self._before, self._held(), strict=True)
+        same = sum(int((before == now.detach().cpu()).sum()) for before, now in pairs)
+        self._unchanged = same / sum(param.numel() for param in self._before)
         self._before = None
 
     def epoch_done(self) -> dict[str, float]:
@@ -83,12 +90,8 @@ class Probes:
         try:
             figures = self._look()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
+            self._give_up(error)
             self._setup.engine.zero_grad()
-            self._too_large = True
-            said = "memory does not suffice to look into the run, which goes on without"
-            warnings.warn(said, ProbeWarning, stacklevel=2)
             return {}
         if self._unchanged is not None:
             figures["unchanged_share"] = self._unchanged
@@ -103,8 +106,12 @@ class Probes:
             self.findings.held_bytes = asdict(probe.held())
         return asdict(probe.gradients())
 
-    def _due(self, *, last: bool) -> bool:
-        return last and self._config.probes
+    def _give_up(self, error: RuntimeError | MemoryError) -> None:
+        if not is_out_of_memory(error):
+            raise error
+        self._too_large = True
+        said = "memory does not suffice to look into the run, which goes on without"
+        warnings.warn(said, ProbeWarning, stacklevel=3)
 
     def _held(self) -> list[torch.Tensor]:
         """Return the weights that the optimizer updates, masters where there are any."""

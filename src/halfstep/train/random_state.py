@@ -15,7 +15,8 @@ def capture() -> dict[str, Any]:
     version, numbers, gauss_next = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        # Of the GPU in use first, for a run may go on with another one.
+        "cuda": [torch.cuda.get_rng_state(gpu) for gpu in _gpus()],
         "numpy": [
             str(name),
             np.asarray(keys).tolist(),
@@ -30,10 +31,16 @@ def capture() -> dict[str, Any]:
 def restore(state: dict[str, Any]) -> None:
     """Put generators into the states that `capture` returned; GPUs that are gone are left out."""
     torch.set_rng_state(state["torch"])
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for index, each in enumerate(state["cuda"][:here]):
-        torch.cuda.set_rng_state(each, index)
+    for gpu, each in zip(_gpus(), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(each, gpu)
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002  (see above)
     version, numbers, gauss_next = state["python"]
     random.setstate((version, tuple(numbers), gauss_next))
+
+
+def _gpus() -> list[int]:
+    if not torch.cuda.is_initialized():
+        return []
+    used = torch.cuda.current_device()
+    return [used, *(gpu for gpu in range(torch.cuda.device_count()) if gpu != used)]

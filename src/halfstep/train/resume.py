@@ -100,6 +100,10 @@ def tidy(run: Path, start: Start) -> None:
     stored = start.checkpoint
     for left in run.rglob(".*.tmp"):
         left.unlink()
+    # What it goes on from is its own first checkpoint: a death before the next one loses nothing.
+    first = rotation.path(run, stored.step)
+    if first.resolve() != start.file.resolve():
+        rotation.link(start.file, first)
     if not start.here:
         best = start.file.with_name("best.pt")
         if best.is_file() and checkpoint.look_into(best).step <= stored.step:

@@ -36,6 +36,11 @@ def warn(line: str) -> None:
     warnings.warn(line, CheckpointWarning, stacklevel=3)
 
 
+def path(run: Path, step: int) -> Path:
+    """Return where a run keeps the checkpoint of a step."""
+    return run / "checkpoints" / f"step-{step:08d}.pt"
+
+
 def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
     """Write a checkpoint beside the others, then let go of the oldest.
 
@@ -51,7 +56,7 @@ def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = 
     Returns:
         Whether it was written.
     """
-    file = run / "checkpoints" / f"step-{state.step:08d}.pt"
+    file = path(run, state.step)
     try:
         checkpoint.save(file, state)
         for name in names:
@@ -78,14 +83,16 @@ def give_up(run: Path, step: int, error: OSError) -> None:
 def remove_nameless_parts(run: Path) -> None:
     """Remove the parts that no checkpoint names any more, or that a kill has left without one.
 
-    Raises:
-        OSError: If a checkpoint cannot be read.
+    None, as long as there is a checkpoint that does not say what it names.
     """
     folder = run / "checkpoints"
     found = list(parts.directories(folder))
     if not found:
         return
-    named = [checkpoint.named_parts(file) for file in folder.glob("*.pt")]
+    try:
+        named = [checkpoint.named_parts(file) for file in folder.glob("*.pt")]
+    except OSError:
+        return
     kept = {each["directory"] for each in named if each}
     for each in found:
         if each.name not in kept:

@@ -68,7 +68,8 @@ class Summary:
         step_seconds_median: Of the optimizer steps of the process that ended the run, without
             warm-up and the first of each epoch: half of them took no longer.
         step_seconds_p95: 95 of 100 of them took no longer.
-        energy_joules: What the GPUs used from start to end, whoever used them; None without NVML.
+        energy_joules: What the GPUs used from start to end, whoever used them; None without NVML,
+            and for a run that was resumed.
         skipped_steps: Optimizer steps left out because a gradient was not finite, or left out or
             taken back because a loss was not.
         first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.

@@ -89,6 +89,8 @@ def set_up(
             or if the processes cannot be what the config asks of them.
     """
     in_parallel.refuse(config, device, processes)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # what asks for "the" GPU means this one
     loaded = data.load(
         config.data,
         batch_size=config.batch_size,
