@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from timm.layers import BatchNormAct2d
 from torch import nn
 
 from halfstep.techniques.sync_batchnorm import SyncBatchNorm, convert
@@ -50,3 +51,21 @@ def test_conversion_leaves_other_layers_and_shares_what_it_replaces():
 def test_one_value_to_a_channel_is_refused():
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         SyncBatchNorm(3)(torch.ones(1, 3))
+
+
+def test_the_activation_of_a_fused_batch_norm_stays():
+    """timm's, which most of its models are made of."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), BatchNormAct2d(4, act_layer=nn.SiLU)).eval()
+    images = torch.randn(2, 3, 8, 8)
+    wanted = model(images)
+    torch.testing.assert_close(convert(model)(images), wanted)
+    torch.testing.assert_close(copy.deepcopy(model)(images), wanted)
+
+
+def test_a_batch_norm_that_does_more_is_refused():
+    class Doubling(nn.BatchNorm2d):
+        def forward(self, input):  # noqa: A002  (torch's name)
+            return 2 * super().forward(input)
+
+    with pytest.raises(TypeError, match="Doubling is a batch norm with a forward of its own"):
+        convert(nn.Sequential(Doubling(4)))

@@ -1,4 +1,6 @@
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,8 +8,10 @@ from PIL import Image
 
 from halfstep.errors import UserError
 from halfstep.train import image_files
+from halfstep.train.config.data import ImportConfig
 from halfstep.train.data import transforms
 from halfstep.train.data.decode import read_image
+from halfstep.train.data.faults import DataWarning
 from halfstep.train.trained import open_run
 
 
@@ -87,3 +91,20 @@ def test_images_for_a_grey_model_are_grey(folder, finished_run):
     (batch,) = image_files.batches(open_run(finished_run), image_files.find([folder]))
     assert batch.images.shape == (3, 1, 8, 8)
     assert batch.images.dtype == torch.uint8
+
+
+@pytest.mark.parametrize(("said", "warns"), [({}, 1), ({"mean": [0.0], "std": [1.0]}, 0)])
+def test_what_a_data_set_of_ones_own_did_to_its_pixels_is_asked_for(folder, said, warns):
+    made = {"target": "my_data:Scans"}
+    data = ImportConfig(name="import", train=made, val=made, augment=said, workers=0)
+    trained = SimpleNamespace(
+        config=SimpleNamespace(data=data, batch_size=2),
+        image_shape=(1, 8, 8),
+        normalisation=((0.0,), (1.0,)),
+    )
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", DataWarning)
+        (*_, last) = image_files.batches(trained, image_files.find([folder]))
+    assert last.images.shape == (1, 1, 8, 8)
+    told = [each for each in heard if each.category is DataWarning]
+    assert ["my_data:Scans gave float32" in str(each.message) for each in told] == [True] * warns

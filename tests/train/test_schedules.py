@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from halfstep.errors import UserError
@@ -211,3 +211,30 @@ def test_schedule_goes_on_from_a_state_that_is_plain_data(config, tmp_path):
     optimizer.load_state_dict(saved[0])
     schedule.load_state_dict(saved[1])
     assert go(optimizer, schedule, 13) == whole[7:]
+
+
+@pytest.mark.parametrize(
+    ("make", "asked_for"),
+    [
+        (lambda param: SGD([param], lr=1.0, momentum=0.5), 0.5),
+        (lambda param: AdamW([param], lr=1.0, betas=(0.8, 0.99)), 0.8),
+        (lambda param: SGD([param], lr=1.0), 0.0),
+    ],
+)
+def test_one_cycle_moves_momentum_around_what_was_asked_for(make, asked_for):
+    optimizer = make(torch.nn.Parameter(torch.ones(2)))
+    schedule = schedules.build(
+        OneCycleConfig(name="one-cycle"), optimizer, steps=20, steps_per_epoch=1
+    )
+    seen = []
+    for _ in range(20):
+        group = optimizer.param_groups[0]
+        seen.append(group["betas"][0] if "betas" in group else group["momentum"])
+        optimizer.step()
+        schedule.per_step.step()
+    assert (min(seen) + max(seen)) / 2 == pytest.approx(asked_for, abs=0.01)
+    assert max(seen) - min(seen) == pytest.approx(0.1 if asked_for else 0.0, abs=0.01)
+
+
+def test_one_cycle_of_one_step_has_the_full_rate():
+    assert rates(OneCycleConfig(name="one-cycle"), 1, lr=0.5) == [0.5]

@@ -31,11 +31,18 @@ def fit(model, given, classes=3):
         (
             "w.pt",
             lambda state, file: torch.save(
+                {"model": {key: 0 * value for key, value in state.items()}, "averaged": state}, file
+            ),
+        ),
+        ("w.pt", lambda state, file: torch.save({"model": state, "averaged": None}, file)),
+        (
+            "w.pt",
+            lambda state, file: torch.save(
                 {f"module._orig_mod.{key}": value for key, value in state.items()}, file
             ),
         ),
     ],
-    ids=["safetensors", "pth", "state_dict", "model", "prefixes"],
+    ids=["safetensors", "pth", "state_dict", "model", "averaged", "no average", "prefixes"],
 )
 def test_weights_of_a_file_are_the_models(tmp_path, name, write):
     there, here = small(seed=1), small(seed=2)

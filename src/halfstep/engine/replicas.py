@@ -21,7 +21,7 @@ from halfstep.engine.reduction import Reduction
 from halfstep.formats import torch_dtype
 from halfstep.techniques.base import HALVES, as_function
 from halfstep.techniques.gradients import put_grad
-from halfstep.techniques.sync_batchnorm import convert
+from halfstep.techniques.sync_batchnorm import activates, convert, drop_and_act
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -294,8 +294,15 @@ def _wide(param: torch.Tensor) -> torch.dtype:
 
 
 def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """Make every batch norm see the batches of all processes; parameters stay the same objects."""
+    """Make every batch norm see the batches of all processes; parameters stay the same objects.
+
+    Raises:
+        TypeError: If a batch norm does more than that, and nobody knows what.
+    """
     if next(model.parameters()).device.type == "cpu":
         return convert(model, group)
+    fused = [name for name, layer in model.named_modules() if activates(layer)]
     synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
+    for name in fused:
+        synchronized.get_submodule(name).register_forward_hook(drop_and_act)
     return synchronized

@@ -141,6 +141,9 @@ def convert(
 
     Returns:
         The model.
+
+    Raises:
+        TypeError: If a batch norm does more than that, and nobody knows what.
     """
     replacement = module
     if isinstance(module, _BatchNorm) and not isinstance(module, _InstanceNorm):
@@ -157,6 +160,35 @@ def convert(
         replacement.running_mean, replacement.running_var = module.running_mean, module.running_var
         replacement.num_batches_tracked = module.num_batches_tracked
         replacement.training = module.training
+        if activates(module):
+            replacement.register_forward_hook(drop_and_act)
     for name, child in module.named_children():
         replacement.add_module(name, convert(child, process_group, layer=layer, **settings))
     return replacement
+
+
+def activates(layer: nn.Module) -> bool:
+    """Tell whether a batch norm also drops and activates, as timm's BatchNormAct2d does.
+
+    Raises:
+        TypeError: If its forward is its own and is not that.
+    """
+    if not isinstance(layer, _BatchNorm) or isinstance(layer, _InstanceNorm):
+        return False
+    kinds = (_BatchNorm, nn.SyncBatchNorm, SyncBatchNorm)
+    if any(type(layer).forward is kind.forward for kind in kinds):
+        return False
+    if isinstance(getattr(layer, "drop", None), nn.Module) and isinstance(
+        getattr(layer, "act", None), nn.Module
+    ):
+        return True
+    raise TypeError(
+        f"{type(layer).__name__} is a batch norm with a forward of its own, which sync_batchnorm "
+        "would lose; write sync_batchnorm=False, or synchronize it in the model"
+    )
+
+
+def drop_and_act(layer: Any, _: Any, normalized: torch.Tensor) -> torch.Tensor:
+    """Do what a fused batch norm does behind the norm: a forward hook of its replacement."""
+    activated: torch.Tensor = layer.act(layer.drop(normalized))
+    return activated

@@ -5,6 +5,7 @@ An image that cannot be read does not stop the others; it comes back as a line t
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from halfstep.errors import UserError
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.data import csv_rows, transforms, usable_workers
 from halfstep.train.data.decode import CorruptImage, read_image
+from halfstep.train.data.faults import DataWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +110,20 @@ def of_csv(file: Path, root: Path | None, *, labelled: bool = False) -> list[Lis
     ]
 
 
+def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> None:
+    """A data set of the user's own that gives fp32 pixels may have normalised them by itself."""
+    mean, std = trained.normalisation
+    taken_as_they_were = not any(mean) and all(value == 1.0 for value in std)
+    if trained.config.data.name == "import" and taken_as_they_were and augment.mean is None:
+        warnings.warn(
+            f"{trained.config.data.train.target} gave float32 pixels, and what it did to them is "
+            "not known: images are given to the model with values from 0 to 1; train with "
+            "data.augment.mean and std to say what it does",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
 def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[Batch]:
     """Read images in order, as many at a time and by as many workers as the run had.
 
@@ -118,6 +134,7 @@ def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[Batch]:
     data = trained.config.data
     channels, side, _ = trained.image_shape
     augment = getattr(data, "augment", AugmentConfig())
+    _warn_of_unknown_preprocessing(trained, augment)
     pixels = Pixels(listed, transforms.build(augment, side, train=False), channels)
     loader: DataLoader[torch.Tensor | str] = DataLoader(
         pixels,

@@ -48,7 +48,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
             checkpoint_activations=config.distributed.checkpoint_activations,
             sync_batchnorm=config.distributed.sync_batchnorm,
         )
-    except (ValueError, NotImplementedError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"distributed.strategy is 'fsdp', which model {config.model.name!r} cannot have: "

@@ -104,8 +104,10 @@ def build(
     """
     warm = round(config.warmup_epochs * steps_per_epoch or config.warmup * steps)
     warm = min(warm, steps - 1)
-    if isinstance(config, OneCycleConfig):
+    if isinstance(config, OneCycleConfig) and steps > 1:
         return Schedules(_one_cycle(optimizer, warm, steps))
+    if isinstance(config, OneCycleConfig):
+        return Schedules(_rise(optimizer, 0))  # torch's would end before it has begun
     if isinstance(config, PlateauConfig):
         plateau = ReduceLROnPlateau(
             optimizer,
@@ -161,10 +163,22 @@ def _rise(optimizer: Optimizer, warm: int) -> LinearLR:
 def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:
     # With a warm-up of one step torch divides by zero; none starts at the full rate instead.
     share = warm / steps if warm > 1 else 0.0
+    # Around the momentum that the config asks for: lower where the rate is high, as torch's 0.85 to
+    # 0.95 is around 0.9.
+    own = _momentum(optimizer)
+    highest = min(own + 0.05, (1 + own) / 2)
     return OneCycleLR(
         optimizer,
         [group["lr"] for group in optimizer.param_groups],
         total_steps=steps,
         pct_start=share,
-        cycle_momentum=not {"momentum", "betas"}.isdisjoint(optimizer.defaults),
+        cycle_momentum=own > 0,
+        base_momentum=max(0.0, 2 * own - highest),
+        max_momentum=highest,
     )
+
+
+def _momentum(optimizer: Optimizer) -> float:
+    """Return the weight of the past gradients; 0 where an optimizer has none."""
+    defaults = optimizer.defaults
+    return float(defaults.get("momentum") or (defaults.get("betas") or (0.0,))[0])

@@ -20,7 +20,8 @@ from halfstep.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+# Of a run's own checkpoint, the weights that it was validated with.
+_WRAPPERS = ("averaged", "state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
 
 

@@ -19,6 +19,12 @@ OTHER_VALUES = {
     "mixup": 0.3,
     "cutmix": 0.4,
 }
+NEEDED = {
+    "crop_scale": {"crop": "resized"},
+    "padding": {"crop": "padded"},
+    "randaugment_ops": {"randaugment": 7},
+}
+"""What a field has no effect without."""
 
 
 def test_every_preset_that_a_config_allows_exists():
@@ -41,8 +47,9 @@ def test_a_field_takes_the_presets_place_for_itself_alone(preset, name):
     value = OTHER_VALUES[name]
     if value == getattr(PRESETS[preset], name):
         value = "none"
-    settings = AugmentConfig(preset=preset, **{name: value}).settings()
-    assert settings == replace(PRESETS[preset], **{name: value})
+    given = {name: value, **NEEDED.get(name, {})}
+    settings = AugmentConfig(preset=preset, **given).settings()
+    assert settings == replace(PRESETS[preset], **given)
     assert settings != PRESETS[preset]
 
 
@@ -99,4 +106,17 @@ def test_normalisation_of_another_number_of_channels_is_refused_with_the_line_to
 )
 def test_values_that_cannot_be_are_refused(given, said):
     with pytest.raises(ValidationError, match=said):
+        AugmentConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ({"preset": "crop-flip", "padding": 0.25}, "crop: padded"),
+        ({"crop_scale": [0.5, 1.0]}, "crop: resized"),
+        ({"randaugment_ops": 3}, "randaugment: 9"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(given, instead):
+    with pytest.raises(ValidationError, match=f"has no effect; write {instead}"):
         AugmentConfig(**given)

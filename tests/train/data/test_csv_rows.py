@@ -44,6 +44,8 @@ def test_labels_may_be_left_out_where_none_are_needed(tmp_path):
         ("image,label,split\na,b,valid\n", "row 2: split is 'valid'; allowed: train, val; did"),
         ("image,label,split\na,b\n", "row 2: split is ''; allowed: train, val"),
         ('image,label\na,"b\n', "cannot be read as CSV"),
+        ("image,label\na.jpg,oak, red\n", "row 2: .* has 3 values and the header 2; put a value"),
+        ("image,label,label\na.jpg,oak,elm\n", "row 1: the header has 'label' twice"),
         (b"image,label\n\xff\xfe,b\n", "cannot be read as CSV in UTF-8"),
         ("image,label\na\0b,c\n", "row 2|cannot be read as CSV"),
     ],

@@ -145,3 +145,16 @@ def test_without_torchvisions_decoders_pillow_reads_everything(monkeypatch):
     assert not later._DECODERS
     image = later.read_image(FILES["turned jpeg"])
     assert (image.int() - with_pillow(FILES["turned jpeg"]).int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("format_", ["PPM", "TIFF"])
+def test_sixteen_bits_of_grey_keep_their_upper_half(format_):
+    grey = np.array([[0, 0x1234, 0x8000, 0xFFFF]], np.uint16)
+    image = read_image(encoded(Image.fromarray(grey), format_))
+    assert image[0].tolist() == [[0, 0x12, 0x80, 0xFF]]
+
+
+def test_pixels_of_no_known_range_are_refused():
+    content = encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF")
+    with pytest.raises(CorruptImage, match=r"has pixels of Pillow's mode 'F', whose range is not"):
+        read_image(content, name="leaf.tif")

@@ -32,14 +32,26 @@ class Blobs(Dataset):
             "grey": lambda: Image.fromarray(pixels[..., 0]),
             "pil": lambda: Image.fromarray(pixels),
             "ready": lambda: torch.full((2, 8, 8), index / 10),
+            "grey_ready": lambda: torch.full((1, 8, 8), index / 10),
             "uint8": lambda: torch.from_numpy(pixels).permute(2, 0, 1),
             "wrong": lambda: torch.zeros(3, 8, 8, dtype=torch.float64),
+            "turned": lambda: np.arange(300, dtype=np.uint8).reshape(10, 10, 3)[..., ::-1],
+            "sixteen": lambda: Image.fromarray(np.full((10, 10), 0x8000, np.uint16)),
+            "float": lambda: Image.fromarray(np.ones((10, 10), np.float32)),
             "mixed": lambda: torch.zeros(1 + 2 * (index % 2), 8, 8),
         }[self.kind]()
         return image, index % 2
 
 def odd(label=7):
     return [(np.zeros((8, 8, 3), np.uint8), label)] * 3
+
+def other_classes():
+    data = Blobs()
+    data.classes = ["left", "middle", "right"]
+    return data
+
+def broken():
+    raise RuntimeError("Dataset not found")
 
 def pairless():
     return [1, 2]
@@ -118,6 +130,12 @@ def test_limit_and_arguments_reach_each_split(blobs):
         ("blob_data:odd", {}, r"blob_data:odd\[0\] has the label '7'; allowed: 0 to 1"),
         ("blob_data:odd", {"label": 0.5}, "has the label '0.5'"),
         ("blob_data:odd", {"label": "cat"}, "has the label 'cat'"),
+        (
+            "blob_data:Blobs",
+            {"kind": "float"},
+            r"Blobs\[0\] has pixels of Pillow's mode 'F', whose",
+        ),
+        ("blob_data:broken", {}, r"data.train.args is {}, which .* refuses: Dataset not found"),
         ("blob_data:pairless", {}, r"\[0\] is a int; allowed: \(image, label\)"),
         ("blob_data:Blobs", {"kind": "wrong"}, r"Tensor of torch.float64 with shape \(3, 8, 8\)"),
     ],
@@ -145,3 +163,25 @@ def test_ready_images_must_have_the_resolution(blobs):
 def test_target_that_is_no_import_path_is_refused_by_the_config():
     with pytest.raises(ValidationError, match="String should match pattern"):
         open_import("blob_data")
+
+
+def test_arrays_turned_round_and_images_of_sixteen_bits_keep_their_values(blobs):
+    turned, _ = next(open_import(args={"kind": "turned"}, resolution=10).val.epoch())
+    assert turned[0, :, 0, 0].tolist() == [2, 1, 0]
+    deep, _ = next(open_import(args={"kind": "sixteen"}).val.epoch())
+    assert deep.unique().tolist() == [0x80]
+
+
+def test_labels_of_validation_must_mean_what_those_of_training_mean(blobs):
+    val = {"target": "blob_data:other_classes"}
+    with pytest.raises(UserError, match="whose 3 classes are not the 2 of training"):
+        load(name="import", train={"target": "blob_data:Blobs"}, val=val)
+
+
+def test_a_config_says_how_ready_tensors_were_normalised(blobs):
+    said = {"mean": [0.5], "std": [0.25]}
+    data = open_import(args={"kind": "grey_ready"}, augment=said)
+    assert data.normalisation == ((0.5,), (0.25,))
+    images, labels = next(data.val.epoch())
+    prepared, _ = data.prepare(images, labels, device=torch.device("cpu"), train=False)
+    assert torch.equal(prepared, images)

@@ -58,12 +58,13 @@ def test_val_crop_decides_how_much_of_the_edge_is_kept():
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("crop", ["none", "resized"])
 def test_interpolation_is_the_one_asked_for(train, crop):
+    whole = {"crop": crop} if crop == "none" else {"crop": crop, "crop_scale": (1, 1)}
     linear, cubic = (
-        apply(picture(), crop=crop, crop_scale=(1, 1), interpolation=each, train=train)
+        apply(picture(), **whole, interpolation=each, train=train)
         for each in ("bilinear", "bicubic")
     )
     assert not torch.equal(linear, cubic)
-    assert torch.equal(linear, apply(picture(), crop=crop, crop_scale=(1, 1), train=train))
+    assert torch.equal(linear, apply(picture(), **whole, train=train))
 
 
 def test_random_resized_crop_is_torchvisions():

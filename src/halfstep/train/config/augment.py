@@ -114,6 +114,16 @@ class AugmentConfig(Section):
         for name, one in (("mean", self.mean), ("std", self.std)):
             if one is not None and len(one) not in {1, 3}:
                 raise ValueError(f"{name} has {len(one)} values; allowed: 1 (grey) or 3 (RGB)")
+        chosen = self.settings()
+        for name, idle, write in (
+            ("padding", chosen.crop != "padded", "crop: padded"),
+            ("crop_scale", chosen.crop != "resized", "crop: resized"),
+            ("randaugment_ops", not chosen.randaugment, "randaugment: 9"),
+        ):
+            if getattr(self, name) is not None and idle:
+                raise ValueError(
+                    f"{name} is given and has no effect; write {write}, or {name}: null"
+                )
         return self
 
     def settings(self) -> Augmentation:

@@ -38,6 +38,10 @@ def schema() -> dict[str, Any]:
     }
     for section in (whole, *whole["$defs"].values()):
         section.pop("required", None)
+        for field in section.get("properties", {}).values():
+            if "oneOf" in field:  # a part of a section fits several kinds, and timm's name is any
+                field["anyOf"] = field.pop("oneOf")
+                field.pop("discriminator", None)
     return whole
 
 

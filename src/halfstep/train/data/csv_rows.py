@@ -51,19 +51,32 @@ def read(file: Path, *, labelled: bool = True) -> list[Row]:
         raise UserError(f"{file} cannot be read as CSV in UTF-8: {error}") from error
 
 
-def _rows(lines: Iterator[Sequence[str]], file: str, *, labelled: bool) -> Iterator[Row]:
-    header = [name.strip() for name in next(lines, [])]
-    needed = ("image", "label") if labelled else ("image",)
+def _header(first: Sequence[str], file: str, needed: Sequence[str]) -> list[str]:
+    header = [name.strip() for name in first]
     for name in needed:
         if name not in header:
             raise UserError(
                 f"{file}, row 1: the header is {','.join(header)!r}, without {name!r}; "
                 f"allowed: {','.join(needed)} and perhaps split{closest(name, header)}"
             )
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{file}, row 1: the header has {twice!r} twice; name the columns apart")
+    return header
+
+
+def _rows(lines: Iterator[Sequence[str]], file: str, *, labelled: bool) -> Iterator[Row]:
+    needed = ("image", "label") if labelled else ("image",)
+    header = _header(next(lines, []), file, needed)
     for values in lines:
         if not any(value.strip() for value in values):
             continue
         number: int = lines.line_num  # type: ignore[attr-defined]  # csv's readers have no type
+        if any(value.strip() for value in values[len(header) :]):
+            raise UserError(
+                f"{file}, row {number}: {','.join(values)!r} has {len(values)} values and the "
+                f"header {len(header)}; put a value that holds a comma in double quotes"
+            )
         found = dict(zip(header, (value.strip() for value in values), strict=False))
         for name in needed:
             if not found.get(name):

@@ -71,9 +71,11 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
     try:
         with Image.open(io.BytesIO(content)) as file:
             upright = ImageOps.exif_transpose(file)
-            if upright.mode.startswith("I;16"):  # Pillow's conversion clips at 255
-                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            upright = upright.convert("RGB")
+            if upright.mode == "I" and file.format == "PPM":  # so Pillow reads 16 bits of PGM
+                upright = Image.fromarray(np.asarray(upright).astype(np.uint16))
+            upright = to_rgb(upright)
+    except UnknownRange as error:
+        raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
         raise CorruptImage(f"{name} is no image; restore it, or leave it out") from error
     except Exception as error:  # what a damaged file raises depends on the format
@@ -83,3 +85,23 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
         ) from error
     image: torch.Tensor = functional.pil_to_tensor(upright)
     return image
+
+
+class UnknownRange(ValueError):  # noqa: N818  (it names what was found)
+    """An image whose pixels nobody can tell black and white of."""
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB of 8 bits; of 16 bits the upper 8 are kept.
+
+    Raises:
+        UnknownRange: If its values are of 32 bits or floating-point numbers.
+    """
+    if image.mode.startswith("I;16"):  # Pillow's conversion clips at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in {"I", "F"}:
+        raise UnknownRange(
+            f"pixels of Pillow's mode {image.mode!r}, whose range is not known; save it with 8 or "
+            "16 bits"
+        )
+    return image.convert("RGB")

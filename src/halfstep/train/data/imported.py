@@ -17,9 +17,11 @@ from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
 from halfstep.train import import_path
+from halfstep.train.data.decode import UnknownRange, to_rgb
 from halfstep.train.data.source import Source, limited
 
 if TYPE_CHECKING:
+    from halfstep.train.config.augment import Normalisation
     from halfstep.train.config.data import ImportConfig, ImportSplitConfig
 
 
@@ -61,9 +63,13 @@ class Imported:
 
     def _image(self, image: Any, index: int) -> torch.Tensor:
         if isinstance(image, Image.Image):
-            image = functional.pil_to_tensor(image if image.mode == "L" else image.convert("RGB"))
+            try:
+                image = functional.pil_to_tensor(image if image.mode == "L" else to_rgb(image))
+            except UnknownRange as error:
+                raise UserError(f"{self.where(index)} has {error}") from error
         if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
-            tensor = torch.from_numpy(image)
+            # BGR turned round, as by image[..., ::-1], has strides that torch does not take.
+            tensor = torch.from_numpy(np.ascontiguousarray(image))
             return tensor.unsqueeze(0) if image.ndim == 2 else tensor.permute(2, 0, 1)
         if (
             isinstance(image, torch.Tensor)
@@ -104,6 +110,7 @@ def load(config: ImportConfig) -> Source:
     train = _make(config.train, "train")
     val = _make(config.val, "val")
     classes = _classes(config, train)
+    _refuse_other_classes(config, train, val)
     splits = [
         Imported(dataset, split.target, len(classes))
         for dataset, split in ((train, config.train), (val, config.val))
@@ -122,7 +129,7 @@ def load(config: ImportConfig) -> Source:
         limited(splits[1], config.val),
         classes,
         channels,
-        normalisation=((0.0,) * channels, (1.0,) * channels) if is_ready else None,
+        normalisation=_own_normalisation(config, channels) if is_ready else None,
     )
 
 
@@ -131,7 +138,7 @@ def _make(config: ImportSplitConfig, key: str) -> Any:
     target = import_path.load(config.target, field)
     try:
         dataset = target(**config.args)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # the user's own code may raise anything
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"data.{key}.args is {config.args}, which {config.target} refuses: {reason}"
@@ -156,3 +163,23 @@ def _classes(config: ImportConfig, train: Any) -> tuple[str, ...]:
             f"{config.train.target} says nothing of its classes; write --options data.classes=N"
         )
     return tuple(str(number) for number in range(config.classes))
+
+
+def _refuse_other_classes(config: ImportConfig, train: Any, val: Any) -> None:
+    ours, theirs = (getattr(each, "classes", None) for each in (train, val))
+    if not (isinstance(ours, list | tuple) and isinstance(theirs, list | tuple)):
+        return
+    if list(ours) != list(theirs):
+        raise UserError(
+            f"data.val.target is {config.val.target!r}, whose {len(theirs)} classes are not the "
+            f"{len(ours)} of training in the same order, so that its labels mean others; give both "
+            "the same classes"
+        )
+
+
+def _own_normalisation(config: ImportConfig, channels: int) -> Normalisation:
+    """Return what a data set has done to its pixels, as far as the config says so."""
+    mean, std = config.augment.mean, config.augment.std
+    if mean is None or std is None:
+        return (0.0,) * channels, (1.0,) * channels
+    return config.augment.normalisation(channels)

@@ -56,6 +56,12 @@ def classes(config: WebdatasetConfig) -> tuple[str, ...]:
             f"data.names is {config.names!r}, which has {len(set(names))} different names on "
             f"{len(names)} lines, but data.classes is {config.classes}; write one line for each"
         )
+    for number, name in enumerate(names):
+        if name.isascii() and name.isdigit() and int(name) < len(names) and int(name) != number:
+            raise UserError(
+                f"data.names is {config.names!r}, which calls class {number} {name!r}, the number "
+                "of another class; write names that are no numbers, or leave data.names out"
+            )
     return names
 
 
