@@ -1,5 +1,6 @@
 """The report as a person has it: in a real browser, narrow and wide, light and dark."""
 
+import json
 import re
 
 import pytest
@@ -123,3 +124,23 @@ def test_it_passes_the_accessibility_checks_of_axe(open_report, width, theme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
     found = axe.Axe().run(open_report(width, theme))
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_crowd_of_rows_in_one_place_does_not_hang_the_page(open_report, report):
+    """Labels make way for each other, whatever their places round to."""
+    start, end = '<script type="application/json" id="data">', "</script>"
+    before, _, rest = report.read_text().partition(start)
+    content, _, after = rest.partition(end)
+    data = json.loads(content)
+    drawn = next(arm for arm in data["arms"] if arm["accuracy"] is not None)
+    data["arms"] += [
+        {**drawn, "accuracy": 0.4 + number / 7e3, "seconds": 40 + number / 7} for number in range(60)
+    ]
+    report.write_text(before + start + json.dumps(data) + end + after)
+    page = open_report(1600)
+    assert page.wrong == []
+    places = page.eval_on_selector_all(
+        "#tradeoff svg text[y]", "texts => texts.map((text) => +text.getAttribute('y'))"
+    )
+    assert len(places) > 20
+    assert max(places) <= 300

@@ -27,6 +27,7 @@
 })();
 
 (function tradeoff() {
+  const LINE = 13;
   const host = document.getElementById("tradeoff");
   const known = DATA.arms.map((arm, index) => ({ ...arm, index })).filter((arm) => arm.accuracy !== null && arm.seconds !== null);
   if (!known.length) { host.closest("section").hidden = true; return; }
@@ -72,11 +73,13 @@
       const atEnd = x > width * 0.7;
       const text = arm.label + (arm.rehearsed ? " †" : "");
       const label = { x: x + (atEnd ? -10 : 10), y: y + 4, left: x - (atEnd ? text.length * 6.5 : 0), right: x + (atEnd ? 0 : text.length * 6.5) };
-      // Points that lie together would write over each other.
-      const hit = () => labels.find((other) => Math.abs(other.y - label.y) < 13 && other.left < label.right && label.left < other.right);
-      while (hit()) label.y = hit().y + 13;
+      // Points that lie together would write over each other. (A rounded sum must not hit again.)
+      const hit = () => labels.find((other) => Math.abs(other.y - label.y) < LINE - 0.5 && other.left < label.right && label.left < other.right);
+      for (let other = hit(); other; other = hit()) label.y = other.y + LINE;
+      svg.append(shape);
+      if (label.y > height - MARGIN.bottom) continue; // a crowd: pointing at it tells
       labels.push(label);
-      svg.append(shape, make("text", { x: label.x, y: label.y, "text-anchor": atEnd ? "end" : "start" }, text));
+      svg.append(make("text", { x: label.x, y: label.y, "text-anchor": atEnd ? "end" : "start" }, text));
     }
     plot.replaceChildren(svg);
   }

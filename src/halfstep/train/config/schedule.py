@@ -52,7 +52,10 @@ class CosineConfig(_Warming):
 
 
 class OneCycleConfig(_Warming):
-    """Smith's one-cycle policy: a cosine up to the learning rate, a cosine down to almost zero."""
+    """Smith's one-cycle policy: a cosine up to the learning rate, a cosine down to almost zero.
+
+    The optimizer's momentum (Adam's first beta) moves the other way, by 0.05 around its own value.
+    """
 
     name: Literal["one-cycle"]
     """Which schedule."""
