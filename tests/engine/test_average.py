@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import SGD
 
 from halfstep.engine import EMA, SWA, Engine
+from halfstep.engine.average import WeightAverage
 
-from .tiny import differences, mlp
+from .tiny import Calls, differences, mlp
 
 
 def constant_descent(
@@ -87,6 +88,17 @@ def test_evaluating_runs_the_averaged_weights_and_puts_back_the_others(recipe: s
         # The statistics are not averaged, and all of it is a checkpoint of the model.
         assert torch.equal(averaged["1.running_mean"], model[1].running_mean.float())
         assert averaged.keys() == mlp(norm=True).state_dict().keys()
+
+
+def test_many_weights_are_averaged_by_a_few_kernels() -> None:
+    params = [torch.full((size,), 1.0) for size in range(1, 31)]
+    average = WeightAverage(EMA(0.75), params, lambda param: param)
+    torch._foreach_add_(params, 4.0)
+    with Calls() as calls:
+        average.update(None)
+    assert all((mean == 2).all() for mean in average.weights.values())
+    assert "lerp_" not in calls.names
+    assert calls.names.count("_foreach_add_") == 1
 
 
 def test_averages_that_cannot_be_are_refused() -> None:

@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import SGD
 
 from halfstep.engine import Engine
+from halfstep.engine.statistics import RunningStatistics
 
-from .tiny import differences, mlp, with_infinite_gradient
+from .tiny import Calls, differences, mlp, with_infinite_gradient
 
 INPUTS = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 
@@ -73,6 +74,51 @@ def test_a_model_used_in_the_turn_of_another_goes_back_with_that_turn() -> None:
         engine.backward(output.float().mean(), optimizers=[optimizers[0]])
         assert engine.step(optimizers=[optimizers[0]]).skipped
         assert not differences(buffers(critic), before)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_compiled_within_its_engine_gets_its_statistics_back(in_place: bool) -> None:
+    model = mlp(norm=True)
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16") as engine:
+        compiled = torch.compile(engine.model, backend="eager")
+        if in_place:
+            engine.model.compile(backend="eager")
+            compiled = engine.model
+        before = buffers(model)
+        for struck in (True, False):
+            with engine.autocast():
+                output = compiled(INPUTS)
+            engine.backward(output.float().mean() * (float("inf") if struck else 1.0))
+            assert engine.step().skipped is struck
+            assert bool(differences(buffers(model), before)) is not struck
+
+
+def test_statistics_of_any_format_come_back_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    layers = [nn.BatchNorm1d(6), nn.BatchNorm1d(6).half(), nn.BatchNorm1d(6, momentum=None)]
+    model = nn.ModuleList(layers)
+    statistics = RunningStatistics(model)
+    for struck in (1.0, 0.0):
+        before = buffers(model)
+        with statistics.step_going_on():
+            for layer in layers:
+                layer(torch.randn(4, 6).to(layer.weight.dtype))
+        after = buffers(model)
+        layers[0].running_mean[0] = after["0.running_mean"][0] = float("nan")
+        statistics.settle(torch.tensor(struck))
+        left = {name: value.nan_to_num() for name, value in buffers(model).items()}
+        wanted = {n: v.nan_to_num() for n, v in (before if struck else after).items()}
+        assert not differences(left, wanted)
+
+
+def test_what_settles_many_layers_is_a_few_kernels() -> None:
+    model = nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(20)))
+    statistics = RunningStatistics(model)
+    model(INPUTS)
+    with Calls() as calls:
+        statistics.settle(torch.tensor(1.0))
+    assert calls.names.count("where") == 2  # one for the counters
+    assert len([name for name in calls.names if "copy" in name]) == 2
 
 
 def test_nothing_is_copied_for_layers_that_only_evaluate() -> None:

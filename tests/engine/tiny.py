@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class DigitsNet(nn.Module):
@@ -55,6 +56,18 @@ def with_infinite_gradient(value: torch.Tensor) -> torch.Tensor:
     """Return `value`; whatever made it gets a gradient that is not finite."""
     out: torch.Tensor = GradientTimes.apply(value, float("inf"))
     return out
+
+
+class Calls(TorchDispatchMode):
+    """Records the names of the operators that are called inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
 
 
 def differences(first: Any, second: Any, path: str = "") -> list[str]:

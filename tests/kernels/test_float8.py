@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 
-from halfstep.kernels.float8 import Geometry, float8_product, quantised
+from halfstep.formats import round_to
+from halfstep.kernels.float8 import FORMAT_OF, Geometry, float8_product, quantised
 
 NUMPY = {
     "input": (ml_dtypes.float8_e4m3fn, 448.0),
@@ -99,6 +100,15 @@ def test_only_the_gradients_that_are_wanted_are_computed() -> None:
 def test_what_lies_beyond_a_scale_saturates() -> None:
     values = quantised(torch.tensor([1.0, -3.0, float("inf")]), "input", Given(1.0)).widened()
     assert values.tolist() == [448, -448, 448]
+
+
+@pytest.mark.parametrize("role", ["input", "gradient"])
+def test_every_bf16_value_is_rounded_as_by_round_to_that_saturates(role) -> None:
+    values = torch.arange(1 << 16).to(torch.int16).view(torch.bfloat16)
+    ours = quantised(values, role, Given(NUMPY[role][1]))
+    assert ours.scale == 1
+    expected = round_to(values.float(), FORMAT_OF[role], overflow="saturate").to(ours.values.dtype)
+    assert torch.equal(ours.values.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_nan_and_an_inf_that_decides_its_scale_do_not_hide() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfstep.kernels.fp16_accumulation import DEPTH, accumulated, fp16_accumulation
+
+PLAIN, CHANNELS_LAST = torch.contiguous_format, torch.channels_last
 
 
 def by_hand(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -75,6 +79,28 @@ def test_convolutions_of_any_geometry_and_their_gradients(transposed, data) -> N
         torch.testing.assert_close(
             ours.double(), right.double(), rtol=0, atol=0.02 * max(1.0, float(right.abs().max()))
         )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("layouts", list(product([PLAIN, CHANNELS_LAST], repeat=3)))
+def test_results_lie_in_memory_as_those_of_other_kernels(transposed, layouts) -> None:
+    shapes = [(2, 3, 6, 5), (3, 3, 3, 3), (2, 3, 6, 5)]
+    images, weight, cotangent = (
+        torch.randn(shape).half().contiguous(memory_format=layout)
+        for shape, layout in zip(shapes, layouts, strict=True)
+    )
+    geometry = ([1, 1], [1, 1], [1, 1], transposed, [0, 0], 1)
+
+    def strides() -> list[tuple[int, ...]]:
+        result = torch.ops.aten.convolution(images, weight, torch.zeros(3).half(), *geometry)
+        grads = torch.ops.aten.convolution_backward(
+            cotangent, images, weight, [3], *geometry, [True, True, True]
+        )
+        return [each.stride() for each in (result, *grads)]
+
+    plain = strides()
+    with fp16_accumulation("cpu"):
+        assert strides() == plain
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])

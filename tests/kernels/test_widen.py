@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.scratch import scratch
 
 from .reference import assert_rounded_once
 
@@ -250,3 +251,8 @@ def test_single_precision_is_left_bit_for_bit():
     assert inside.dtype == torch.float32
     assert torch.equal(inside, torch.linalg.multi_dot([left, right]))
     assert (inside - left.half().float() @ right.half().float()).abs().max() > 1e-6
+
+
+def test_what_lies_on_another_device_is_widened_there():
+    wide = scratch.widen(torch.empty(4, dtype=torch.float16, device="meta"), 0)
+    assert (wide.device.type, wide.dtype) == ("meta", torch.float32)

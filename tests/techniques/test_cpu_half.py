@@ -56,3 +56,26 @@ def test_softmax_is_single_under_autocast_as_on_a_gpu():
     with engine_for("fp16") as engine, engine.autocast():
         assert engine.model[0](torch.ones(2, 8)).dtype == torch.float16
         assert engine.model(torch.ones(2, 8)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_encoders_evaluate_in_half_as_on_a_gpu_until_the_last_close(before):
+    torch.backends.mha.set_fastpath_enabled(before)
+    try:
+        encoder = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+        optimizer = torch.optim.SGD(encoder.parameters(), 0.1)
+        first = Engine(encoder, optimizer, recipe="fp16")
+        second = engine_for("bf16")
+        inputs = torch.randn(2, 3, 8)
+        with first.evaluating():
+            fused = encoder(inputs)
+        encoder.eval()
+        with first.autocast():
+            unfused = encoder(inputs)  # gradients are recorded, which is never fused
+        assert torch.equal(fused, unfused)
+        first.close()
+        assert not torch.backends.mha.get_fastpath_enabled()
+        second.close()
+        assert torch.backends.mha.get_fastpath_enabled() is before
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

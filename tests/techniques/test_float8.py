@@ -31,6 +31,7 @@ def opened(model: nn.Module, scaling="dynamic") -> Float8Layers:
         (nn.Conv1d(16, 16, 3), True),
         (nn.ConvTranspose2d(16, 16, 3), False),
         (nn.LayerNorm(16), False),
+        (nn.MultiheadAttention(16, 2).out_proj, False),
     ],
 )
 def test_layers_that_tensor_cores_could_take_are_taken(layer, taken) -> None:

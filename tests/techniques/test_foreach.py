@@ -2,7 +2,8 @@
 
 import torch
 
-from halfstep.techniques.foreach import by_format, gradients, round_back, widened
+from halfstep.techniques import foreach
+from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
 
 
 def test_only_half_tensors_are_widened_and_rounded_back():
@@ -22,3 +23,15 @@ def test_gradients_are_fp32_at_least_and_lists_have_one_format_each():
         param.grad = torch.ones_like(param)
     assert [grad.dtype for grad in gradients(params)] == [torch.float32, torch.float64]
     assert by_format([*params, params[0]]) == [[params[0], params[0]], [params[1]]]
+
+
+def test_chunks_keep_the_order_and_end_before_they_are_too_large(monkeypatch):
+    monkeypatch.setattr(foreach, "CHUNK_ELEMENTS", 4)
+    tensors = [torch.empty(size) for size in (1, 3, 1, 9, 2, 2)]
+    assert [[t.numel() for t in chunk] for chunk in in_chunks(tensors)] == [
+        [1, 3],
+        [1],
+        [9],
+        [2, 2],
+    ]
+    assert not list(in_chunks([]))

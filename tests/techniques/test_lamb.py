@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from halfstep import Engine
 from halfstep.techniques.lamb import LAMB
@@ -37,3 +39,23 @@ def test_parameters_without_a_gradient_stay(optimizer):
     assert unused not in given.state
     optimizer([used]).step()
     assert not torch.equal(used, torch.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_global_norm_is_that_of_wide_gradients_without_a_copy_of_them(dtype):
+    params = [nn.Parameter(torch.ones(size, dtype=dtype)) for size in (1000, 24)]
+    for param in params:
+        param.grad = torch.full_like(param, 300.0)  # whose squares fp16 cannot hold
+    made = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **kwargs or {})
+            made.extend(tree_leaves(result))
+            return result
+
+    given = LAMB(params, max_grad_norm=3.0)
+    with torch.no_grad(), Watch():
+        given._start_step()
+    assert given._shrink.item() == pytest.approx(300 * 32 / 3, rel=1e-6)
+    assert max(each.numel() for each in made if isinstance(each, torch.Tensor)) <= len(params)

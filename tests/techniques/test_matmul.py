@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch import nn
 
+from halfstep.engine import Engine
 from halfstep.techniques.matmul import MatmulPrecision
 
 if TYPE_CHECKING:
@@ -16,17 +19,26 @@ if TYPE_CHECKING:
 
 PRECISIONS = ["tf32", "ieee", "tf32"]
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+CPU = torch.backends.mkldnn.matmul
 
 
 def read() -> list[str]:
     return [switch.fp32_precision for switch in SWITCHES]
 
 
+def read_older() -> tuple[bool, bool, str]:
+    allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    return (*allowed, torch.get_float32_matmul_precision())
+
+
 @pytest.fixture(autouse=True)
 def _as_they_were() -> Iterator[None]:
-    before = read()
+    switches = (*SWITCHES, CPU)
+    before, (allowed, _, matmul) = [s.fp32_precision for s in switches], read_older()
     yield
-    for switch, precision in zip(SWITCHES, before, strict=True):
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.set_float32_matmul_precision(matmul)
+    for switch, precision in zip(switches, before, strict=True):
         switch.fp32_precision = precision
 
 
@@ -48,6 +60,53 @@ def test_switches_are_set_and_given_back(precision, before: list[str]) -> None:
     SWITCHES[0].fp32_precision = "tf32"
     technique.close()
     assert SWITCHES[0].fp32_precision == "tf32"
+
+
+def by_default() -> None:
+    pass
+
+
+def by_the_older_switches() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = True
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        by_default,
+        by_the_older_switches,
+        partial(torch.set_float32_matmul_precision, "highest"),
+        partial(torch.set_float32_matmul_precision, "high"),
+        partial(torch.set_float32_matmul_precision, "medium"),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["fp32", "tf32"])
+def test_the_older_switches_can_be_read_and_are_given_back(recipe, user) -> None:
+    user()
+    before, older, on_cpu = read(), read_older(), CPU.fp32_precision
+    layer = nn.Linear(2, 2)
+    with Engine(layer, torch.optim.SGD(layer.parameters(), 0.1), recipe=recipe):
+        allowed = recipe == "tf32"
+        assert read_older() == (allowed, allowed, "high" if allowed else "highest")
+        assert CPU.fp32_precision == "ieee"
+        with torch.backends.cudnn.flags(enabled=False):  # what a double backward of LSTMs needs
+            assert torch.backends.cudnn.allow_tf32
+        torch.export.export(layer, (torch.ones(1, 2),))
+    assert (read(), read_older(), CPU.fp32_precision) == (before, older, on_cpu)
+
+
+def test_older_switches_that_disagree_are_left_alone() -> None:
+    by_the_older_switches()
+    SWITCHES[1].fp32_precision = "tf32"
+    before = read()
+    technique = claim("ieee")
+    assert read() == ["ieee"] * 3
+    technique.close()
+    assert read() == before
+    with pytest.raises(RuntimeError):
+        read_older()
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])

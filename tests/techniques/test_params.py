@@ -127,6 +127,28 @@ def test_fp32_widens_a_model_and_leaves_its_calls_alone() -> None:
         model(torch.ones(1, 2, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("format_", ["bf16", "fp32"])
+def test_weights_of_a_recurrent_layer_are_put_together_after_each_cast(
+    format_, monkeypatch
+) -> None:
+    """CuDNN copies weights that lie apart in every forward pass, and warns."""
+    model, seen = nn.Sequential(nn.LSTM(2, 2), nn.GRU(2, 2)), []
+    monkeypatch.setattr(
+        nn.RNNBase, "flatten_parameters", lambda rnn: seen.append((type(rnn), *dtypes(rnn)))
+    )
+    technique = ParameterFormat(format_)
+    technique.prepare([model], [])
+    technique.close()
+    halves, singles = (
+        [(nn.LSTM, dtype), (nn.GRU, dtype)] for dtype in (torch.bfloat16, torch.float32)
+    )
+    assert seen == ([*halves, *singles] if format_ == "bf16" else [])
+
+
+def dtypes(module: nn.Module) -> set[torch.dtype]:
+    return {param.dtype for param in module.parameters()}
+
+
 def test_a_deep_copy_casts_its_own_inputs() -> None:
     model = Caller()
     ParameterFormat("fp16", outputs="fp32").prepare([model], [])

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
-from halfstep.techniques import rounding
+from halfstep.techniques import foreach
 from halfstep.techniques.rounding import RoundedUpdate, round_stochastically
 
 OPTIMIZERS = {
@@ -131,7 +131,7 @@ def test_updating_in_chunks_changes_nothing(monkeypatch, how) -> None:
         return [param.detach().clone() for param in model.parameters()] + moments
 
     whole = train()
-    monkeypatch.setattr(rounding, "CHUNK_ELEMENTS", 20)
+    monkeypatch.setattr(foreach, "CHUNK_ELEMENTS", 20)
     assert all(map(torch.equal, train(), whole))
 
 

@@ -1,4 +1,5 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import timm
@@ -185,7 +186,7 @@ def test_frozen_parts_and_memory_format_are_as_the_config_says():
     )
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "o2"])
+@pytest.mark.parametrize("recipe", ["fp32", "o2", "fp8", "fp8-delayed"])
 def test_model_is_compiled_in_place_within_its_engine(recipe, monkeypatch):
     compile_module, seen = nn.Module.compile, []
 
@@ -194,8 +195,8 @@ def test_model_is_compiled_in_place_within_its_engine(recipe, monkeypatch):
         compile_module(module, backend="eager")
 
     monkeypatch.setattr(nn.Module, "compile", without_a_compiler)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    images = torch.rand(2, 1, 2, 2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))  # widths that FP8 takes
+    images = torch.rand(2, 1, 4, 4)
     with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe=recipe) as engine:
         plain = engine.model(images)
         assert compiled(engine.model, ModelConfig(name="x")) is model
@@ -206,6 +207,23 @@ def test_model_is_compiled_in_place_within_its_engine(recipe, monkeypatch):
     assert seen == [model]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert torch.equal(plain, again)
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "fp8-delayed"])
+def test_fp8_trains_compiled_in_a_thread_that_has_computed_nothing_yet(recipe):
+    model = nn.Linear(16, 16)
+
+    def trained():
+        with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe=recipe) as engine:
+            engine.model.compile(backend="eager")
+            for _ in range(3):
+                with engine.autocast():
+                    loss = engine.model(torch.ones(2, 16)).float().mean()
+                engine.backward(loss)
+                yield engine.step().stepped
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: list(trained())).result() == [True] * 3
 
 
 @pytest.mark.parametrize(

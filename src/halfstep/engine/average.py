@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.shards import as_part_of, local
+from halfstep.techniques.foreach import by_format, in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,8 +129,13 @@ class WeightAverage:
         self._steps += stepped
         weight = self._rule.weight(self._taken, self._steps) * stepped
         self._taken += weight > 0
-        for param, average in self.weights.items():
-            average.lerp_(self._exact(param), weight.to(average.device))
+        param_of = {average: param for param, average in self.weights.items()}
+        for alike in by_format(list(param_of)):
+            for averages in in_chunks(alike):
+                ahead = [self._exact(param_of[average]) for average in averages]
+                moves = torch._foreach_sub(ahead, averages)  # noqa: SLF001  # stable since 1.9
+                torch._foreach_mul_(moves, weight.to(averages[0].device))
+                torch._foreach_add_(averages, moves)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -39,7 +39,7 @@ def true_gradients(
     # A copy, as the graph keeps it and the next update changes the scale in place.
     factor = None if scale is None else scale.clamp(max=LARGEST_FACTOR)
     grads = torch.autograd.grad(
-        total if factor is None else total * factor,
+        total if factor is None else total * factor.to(total.device),
         inputs,
         create_graph=create_graph,
         retain_graph=retain_graph,
@@ -47,4 +47,4 @@ def true_gradients(
         materialize_grads=allow_unused,
     )
     wide = [grad if grad.dtype == torch.float64 else grad.float() for grad in grads]
-    return tuple(wide if factor is None else (grad / factor for grad in wide))
+    return tuple(wide if factor is None else (grad / factor.to(grad.device) for grad in wide))

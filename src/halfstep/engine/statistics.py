@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from halfstep.techniques.base import as_function
+from halfstep.techniques.foreach import by_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +39,14 @@ class RunningStatistics:
         layers = [
             m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None
         ]
+        self._layers = layers
         self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
         self._saved: list[torch.Tensor] | None = None
         self._in_step = False
         self._handles: list[RemovableHandle] = []
         if layers:
-            # The root's hook serves compiled models, the layers' own those who call parts of it.
+            # The root's hook serves models with compiled layers, the layers' own those who call
+            # parts of a model; `step_going_on` models that were compiled whole, hooks and all.
             for module in (model, *layers):
                 hook = as_function(self._before_forward)
                 self._handles.append(module.register_forward_pre_hook(hook))
@@ -55,8 +58,10 @@ class RunningStatistics:
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
         counts = torch.is_grad_enabled() or self._in_step
-        if torch.compiler.is_compiling() or not (counts and module.training):
-            return
+        if not torch.compiler.is_compiling() and counts and module.training:
+            self._save()
+
+    def _save(self) -> None:
         if self._saved is None:
             self._saved = [buffer.clone() for buffer in self._buffers]
 
@@ -64,6 +69,9 @@ class RunningStatistics:
     def step_going_on(self) -> Iterator[None]:
         """Count every forward pass in training mode, whatever it records."""
         before, self._in_step = self._in_step, True
+        # Compiled code runs no hook of ours, so the copy has to be there before it is entered.
+        if any(layer.training for layer in self._layers):
+            self._save()
         try:
             yield
         finally:
@@ -73,9 +81,15 @@ class RunningStatistics:
         """End a window: put the statistics back if `found_inf`, a scalar on any device, is set."""
         if self._saved is None:
             return
-        for buffer, saved in zip(self._buffers, self._saved, strict=True):
+        saved = dict(zip(self._buffers, self._saved, strict=True))
+        for alike in by_format(self._buffers):  # a few kernels for all of them
+            then = torch.cat([saved[buffer].flatten() for buffer in alike])
+            now = torch.cat([buffer.flatten() for buffer in alike])
+            settled = torch.where(found_inf.to(now.device) > 0, then, now)
+            parts = settled.split([buffer.numel() for buffer in alike])
+            shaped = [part.view_as(buffer) for part, buffer in zip(parts, alike, strict=True)]
             # .data: no graph that still waits for its backward is to notice.
-            buffer.data.copy_(torch.where(found_inf.to(buffer.device) > 0, saved, buffer))
+            torch._foreach_copy_([buffer.data for buffer in alike], shaped)
         self._saved = None
 
     def forget(self) -> None:

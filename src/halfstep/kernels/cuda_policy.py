@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.kernels.registration import Overrides
+from halfstep.kernels.registration import Counted, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,8 +77,22 @@ _WITHOUT_HALF_KERNEL = frozenset({"avg_pool3d"})
 @contextmanager
 def cuda_autocast_policy() -> Iterator[None]:
     """Cast under `torch.autocast("cpu")` as `torch.autocast("cuda")` does, in every thread."""
-    with _overrides.held():
+    with _overrides.held(), _unfused_encoders.held():
         yield
+
+
+class _UnfusedEncoders(Counted):
+    """Attention and encoder layers without the fused path of evaluation, which autocast misses.
+
+    CUDA's autocast switches it off; a CPU's does not, and it computes in fp32.
+    """
+
+    def _put_in_place(self) -> None:
+        self._before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+
+    def _give_back(self) -> None:
+        torch.backends.mha.set_fastpath_enabled(self._before)
 
 
 def _kernels() -> dict[str, Kernel | None]:
@@ -170,3 +184,4 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 _overrides = Overrides("AutocastCPU", _kernels)
+_unfused_encoders = _UnfusedEncoders()

@@ -14,7 +14,6 @@ import torch
 
 from halfstep.formats import FORMATS, torch_dtype
 from halfstep.kernels.observed import computing_in
-from halfstep.kernels.rounding import round_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,8 +65,9 @@ def quantised(
     scale = torch.where(largest > 0, torch.full_like(largest, format_.max) / largest, 1.0)
     # The reciprocal of a subnormal overflows; any large scale serves values that small.
     scale = torch.where(largest.isfinite(), scale.clamp(max=FORMATS["fp32"].max), scale)
-    rounded = round_to(value.float() * scale, format_.name, overflow="saturate")
-    return Quantised(rounded.to(torch_dtype(format_.name)), scale)
+    # Clamped first: how a cast overflows differs between versions of torch.
+    scaled = (value.detach().float() * scale).clamp_(-format_.max, format_.max)
+    return Quantised(scaled.to(torch_dtype(format_.name)), scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.nn.functional import pad
 
 from halfstep.kernels.products import ON
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DEPTH = 16
 """Products that one instruction sums: the k of `mma.m16n8k16.f16` (PTX ISA 8, section 9.7.14)."""
+
+PLAIN = torch.contiguous_format
 
 
 @contextmanager
@@ -102,6 +105,7 @@ def _convolution(
         )
     else:
         result = _correlation(images, weight, stride, padding, dilation, groups)
+    result = result.contiguous(memory_format=_layout(images, weight))
     if bias is None:
         return result
     return (result.float() + bias.float().view(-1, *[1] * (images.dim() - 2))).half()
@@ -145,6 +149,11 @@ def _convolution_backward(
         patches = _patches(source, weight.shape[2:], stride, padding, dilation, groups)
         rows = _grouped(target, groups)
         by_weight = accumulated(rows, patches.mT).reshape(weight.shape)
+    layout = _layout(images, weight)
+    if by_images is not None:
+        by_images = by_images.contiguous(memory_format=layout)
+    if by_weight is not None:
+        by_weight = by_weight.contiguous(memory_format=layout)
     if output_mask[2]:
         by_bias = gradient.float().sum([0, *range(2, gradient.dim())]).half()
     return by_images, by_weight, by_bias
@@ -162,7 +171,7 @@ def _correlation(
     patches = _patches(images, weight.shape[2:], stride, padding, dilation, groups)
     result = accumulated(weight.reshape(groups, weight.shape[0] // groups, -1), patches)
     size = _output_size(images.shape[2:], weight.shape[2:], stride, padding, dilation)
-    return result.reshape(weight.shape[0], images.shape[0], *size).movedim(1, 0).contiguous()
+    return result.reshape(weight.shape[0], images.shape[0], *size).movedim(1, 0)
 
 
 def _transposed(
@@ -193,6 +202,12 @@ def _transposed(
     flipped = per_group.transpose(1, 2).flatten(0, 1).flip(list(range(2, weight.dim())))
     ones, zeros = [1] * len(spread), [0] * len(spread)
     return _correlation(pad(stuffed, widths), flipped, ones, zeros, dilation, groups)
+
+
+def _layout(images: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """Return the layout of every result: channels last where one of the factors is."""
+    layouts = map(suggest_memory_format, (images, weight))
+    return next((each for each in layouts if each != PLAIN), PLAIN)
 
 
 def _patches(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class _Marked(threading.local):
-    format: str | None = None
+    def __init__(self) -> None:
+        # Not on the class: torch.compile guards that a thread has none of its own, then sets it.
+        self.format: str | None = None
 
 
 _marked = _Marked()

@@ -1,4 +1,4 @@
-"""One counted set of dispatcher overrides: put in place by the first user, given back by the last.
+"""Counted changes of the process: put in place by the first user, given back by the last.
 
 The dispatcher is the process's own, so what is registered here holds in every thread. The kernels
 of `cpu_half.py` and the policy of `cuda_policy.py` each live in one `Overrides`.
@@ -21,7 +21,36 @@ Kernel = Callable[..., Any]
 """Called as `kernel(original, *args, **kwargs)`; `original` runs the kernel that it replaces."""
 
 
-class Overrides:
+class Counted:
+    """A change of the process that is in place while anyone holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._holders = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the change in place, for every thread of the process."""
+        with self._lock:
+            if self._holders == 0:
+                self._put_in_place()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0:
+                    self._give_back()
+
+    def _put_in_place(self) -> None:
+        raise NotImplementedError
+
+    def _give_back(self) -> None:
+        raise NotImplementedError
+
+
+class Overrides(Counted):
     """Kernels for one dispatch key, registered while anyone holds them.
 
     Args:
@@ -33,10 +62,9 @@ class Overrides:
     def __init__(
         self, dispatch_key: str, kernels: Callable[[], Mapping[str, Kernel | None]]
     ) -> None:
+        super().__init__()
         self._dispatch_key = dispatch_key
         self._kernels = kernels
-        self._lock = threading.RLock()
-        self._holders = 0
         self._library: torch.library.Library | None = None
 
     @property
@@ -44,22 +72,7 @@ class Overrides:
         """Whether the kernels are in place."""
         return self._library is not None
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the kernels registered, for every thread of the process."""
-        with self._lock:
-            if self._holders == 0:
-                self._register()
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._holders -= 1
-                if self._holders == 0:
-                    self._give_back()
-
-    def _register(self) -> None:
+    def _put_in_place(self) -> None:
         library = torch.library.Library("aten", "IMPL")  # given back by count
         for name, kernel in self._kernels().items():
             if kernel is None:

@@ -23,7 +23,7 @@ class Scratch(threading.local):
     def widen(self, value: torch.Tensor, place: int) -> torch.Tensor:
         """Return an fp32 copy of `value` that holds until the place is used again."""
         elements = value.numel()
-        if elements > LARGEST_KEPT:
+        if elements > LARGEST_KEPT or value.device.type != "cpu":
             return value.float()
         buffer = self._buffers.get(place)
         if buffer is None or buffer.numel() < elements:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import pad
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from halfstep.kernels.float8 import Geometry, Role, Scales, float8_product
@@ -94,6 +95,8 @@ class Float8Layers(Technique):
 
 def is_taken(layer: nn.Module) -> bool:
     """Tell whether FP8 tensor cores could compute a layer."""
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return False  # attention's last projection, of which only the weights are used
     if isinstance(layer, nn.Linear):
         widths = [layer.in_features, layer.out_features]
     elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):

@@ -15,7 +15,11 @@ from torch.optim import Optimizer
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+CHUNK_ELEMENTS = 1 << 24
+"""How many elements are updated at a time: 64 MiB of fp32 stand-ins for the weights."""
 
 
 class ForeachOptimizer(Optimizer):
@@ -102,3 +106,17 @@ def by_format(params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     for param in params:
         lists.setdefault((param.device, param.dtype), []).append(param)
     return list(lists.values())
+
+
+def in_chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield `tensors` in lists of at most `CHUNK_ELEMENTS` elements; a larger tensor is alone."""
+    chunk: list[torch.Tensor] = []
+    elements = 0
+    for tensor in tensors:
+        if chunk and elements + tensor.numel() > CHUNK_ELEMENTS:
+            yield chunk
+            chunk, elements = [], 0
+        chunk.append(tensor)
+        elements += tensor.numel()
+    if chunk:
+        yield chunk

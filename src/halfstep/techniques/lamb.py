@@ -63,14 +63,12 @@ class LAMB(ForeachOptimizer):
         self._shrink: torch.Tensor | None = None
 
     def _start_step(self) -> None:
-        grads = [
-            grad for group in self.param_groups for grad in gradients(self._with_gradients(group))
-        ]
+        params = [param for group in self.param_groups for param in self._with_gradients(group)]
+        norms = [_norm(param.grad) for param in params if param.grad is not None]
         self._shrink = None
-        if grads:
-            home = grads[0].device
-            each = torch.stack([torch.linalg.vector_norm(grad).to(home) for grad in grads])
-            norm = torch.linalg.vector_norm(each)
+        if norms:
+            home = norms[0].device
+            norm = torch.linalg.vector_norm(torch.stack([each.to(home) for each in norms]))
             self._shrink = (norm / self.defaults["max_grad_norm"]).clamp(min=1.0)
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
@@ -179,7 +177,7 @@ def lamb_update(
         torch._foreach_add_(updates, list(weights), alpha=decay)
     if settings.always_adapt or decay:
         ratios = [_trust_ratio(w, u) for w, u in zip(weights, updates, strict=True)]
-        updates = [update * ratio for update, ratio in zip(updates, ratios, strict=True)]
+        torch._foreach_mul_(updates, ratios)
     torch._foreach_mul_(updates, settings.lr)
     torch._foreach_sub_(list(weights), updates)
 
@@ -189,3 +187,10 @@ def _trust_ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
     weight_norm, update_norm = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update)
     defined = (weight_norm > 0) & (update_norm > 0)
     return torch.where(defined, weight_norm / update_norm, 1.0)
+
+
+def _norm(grad: torch.Tensor) -> torch.Tensor:
+    """Return the 2-norm of a gradient, in fp32 at least, without a copy of it in that format."""
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    norm: torch.Tensor = torch.linalg.vector_norm(grad, dtype=wide)
+    return norm

@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class MatmulPrecision(Technique):
     """Set the fp32 precision of products for as long as the technique is open.
 
-    Of a GPU's switches only the `fp32_precision` ones are touched: torch raises when they are mixed
-    with the older `allow_tf32`.
+    torch has two sets of switches, `fp32_precision` and the older `allow_tf32`, and raises when the
+    older are read and disagree: `torch.backends.cudnn.flags()` and `torch.export` do. Both are set.
 
     Args:
         precision: "ieee" or "tf32".
@@ -65,18 +66,37 @@ class MatmulPrecision(Technique):
             self._release()
 
 
-_SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]  # torch's stubs lack conv and rnn
+_SWITCHES = (
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,  # type: ignore[attr-defined]  # torch's stubs lack conv and rnn
+    torch.backends.cudnn.rnn,
+    torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the switches say.
+
+    Attributes:
+        older: `cudnn.allow_tf32` and the precision that `torch.set_float32_matmul_precision` takes;
+            None where the caller's own settings disagree, so that they cannot be read.
+        precisions: The `fp32_precision` of each of `_SWITCHES`.
+    """
+
+    older: tuple[bool, str] | None
+    precisions: tuple[str, ...]
 
 
 _lock = threading.RLock()
 _claims: dict[object, str] = {}
-_before: list[str] = []
+_before: list[_State] = []
 
 
 def _claim(claim: object, precision: str) -> None:
     with _lock:
         if not _claims:
-            _before[:] = _read()
+            _before[:] = [_read()]
         elif (open_one := next(reversed(_claims.values()))) != precision:
             warnings.warn(
                 f"fp32 matrix products of the whole process now compute as {precision}; an engine "
@@ -84,22 +104,36 @@ def _claim(claim: object, precision: str) -> None:
                 stacklevel=2,
             )
         _claims[claim] = precision
-        _write([precision] * len(_SWITCHES))
+        _write(_computing_in(precision))
 
 
 def _give_back(claim: object) -> None:
     with _lock:
         del _claims[claim]
         if _claims:
-            _write([next(reversed(_claims.values()))] * len(_SWITCHES))
+            _write(_computing_in(next(reversed(_claims.values()))))
         else:
-            _write(_before)
+            _write(_before.pop())
 
 
-def _read() -> list[str]:
-    return [switch.fp32_precision for switch in _SWITCHES]
+def _computing_in(precision: str) -> _State:
+    older = (True, "high") if precision == "tf32" else (False, "highest")
+    # A CPU's products, which the older switch changes too, are IEEE: TF32 is rehearsed there.
+    return _State(older if _before[0].older else None, (*[precision] * 3, "ieee"))
 
 
-def _write(precisions: list[str]) -> None:
-    for switch, precision in zip(_SWITCHES, precisions, strict=True):
+def _read() -> _State:
+    try:
+        older = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    except RuntimeError:
+        older = None
+    return _State(older, tuple(switch.fp32_precision for switch in _SWITCHES))
+
+
+def _write(state: _State) -> None:
+    if state.older is not None:
+        torch.backends.cudnn.allow_tf32, matmul = state.older
+        torch.set_float32_matmul_precision(matmul)
+    # Last: the older ones reset them.
+    for switch, precision in zip(_SWITCHES, state.precisions, strict=True):
         switch.fp32_precision = precision

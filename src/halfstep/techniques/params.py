@@ -49,6 +49,7 @@ class ParameterFormat(Technique):
         self._cast_outputs = outputs == "fp32"
         self._handles: list[RemovableHandle] = []
         self._came_as: dict[torch.Tensor, torch.dtype] = {}
+        self._rnns: list[nn.RNNBase] = []
         self._optimizers: Sequence[Optimizer] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
@@ -77,6 +78,8 @@ class ParameterFormat(Technique):
         for tensor, dtype in self._came_as.items():
             if tensor.dtype in HALVES:
                 recast(tensor, dtype)
+        _flatten(self._rnns)
+        self._rnns.clear()
         if self._came_as and self.reshapes_params:
             for optimizer in self._optimizers:
                 optimizer.load_state_dict(optimizer.state_dict())  # in the parameters' format
@@ -91,6 +94,11 @@ class ParameterFormat(Technique):
                     if tensor.dtype != wanted:
                         self._came_as[tensor] = tensor.dtype
                         recast(tensor, wanted)
+            if isinstance(module, nn.RNNBase) and not self._came_as.keys().isdisjoint(
+                module.parameters(recurse=False)
+            ):
+                self._rnns.append(module)
+        _flatten(self._rnns)
 
 
 def cast_around(
@@ -128,6 +136,12 @@ def norm_tensors(model: nn.Module) -> set[torch.Tensor]:
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def _flatten(rnns: Sequence[nn.RNNBase]) -> None:
+    """Put the weights of each layer into one piece of memory, as cuDNN wants them."""
+    for rnn in rnns:
+        rnn.flatten_parameters()
 
 
 def _casts_inputs(dtype: torch.dtype) -> Callable[..., tuple[Any, Any]]:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.techniques.base import Technique
+from halfstep.techniques.foreach import in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.recipe import Update
-
-CHUNK_ELEMENTS = 1 << 24
-"""How many elements are updated at a time: 64 MiB of fp32 stand-ins for the weights."""
 
 
 class RoundedUpdate(Technique):
@@ -66,7 +64,8 @@ class RoundedUpdate(Technique):
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on a chunk of parameters after the other, and round each back."""
-        for chunk in _chunks(optimizer):
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        for chunk in in_chunks(params):
             stand_ins = {p: self._stand_in(p) if p.dtype == torch.bfloat16 else p for p in chunk}
             with _standing_in(optimizer, stand_ins):
                 take()
@@ -149,20 +148,6 @@ def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> tor
     )
     rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
     return torch.where(value.isfinite(), rounded, value).to(torch.bfloat16)
-
-
-def _chunks(optimizer: Optimizer) -> Iterator[list[torch.Tensor]]:
-    chunk: list[torch.Tensor] = []
-    elements = 0
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            if chunk and elements + param.numel() > CHUNK_ELEMENTS:
-                yield chunk
-                chunk, elements = [], 0
-            chunk.append(param)
-            elements += param.numel()
-    if chunk:
-        yield chunk
 
 
 @contextmanager

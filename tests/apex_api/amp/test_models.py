@@ -54,6 +54,16 @@ def test_weights_are_half_but_for_affine_batchnorm(level, options, dtype, kept):
     assert {each for name, each in found.items() if name not in kept} == {dtype}
 
 
+@pytest.mark.parametrize("keep_batchnorm", [True, False])
+def test_weights_of_a_recurrent_layer_are_put_together_after_the_cast(keep_batchnorm, monkeypatch):
+    seen, model = [], nn.LSTM(2, 2)
+    monkeypatch.setattr(
+        nn.RNNBase, "flatten_parameters", lambda rnn: seen.append(rnn.weight_hh_l0.dtype)
+    )
+    amp.initialize(model, opt_level="O3", keep_batchnorm_fp32=keep_batchnorm, verbosity=0)
+    assert seen == [torch.float16]
+
+
 class Records(nn.Module):
     """Keeps what its forward was given and returns what it is told."""
 

@@ -107,3 +107,17 @@ def test_functions_have_apexs_default_epsilon():
 @pytest.mark.parametrize("name", LAYERS)
 def test_recipes_know_the_layers_as_norms(name):
     assert is_norm(getattr(normalization, name)(4))
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_the_format_holds_where_the_norm_of_torch_returns_fp32(dtype, monkeypatch):
+    """As under O1, which replaces it."""
+    plain = nn.functional.layer_norm
+    monkeypatch.setattr(
+        nn.functional,
+        "layer_norm",
+        lambda given, shape, *rest: plain(given.float(), shape, *rest),
+    )
+    given = torch.randn(2, 6).to(dtype)
+    layer = normalization.FusedLayerNorm(6, elementwise_affine=False)
+    assert layer(given).dtype == dtype

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep import Engine
 from halfstep.apex.optimizers import (
@@ -17,6 +18,7 @@ from halfstep.apex.optimizers import (
     FusedNovoGrad,
     FusedSGD,
 )
+from halfstep.techniques import foreach
 
 from . import reference
 
@@ -47,6 +49,35 @@ def test_adam_follows_its_rule(trajectory, w_mode, correct, wd):
     rule = {"lr": 0.05, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "wd": wd, "w_mode": w_mode}
     params, _ = trajectory.run(build)
     close(params, trajectory.reference(reference.adam, correct=correct, **rule))
+
+
+@pytest.mark.parametrize("build", [FusedAdam, FusedAdagrad, partial(FusedSGD, momentum=0.9)])
+def test_half_parameters_are_widened_a_few_at_a_time(build, monkeypatch):
+    largest = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            given = args[0] if isinstance(args[0], list) else []
+            largest.append(sum(tensor.numel() for tensor in given))
+            return func(*args, **kwargs or {})
+
+    def trained():
+        generator = torch.Generator().manual_seed(0)
+        params = [nn.Parameter(torch.randn(10, generator=generator).half()) for _ in range(6)]
+        optimizer = build(params, lr=0.1)
+        largest.clear()
+        for _ in range(3):
+            for param in params:
+                param.grad = torch.randn(10, generator=generator).half()
+            with Watch():
+                optimizer.step()
+        return [param.detach() for param in params]
+
+    together = trained()
+    assert max(largest) == 60
+    monkeypatch.setattr(foreach, "CHUNK_ELEMENTS", 25)
+    assert all(map(torch.equal, trained(), together))
+    assert max(largest) == 20
 
 
 SGD = [

@@ -63,6 +63,8 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
             grad = tensor.grad if tensor.is_leaf else None
             recast(tensor, dtype)
             tensor.grad = None if grad is None else grad.to(dtype)
+    if isinstance(module, nn.RNNBase):
+        module.flatten_parameters()
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -71,8 +73,6 @@ def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
         if _stays(module):
             continue
         convert_module(module, dtype)
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
     return network
 
 

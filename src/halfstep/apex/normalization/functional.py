@@ -134,7 +134,8 @@ def _layer_norm(
 ) -> torch.Tensor:
     with torch.autocast(given.device.type, enabled=False):
         if _one_format(given, weight, dtype):
-            return F.layer_norm(given, as_shape(shape), weight, bias, eps)
+            # O1 of Apex has this function return fp32.
+            return F.layer_norm(given, as_shape(shape), weight, bias, eps).to(dtype)
         return F.layer_norm(_wide(given), as_shape(shape), _wide(weight), _wide(bias), eps).to(
             dtype
         )

@@ -8,7 +8,7 @@ import torch
 from torch.optim.adagrad import adagrad
 
 from halfstep.apex.optimizers.fused import FusedOptimizer
-from halfstep.techniques.foreach import by_format, gradients, round_back, widened
+from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,27 +41,31 @@ class FusedAdagrad(FusedOptimizer):
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
         for alike in by_format(params):
-            for param in alike:
-                if not self.state[param]:
-                    self.state[param]["sum"] = torch.zeros_like(param)
-            sums = [self.state[param]["sum"] for param in alike]
-            wide, wide_sums = widened(alike), widened(sums)
-            decay = group["weight_decay"]
-            if self.adagrad_w_mode and decay:
-                torch._foreach_mul_(wide, 1 - group["lr"] * decay)
-                decay = 0.0
-            adagrad(
-                wide,
-                gradients(alike),
-                wide_sums,
-                # The kernel counts steps for a decay of the learning rate that Apex does not have.
-                [torch.zeros(()) for _ in alike],
-                foreach=True,
-                lr=group["lr"],
-                weight_decay=decay,
-                lr_decay=0.0,
-                eps=group["eps"],
-                maximize=False,
-            )
-            round_back(sums, wide_sums)
-            round_back(alike, wide)
+            for chunk in in_chunks(alike):
+                self._update_alike(group, chunk)
+
+    def _update_alike(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
+        for param in params:
+            if not self.state[param]:
+                self.state[param]["sum"] = torch.zeros_like(param)
+        sums = [self.state[param]["sum"] for param in params]
+        wide, wide_sums = widened(params), widened(sums)
+        decay = group["weight_decay"]
+        if self.adagrad_w_mode and decay:
+            torch._foreach_mul_(wide, 1 - group["lr"] * decay)
+            decay = 0.0
+        adagrad(
+            wide,
+            gradients(params),
+            wide_sums,
+            # The kernel counts steps for a decay of the learning rate that Apex does not have.
+            [torch.zeros(()) for _ in params],
+            foreach=True,
+            lr=group["lr"],
+            weight_decay=decay,
+            lr_decay=0.0,
+            eps=group["eps"],
+            maximize=False,
+        )
+        round_back(sums, wide_sums)
+        round_back(params, wide)

@@ -10,7 +10,7 @@ from torch.optim.adam import adam
 
 from halfstep.apex.optimizers.fused import FusedOptimizer, refuse_amsgrad
 from halfstep.techniques.base import HALVES
-from halfstep.techniques.foreach import by_format, gradients, round_back, widened
+from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,8 @@ class FusedAdam(FusedOptimizer):
 
     def _update_group(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
         for alike in by_format(params):
-            self._update_alike(group, alike)
+            for chunk in in_chunks(alike):
+                self._update_alike(group, chunk)
 
     def _update_alike(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
         states = [self._state_of(param) for param in params]

@@ -8,7 +8,7 @@ import torch
 from torch.optim.sgd import sgd
 
 from halfstep.apex.optimizers.fused import FusedOptimizer
-from halfstep.techniques.foreach import by_format, gradients, round_back, widened
+from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,8 +83,8 @@ class FusedSGD(FusedOptimizer):
             # Without dampening a momentum of zeros gives the same first step.
             lists = [alike] if not group["dampening"] else [fresh, begun]
             for params_of_one_age in lists:
-                if params_of_one_age:
-                    self._update_alike(group, params_of_one_age)
+                for chunk in in_chunks(params_of_one_age):
+                    self._update_alike(group, chunk)
 
     def _update_alike(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
         first = group["dampening"] and "momentum_buffer" not in self.state[params[0]]
