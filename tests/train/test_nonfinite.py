@@ -166,3 +166,17 @@ def test_rollback_never_saves_weights_that_are_not_finite(tiny, tmp_path, monkey
     summary = train(config, tmp_path, quiet=True)
     assert (summary.status, summary.skipped_steps) == ("finished", 1)
     assert math.isfinite(summary.final_val_loss)
+
+
+def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, monkeypatch):
+    """No hook runs in it, so the copy is made before it is entered."""
+    poison((1, 2))
+
+    def compiled(model, config):
+        model.compile(backend="eager")
+        return model
+
+    monkeypatch.setattr("halfstep.train.models.compiled", compiled)
+    train(tiny("on_nonfinite=skip", "epochs=1"), tmp_path / "run", quiet=True)
+    state = last(tmp_path / "run").model
+    assert all(bool(value.isfinite().all()) for value in state.values())

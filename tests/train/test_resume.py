@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import warnings
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -116,7 +117,10 @@ def test_auto_in_an_empty_directory_starts_anew(pictures, uninterrupted, tmp_pat
 
 def test_finished_run_goes_on_to_nothing_new(pictures, uninterrupted, tmp_path):
     run = shutil.copytree(uninterrupted("fp32"), tmp_path / "run")
-    train(pictures(), run, quiet=True, go_on="auto")
+    measured = (run / "summary.json").read_bytes()
+    summary = train(pictures(), run, quiet=True, go_on="auto")
+    assert asdict(summary) == read_summary(run)
+    assert (run / "summary.json").read_bytes() == measured, "times and memory are those of the run"
     assert_same_run(run, uninterrupted("fp32"))
 
 

@@ -166,9 +166,8 @@ class Dissection:
 
     def _notes(self, *, several: bool) -> tuple[str, ...]:
         rounds = next(iter(self.recipes.values()))
-        counted = (
-            f"{len(rounds)} rounds of {len(rounds[0])} steps, after {self.warmup} not counted."
-        )
+        steps = f"of {len(rounds[0])} steps each, after {self.warmup} that are not counted"
+        counted = f"Rounds: {len(rounds)}, {steps}."
         said = [counted, _MEANING]
         if several:
             said.append(QUARTILES if len(rounds) > 1 else ONE_ROUND)

@@ -113,7 +113,8 @@ def take_apart(setup: Setup, config: Config, *, steps: int, warmup: int) -> list
                     *batch, device=device, train=True, epoch=epoch, number=number
                 )
                 marks.mark("prepare")
-                loss, logits = micro_batches.add(images, labels)
+                with nonfinite.guarding():
+                    loss, logits = micro_batches.add(images, labels)
                 meter.add(loss, logits, labels)
                 nonfinite.add(loss)
                 if not closes:

@@ -136,7 +136,12 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
     ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
-    return f"no other row is as good in {ways}"
+    aside = ", rehearsed ones aside" if any(map(_is_rehearsed, results)) else ""
+    return f"no other row is as good in {ways}{aside}"
+
+
+def _is_rehearsed(result: Result) -> bool:
+    return bool(result.summary.get("rehearsed"))
 
 
 def _rehearsals(rows: Sequence[Row]) -> list[str]:

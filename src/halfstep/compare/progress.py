@@ -75,7 +75,8 @@ class Progress:
 
     def changed(self, cell: Cell, changes: Sequence[str]) -> None:
         """A cell has a result of other settings and runs again."""
-        self._say(cell, f"runs again, changed since: {'; '.join(changes)}")
+        changed = "; ".join(changes)
+        self._say(cell, f"runs again, changed since: {changed} (--tag NAME keeps both)")
 
     def started(self, cell: Cell) -> None:
         """A cell starts."""

@@ -47,7 +47,8 @@ def train_epoch(training: Training) -> None:
         if number < progress.batch:
             training.micro_batches.remember(images, labels)
             continue
-        loss, logits = training.micro_batches.add(images, labels)
+        with training.nonfinite.guarding():
+            loss, logits = training.micro_batches.add(images, labels)
         if portion.counted:
             training.meter.add(loss, logits, labels)
             training.nonfinite.add(loss)

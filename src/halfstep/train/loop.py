@@ -93,6 +93,9 @@ def train(
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
     start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
+    done = processes.from_first(lambda: _summary_of_finished(run)) if start else None
+    if done is not None and go_on == resume.AUTO:
+        return done
     setup = processes.together(lambda: _set_up(config, device, start, processes))
     with setup.engine:
         processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
@@ -116,6 +119,13 @@ def train(
     if processes.is_first:
         run_directory.write_summary(run, summary)
     return summary
+
+
+def _summary_of_finished(run: Path) -> Summary | None:
+    """Return the summary of a run that has come to its end, of which nothing is left to do."""
+    found = run_directory.read_summary(run)
+    same = found is not None and found.keys() == Summary.__dataclass_fields__.keys()
+    return Summary(**found) if found and same and found["status"] == "finished" else None
 
 
 def _set_up(

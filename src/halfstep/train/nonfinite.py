@@ -12,6 +12,7 @@ for. The other two ask the device before every update, whatever the recipe:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,8 @@ from halfstep.engine.statistics import RunningStatistics
 from halfstep.train.processes import ALONE
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from halfstep.engine import Engine
     from halfstep.train.config import Config
     from halfstep.train.processes import Processes
@@ -59,6 +62,10 @@ class NonFinite:
                 (), dtype=torch.bool, device=next(engine.bare_model.parameters()).device
             )
             self._statistics = RunningStatistics(engine.bare_model)
+
+    def guarding(self) -> AbstractContextManager[None]:
+        """Keep the statistics of before the forward passes in it, those of compiled code too."""
+        return self._statistics.step_going_on() if self._statistics else nullcontext()
 
     def add(self, loss: torch.Tensor) -> None:
         """Look at the loss of a micro-batch."""
