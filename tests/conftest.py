@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +19,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import torch
 from sklearn.datasets import load_digits
+
+from halfstep.train.environment import describe
 
 # How long a case takes to draw says how busy the machine is, and nothing else.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,6 +49,18 @@ def digits() -> Digits:
     scans = load_digits()
     images = torch.tensor(scans.images[:512], dtype=torch.float32)[:, None] / 16
     return Digits(images, torch.tensor(scans.target[:512]))
+
+
+@pytest.fixture
+def write_results():
+    """What a long campaign leaves of what it has seen, beside the benchmarks' results."""
+    folder = Path(__file__).parents[1] / "benchmarks" / "results"
+
+    def write(name: str, seen: dict) -> None:
+        content = {"environment": describe(torch.device("cpu")), **seen}
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+    return write
 
 
 @pytest.fixture(autouse=True)

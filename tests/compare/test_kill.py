@@ -136,7 +136,9 @@ def test_killed_comparisons_come_to_the_table_of_one_left_alone(
 
 
 @pytest.mark.slow
-def test_killed_trainings_come_to_the_table_of_trainings_left_alone(tmp_path: Path) -> None:
+def test_killed_trainings_come_to_the_table_of_trainings_left_alone(
+    tmp_path: Path, write_results: Callable[[str, Any], None]
+) -> None:
     options = ["epochs=3", "data.resolution=8", "batch_size=64", "log_every=1"]
     options += ["model.args={channels: [8, 8, 8, 8]}", "checkpoints.every_steps=5"]
     program = [sys.executable, "-m", "halfstep", "compare", "digits", "--recipes", "fp32,fp16"]
@@ -145,3 +147,4 @@ def test_killed_trainings_come_to_the_table_of_trainings_left_alone(tmp_path: Pa
     assert expected["complete"] is True
     assert found == expected
     assert killed >= 5
+    write_results("compare_kills.json", {"killed": killed, "tables_equal": True})

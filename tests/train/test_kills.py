@@ -1,6 +1,5 @@
 """Real processes, really killed: what the disk holds afterwards is all that a resume has."""
 
-import json
 import os
 import random
 import shutil
@@ -10,15 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from halfstep.train import checkpoint, rotation
-from halfstep.train.environment import describe
 from halfstep.train.loop import train
 
 RECIPES = ("fp32", "fp16", "o2")
 KILLS = 20
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "kills.json"
 # A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
 MOMENTS = {"backward": 18, "write": 6, "link": 4}
 SCRIPT = Path(__file__).with_name("killed.py")
@@ -75,7 +71,9 @@ def test_killed_process_is_resumed_by_the_command_line(pictures_file, wholes, tm
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp_path):
+def test_twenty_random_kills_leave_no_trace(
+    pictures, pictures_file, wholes, tmp_path, write_results
+):
     chance = random.Random(0)
     rows = []
     for number in range(KILLS):
@@ -97,9 +95,7 @@ def test_twenty_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp
             }
         )
         shutil.rmtree(run)
-    RESULTS.write_text(
-        json.dumps({"environment": describe(torch.device("cpu")), "kills": rows}, indent=2) + "\n"
-    )
+    write_results("kills.json", {"kills": rows})
     assert [row for row in rows if not row["equal"]] == []
 
 
