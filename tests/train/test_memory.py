@@ -48,9 +48,9 @@ def test_a_pause_does_not_count(monkeypatch, tmp_path, resettable):
         with measured.paused():
             looked_at = torch.ones(400 * MIB // 4)
             del looked_at
-        assert 90 * MIB < measured.peak() < 250 * MIB
+        assert 50 * MIB < measured.peak() < 250 * MIB
         block = torch.ones(300 * MIB // 4)
-        assert measured.peak() > 280 * MIB
+        assert measured.peak() > 250 * MIB
         del block
 
 
