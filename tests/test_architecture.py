@@ -13,22 +13,25 @@ import halfstep
 
 SOURCE = Path(halfstep.__file__).parent
 FLOORS = {
-    "recipe": 0,
+    "recipe": 2,
     "formats": 0,
+    "loss_scale": 0,
     "errors": 0,
     "kernels": 0,
     "techniques": 1,
-    "engine": 2,
-    "train": 3,
-    "apex": 3,
-    "migrate": 3,
-    "compare": 4,
-    "bench": 4,
-    "doctor": 4,
-    "advise": 4,
-    "configs": 4,
-    "cli": 5,
-    "__main__": 5,
+    "optim": 1,
+    "layers": 1,
+    "engine": 3,
+    "train": 4,
+    "apex": 4,
+    "migrate": 4,
+    "compare": 5,
+    "bench": 5,
+    "doctor": 5,
+    "advise": 5,
+    "configs": 5,
+    "cli": 6,
+    "__main__": 6,
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {

@@ -26,7 +26,6 @@ from halfstep.engine.slot import Slot
 from halfstep.engine.state import load_optimizer
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
-from halfstep.techniques import techniques_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.gradients import Clipping
-    from halfstep.kernels.hardware import Resolution
     from halfstep.recipe import Recipe
+    from halfstep.recipe.resolution import Resolution
     from halfstep.techniques import Technique
 
 
@@ -120,7 +119,7 @@ def assemble(
     refuse_parallel(parallel, models, recipe)
     refuse_threads(models, recipe)
     refuse_zero(optimizers, recipe)
-    techniques = techniques_for(recipe, seed=seed)
+    techniques = recipe.techniques(seed=seed)
     if sharded:
         techniques = left_to_do(techniques)
     if any(technique.reshapes_params for technique in techniques):
@@ -132,7 +131,7 @@ def assemble(
     ranks = Ranks()
     replicas = Replicas(recipe, slots, ranks)
     try:
-        _prepare(models, optimizers, recipe, techniques, slots)
+        _prepare(models, optimizers, techniques, slots)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = models
@@ -151,7 +150,7 @@ def assemble(
             param = technique.full_precision(param)
         return param
 
-    scales = LossScales(recipe.loss_scale, device)
+    scales = LossScales(recipe.scaling, device)
     return Assembled(
         wrapped,
         models,
@@ -183,7 +182,6 @@ def assemble(
 def _prepare(
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
-    recipe: Recipe,
     techniques: Sequence[Technique],
     slots: list[Slot],
 ) -> None:
@@ -191,6 +189,7 @@ def _prepare(
         slots.append(Slot(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
     for technique in techniques:
         technique.prepare(models, optimizers)
-    for optimizer in optimizers:
-        if recipe.params and optimizer.state:
+    follows = any(technique.casts_params for technique in techniques)
+    for optimizer in optimizers if follows else ():
+        if optimizer.state:
             load_optimizer(optimizer, techniques, optimizer.state_dict())

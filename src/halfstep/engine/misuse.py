@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from halfstep.engine.assemble import Parallel
     from halfstep.engine.gradients import Clipping
     from halfstep.engine.slot import Slot
-    from halfstep.kernels.hardware import Resolution
     from halfstep.recipe import Recipe
+    from halfstep.recipe.resolution import Resolution
 
 
 class EngineWarning(UserWarning):
@@ -60,10 +60,11 @@ def refuse_misfits(
                 "own, and would never step; build it over one of the engine's optimizers"
             )
     for optimizer in optimizers:
-        if needs_closure(optimizer) and (recipe.loss_scale or recipe.half_params):
+        reason = needs_closure(optimizer) and recipe.refusal("closure")
+        if reason:
             raise TypeError(
                 f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
-                f"{recipe.name!r} cannot unscale or skip; write recipe='fp32' or 'bf16'"
+                f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
             )
 
 
@@ -165,10 +166,11 @@ def refuse_parallel(parallel: Parallel, models: Sequence[nn.Module], recipe: Rec
 
 
 def _refuse_data_parallel(models: Iterable[nn.Module], recipe: Recipe) -> None:
-    if recipe.reduce:
+    reason = recipe.refusal("data_parallel")
+    if reason:
         raise ValueError(
-            f"recipe {recipe.name!r} chooses the format that gradients are reduced in, which "
-            "DataParallel sums in their own; write parallel='ddp', or leave reduce out"
+            f"recipe {recipe.name!r} cannot be had with DataParallel: {reason}; write "
+            "parallel='ddp', or leave that field out"
         )
     # A replica has its model's attributes, and what was compiled would run the model itself.
     if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
@@ -212,23 +214,23 @@ def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
 
     They have autocast on as the caller has, but in fp16 whatever the caller's format is.
     """
-    if recipe.autocast in (None, "fp16"):
-        return
-    for model in models:
+    reason = recipe.refusal("replica_threads")
+    for model in models if reason else ():
         if isinstance(model, DataParallel) and len(model.device_ids) > 1:
             raise ValueError(
-                f"recipe {recipe.name!r} computes in {recipe.autocast}, but DataParallel's threads "
-                "would in fp16; write Engine(model, ..., parallel='dp') with the bare model"
+                f"recipe {recipe.name!r} cannot be had with torch's DataParallel: {reason}; write "
+                "Engine(model, ..., parallel='dp') with the bare model"
             )
 
 
 def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
     """Refuse a `ZeroRedundancyOptimizer` where its parameters would be replaced by others."""
-    for optimizer in optimizers:
-        if is_zero(optimizer) and recipe.master_weights:
+    reason = recipe.refusal("zero_optimizer")
+    for optimizer in optimizers if reason else ():
+        if is_zero(optimizer):
             raise TypeError(
-                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and recipe "
-                f"{recipe.name!r} lets the optimizer hold fp32 master weights instead; write "
+                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and under "
+                f"recipe {recipe.name!r} {reason}; write "
                 f"model = halfstep.shard(model, {recipe.name!r}), whose optimizer state is shared "
                 "too, or recipe='fp16' or 'bf16'"
             )
@@ -286,7 +288,7 @@ def refuse_closure(
 ) -> None:
     """Refuse a closure where the optimizer cannot be left alone with the loss."""
     plain = len(slots) == accumulate == 1 and not clipping
-    if not plain or recipe.loss_scale or recipe.half_params:
+    if not plain or recipe.refusal("closure"):
         raise TypeError(
             f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and a "
             f"recipe that neither scales the loss nor changes parameters; given: {len(slots)} "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from halfstep.engine.slot import Slot
-    from halfstep.recipe import LossScale
+    from halfstep.loss_scale import LossScale
 
 SHARED = None
 """The name of the scale of all losses that have none of their own."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
 from halfstep.engine.ranks import is_zero
+from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from halfstep.engine.ranks import Ranks
     from halfstep.engine.update import Update
     from halfstep.engine.weights import MicroBatchWeights
-    from halfstep.recipe import Recipe
     from halfstep.techniques import Technique
 
 
@@ -92,11 +92,16 @@ def load_parts(
         average.load_state_dict(saved)
     parts.settlement.skipped = state["skipped"]
     weights.samples_per_micro_step = state["samples_per_micro_step"]
-    if state["settings"] == recipe.settings():
+    if _settings_of(state) == recipe.settings():
         _load_numerics(parts, state)
         return True
     warn_new_recipe(state["recipe"], recipe.name, lost_window=holds_window)
     return False
+
+
+def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a state was saved under, by the names that fields have now."""
+    return Recipe(state["recipe"], **state["settings"]).settings()
 
 
 def load_optimizer(

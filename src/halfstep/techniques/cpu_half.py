@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
-from halfstep.techniques.base import Technique, device_types
+from halfstep.techniques.base import Stage, Technique, device_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,8 @@ class CpuHalf(Technique):
     Args:
         autocast: Whether the recipe computes under autocast, so that CUDA's policy matters.
     """
+
+    stage = Stage.KERNELS
 
     def __init__(self, *, autocast: bool) -> None:
         self._autocast = autocast

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
@@ -19,14 +19,14 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from halfstep.kernels.float8 import Geometry, Role, Scales, float8_product
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from torch.optim import Optimizer
 
-    from halfstep.recipe import Float8
+    from halfstep.techniques.base import OwnFormats
 
 HISTORY = 16
 """Steps whose largest values decide a delayed scale."""
@@ -50,17 +50,24 @@ class Float8Layers(Technique):
     Args:
         scaling: "dynamic" scales a tensor by its own largest absolute value; "delayed" by the
             largest of the last `HISTORY` steps, by its own as long as there are none.
+        own_formats: Gives the layers of a model that have a format of their own, which they keep.
     """
 
-    def __init__(self, scaling: Float8) -> None:
+    stage = Stage.LAYERS
+
+    def __init__(
+        self, scaling: Literal["dynamic", "delayed"], *, own_formats: OwnFormats = no_own_formats
+    ) -> None:
         self._scaling = scaling
+        self._own_formats = own_formats
         self._layers: list[nn.Module] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change the layers."""
         del optimizers
         layers = {module: None for model in models for module in model.modules()}
-        for layer in filter(is_taken, layers):
+        kept = {module for model in models for module in self._own_formats(model)}
+        for layer in (layer for layer in layers if is_taken(layer) and layer not in kept):
             scales = DelayedScales() if self._scaling == "delayed" else DynamicScales()
             layer.__class__ = _in_float8(cast("Hashable", type(layer)))
             layer._float8_scales = scales  # type: ignore[assignment]  # noqa: SLF001  # the subclass's

@@ -7,19 +7,21 @@ are what `state_dict()` of the model gives, so that a checkpoint is exact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
-from halfstep.techniques.base import HALVES, Technique, as_function
-from halfstep.techniques.params import norm_tensors
+from halfstep.techniques.base import HALVES, Stage, Technique, as_function, no_own_formats
+from halfstep.techniques.params import own_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+    from halfstep.techniques.base import OwnFormats
 
 _Kept = TypeVar("_Kept", bound=torch.Tensor)
 
@@ -28,15 +30,17 @@ class MasterWeights(Technique):
     """Keep fp32 master weights for every parameter that a recipe puts into a half format.
 
     Args:
-        norms: "fp32" when norm layers stay in fp32 and so need no masters.
+        own_formats: Gives the modules that have a format of their own; those in fp32 need none.
         late: Whether `prepare` only remembers what parameters were cast from, and `adopt` makes the
             masters; a parameter written to in between gets its master from what was written.
     """
 
+    stage = Stage.MASTERS
+    done_by_sharding = True
     reshapes_params = True
 
-    def __init__(self, *, norms: Literal["fp32"] | None = None, late: bool = False) -> None:
-        self._norms_need_none = norms == "fp32"
+    def __init__(self, *, own_formats: OwnFormats = no_own_formats, late: bool = False) -> None:
+        self._own_formats = own_formats
         self._late = late
         self._cast_from: dict[torch.Tensor, torch.Tensor] = {}
         self._optimizers: Sequence[Optimizer] = ()
@@ -48,8 +52,9 @@ class MasterWeights(Technique):
         """Copy what the optimizers hold, before the models are cast."""
         self._optimizers = optimizers
         wanted: set[torch.Tensor] = {param for model in models for param in model.parameters()}
-        if self._norms_need_none:
-            wanted -= {tensor for model in models for tensor in norm_tensors(model)}
+        for model in models:
+            own = own_tensors(self._own_formats(model))
+            wanted -= {tensor for tensor, dtype in own.items() if dtype not in HALVES}
         for optimizer in optimizers:
             if self._late:
                 held = {p for group in optimizer.param_groups for p in group["params"]}

@@ -16,15 +16,15 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import HALVES, Technique
+from halfstep.techniques.base import HALVES, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-    from halfstep.recipe import ParamFormat
+    from halfstep.techniques.base import OwnFormats
 
 
 class ParameterFormat(Technique):
@@ -32,20 +32,25 @@ class ParameterFormat(Technique):
 
     Args:
         format_: Format of floating-point parameters and buffers.
-        norms: "fp32" keeps those of norm layers, and their arithmetic, in fp32.
+        own_formats: Gives the modules that have a format of their own, arithmetic included, such
+            as norm layers in fp32.
         outputs: "fp32" casts half tensors that a model returns.
     """
 
+    stage = Stage.PARAMETERS
+    done_by_sharding = True
+    casts_params = True
+
     def __init__(
         self,
-        format_: ParamFormat,
+        format_: Literal["fp32", "fp16", "bf16"],
         *,
-        norms: Literal["fp32"] | None = None,
+        own_formats: OwnFormats = no_own_formats,
         outputs: Literal["fp32"] | None = None,
     ) -> None:
         self.reshapes_params = format_ != "fp32"
         self._dtype = torch_dtype(format_)
-        self._keep_norms = norms == "fp32"
+        self._own_formats = own_formats
         self._cast_outputs = outputs == "fp32"
         self._handles: list[RemovableHandle] = []
         self._came_as: dict[torch.Tensor, torch.dtype] = {}
@@ -59,12 +64,8 @@ class ParameterFormat(Technique):
             self._cast(model)
             if not self.reshapes_params:
                 continue
-            if self._keep_norms:
-                for module in filter(is_norm, model.modules()):
-                    # Batch norm takes half inputs beside fp32 parameters on every device and
-                    # computes in fp32; a cast would only make it save an fp32 input.
-                    if not isinstance(module, _NormBase):
-                        self._handles += cast_around(module, torch.float32, self._dtype)
+            for module, format_ in outermost(model, self._own_formats(model)).items():
+                self._handles += cast_around_own(module, torch_dtype(format_), self._dtype)
             outputs = torch.float32 if self._cast_outputs else None
             self._handles += cast_around(model, self._dtype, outputs)
             for module in model.modules():
@@ -86,11 +87,11 @@ class ParameterFormat(Technique):
         self._came_as.clear()
 
     def _cast(self, model: nn.Module) -> None:
-        kept = norm_tensors(model) if self._keep_norms else set()
+        own = own_tensors(self._own_formats(model))
         for module in model.modules():
             for tensor in _own_tensors(module):
                 if tensor.is_floating_point():
-                    wanted = torch.float32 if tensor in kept else self._dtype
+                    wanted = own.get(tensor, self._dtype)
                     if tensor.dtype != wanted:
                         self._came_as[tensor] = tensor.dtype
                         recast(tensor, wanted)
@@ -117,6 +118,32 @@ def cast_around(
     return handles
 
 
+def cast_around_own(
+    module: nn.Module, own: torch.dtype, outside: torch.dtype
+) -> list[RemovableHandle]:
+    """Cast what goes into a module that has a format of its own, and what comes out.
+
+    Batch norm takes half inputs beside fp32 parameters on every device and computes in fp32; a cast
+    would only make it save an fp32 input.
+    """
+    return [] if isinstance(module, _NormBase) else cast_around(module, own, outside)
+
+
+def outermost(model: nn.Module, own_formats: Mapping[nn.Module, str]) -> dict[nn.Module, str]:
+    """Leave out modules inside others of the same format, which need no casts of their own."""
+    inner = {
+        child
+        for module, format_ in own_formats.items()
+        for child in module.modules()
+        if child is not module and own_formats.get(child) == format_
+    }
+    return {
+        module: own_formats[module]
+        for module in model.modules()
+        if module in own_formats and module not in inner
+    }
+
+
 def is_norm(module: nn.Module) -> bool:
     """Tell whether `module` is a norm layer.
 
@@ -129,9 +156,13 @@ def is_norm(module: nn.Module) -> bool:
     return named is not None and bool(_own_tensors(module))
 
 
-def norm_tensors(model: nn.Module) -> set[torch.Tensor]:
-    """Return the parameters and buffers of the norm layers of `model`."""
-    return {t for module in model.modules() if is_norm(module) for t in _own_tensors(module)}
+def own_tensors(own_formats: Mapping[nn.Module, str]) -> dict[torch.Tensor, torch.dtype]:
+    """Return the parameters and buffers of modules with a format of their own, each with it."""
+    return {
+        tensor: torch_dtype(format_)
+        for module, format_ in own_formats.items()
+        for tensor in _own_tensors(module)
+    }
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
