@@ -216,7 +216,10 @@ def test_averages_names_and_gpus_are_as_asked_for(digits) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"recipe": {"base": "fp16", "reduce": "bf16"}}, "write parallel='ddp', or leave reduce"),
+        (
+            {"recipe": {"base": "fp16", "reduce": "bf16"}},
+            "write parallel='ddp', or leave that field",
+        ),
         ({"sync_batchnorm": True}, "sync_batchnorm is given without parallel='ddp'"),
         ({"ddp": {"static_graph": True}}, "ddp is given without parallel='ddp'"),
         ({"parallel": None, "dp": {"device_ids": [0]}}, "dp is given without parallel='dp'"),

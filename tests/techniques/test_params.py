@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from halfstep.recipe import recipe
 from halfstep.techniques.params import ParameterFormat, is_norm
 
 

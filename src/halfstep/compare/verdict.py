@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from halfstep.compare.rows import on_device
 from halfstep.compare.statistics import CONFIDENCE, MOST_SEEDS
 from halfstep.compare.units import percent, points, ratio
+from halfstep.recipe import recipe
 
 if TYPE_CHECKING:
     from halfstep.compare.grid import Grid
@@ -140,10 +141,8 @@ def _is_worth_it(row: Row) -> bool:
 
 
 def _remedy(row: Row) -> str:
-    settings = row.results[0].cell.settings.get("recipe")
-    recipe = settings if isinstance(settings, dict) else {}
-    half = "fp16" in (recipe.get("autocast"), recipe.get("params"))
-    if half and not recipe.get("loss_scale"):
+    trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
+    if trained.product_format == "fp16" and trained.scaling is None:
         return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
     return "try a lower learning rate, a longer warm-up, or clip_norm"
 

@@ -23,7 +23,7 @@ from halfstep.engine.replicas import synchronize_batchnorm
 from halfstep.formats import torch_dtype
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques.params import cast_around_own, outermost, own_tensors, recast
+from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,12 +89,15 @@ def shard(
     if checkpoint_activations:
         for unit in units or [model]:
             _recompute(unit)
-    policies = {unit: _policy(found, root=False) for unit in reversed(units)}
-    policies = _own_policies(model, found) | policies
-    for module, policy in policies.items():
-        if module is not model and any(True for _ in module.parameters()):
+    policies = dict.fromkeys(units, _policy(found, root=False))
+    policies |= _own_policies(model, found, units)
+    for module in reversed(list(model.modules())):  # those inside others first
+        if module is not model and module in policies and any(True for _ in module.parameters()):
             fully_shard(
-                module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward
+                module,
+                mesh=mesh,
+                mp_policy=policies[module],
+                reshard_after_forward=reshard_after_forward,
             )
     fully_shard(
         model,
@@ -178,21 +181,33 @@ def _policy(recipe: Recipe, *, root: bool) -> MixedPrecisionPolicy:
     )
 
 
-def _own_policies(model: nn.Module, recipe: Recipe) -> dict[nn.Module, MixedPrecisionPolicy]:
-    """Return the policies of modules with a format of their own; their casts are hooks of ours.
+def _own_policies(
+    model: nn.Module, recipe: Recipe, units: Sequence[nn.Module]
+) -> dict[nn.Module, MixedPrecisionPolicy]:
+    """Return the policies of modules and `units` that have a format of their own.
 
-    Those of FSDP are left out when activations are computed again (torch 2.11).
+    Their casts are hooks of ours: those of FSDP are left out when activations are computed again
+    (torch 2.11).
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
     compute = recipe.sharding.get("compute")
     if compute is None:
         return {}  # every parameter is fp32, and autocast knows its exceptions
-    modules = outermost(model, recipe.own_formats(model))
-    for module, format_ in modules.items():
-        cast_around_own(module, torch_dtype(format_), torch_dtype(compute))
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    return dict.fromkeys(modules, policy)
+    own_formats = recipe.own_formats(model)
+    gathered = {unit for unit in units if unit in own_formats}
+    for module, inside, around in format_changes(model, own_formats, compute):
+        cast_at_change(module, inside, around)
+        gathered.add(module)
+    return {module: _own_policy(own_formats[module]) for module in gathered}
+
+
+def _own_policy(format_: str) -> MixedPrecisionPolicy:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(
+        param_dtype=None if format_ == "fp32" else torch_dtype(format_),
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,
+    )
 
 
 def _recompute(unit: nn.Module) -> None:

@@ -29,7 +29,7 @@ NAMES: list[str] = []
 """Names of recipes in the order in which compositions name them; the table fills it."""
 
 
-@dataclass(frozen=True, init=False, slots=True)
+@dataclass(frozen=True, init=False)
 class Recipe:
     """The number formats of one training step. A field that is not set changes nothing.
 

@@ -49,6 +49,7 @@ class ParameterFormat(Technique):
         outputs: Literal["fp32"] | None = None,
     ) -> None:
         self.reshapes_params = format_ != "fp32"
+        self._format = format_
         self._dtype = torch_dtype(format_)
         self._own_formats = own_formats
         self._cast_outputs = outputs == "fp32"
@@ -64,8 +65,9 @@ class ParameterFormat(Technique):
             self._cast(model)
             if not self.reshapes_params:
                 continue
-            for module, format_ in outermost(model, self._own_formats(model)).items():
-                self._handles += cast_around_own(module, torch_dtype(format_), self._dtype)
+            own_formats = self._own_formats(model)
+            for module, inside, around in format_changes(model, own_formats, self._format):
+                self._handles += cast_at_change(module, inside, around)
             outputs = torch.float32 if self._cast_outputs else None
             self._handles += cast_around(model, self._dtype, outputs)
             for module in model.modules():
@@ -118,30 +120,38 @@ def cast_around(
     return handles
 
 
-def cast_around_own(
-    module: nn.Module, own: torch.dtype, outside: torch.dtype
-) -> list[RemovableHandle]:
+def cast_at_change(module: nn.Module, inside: str, around: str | None) -> list[RemovableHandle]:
     """Cast what goes into a module that has a format of its own, and what comes out.
 
     Batch norm takes half inputs beside fp32 parameters on every device and computes in fp32; a cast
     would only make it save an fp32 input.
     """
-    return [] if isinstance(module, _NormBase) else cast_around(module, own, outside)
+    if isinstance(module, _NormBase):
+        return []
+    return cast_around(module, torch_dtype(inside), torch_dtype(around) if around else None)
 
 
-def outermost(model: nn.Module, own_formats: Mapping[nn.Module, str]) -> dict[nn.Module, str]:
-    """Leave out modules inside others of the same format, which need no casts of their own."""
-    inner = {
-        child
-        for module, format_ in own_formats.items()
-        for child in module.modules()
-        if child is not module and own_formats.get(child) == format_
-    }
-    return {
-        module: own_formats[module]
-        for module in model.modules()
-        if module in own_formats and module not in inner
-    }
+def format_changes(
+    model: nn.Module, own_formats: Mapping[nn.Module, str], format_: str | None
+) -> list[tuple[nn.Module, str, str | None]]:
+    """Return the modules at which the format changes, each with the formats inside and around it.
+
+    Args:
+        model: A model.
+        own_formats: The modules that have a format of their own.
+        format_: That of all others.
+    """
+    found: dict[nn.Module, tuple[str, str | None]] = {}
+
+    def visit(module: nn.Module, around: str | None) -> None:
+        inside = own_formats.get(module)
+        if inside not in (None, around):
+            found.setdefault(module, (inside, around))
+        for child in module.children():
+            visit(child, inside or around)
+
+    visit(model, format_)
+    return [(module, *formats) for module, formats in found.items()]
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -177,19 +187,21 @@ def _flatten(rnns: Sequence[nn.RNNBase]) -> None:
 
 def _casts_inputs(dtype: torch.dtype) -> Callable[..., tuple[Any, Any]]:
     def hook(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return _cast_leaves(args, dtype), _cast_leaves(kwargs, dtype)
+        return cast_floating(args, dtype), cast_floating(kwargs, dtype)
 
     return hook
 
 
 def _casts_outputs(dtype: torch.dtype) -> Callable[..., Any]:
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        return _cast_leaves(output, dtype)
+        return cast_floating(output, dtype)
 
     return hook
 
 
-def _cast_leaves(tree: Any, dtype: torch.dtype) -> Any:
+def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
+    """Cast the floating-point tensors among nested values."""
+
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf.to(dtype)
