@@ -108,7 +108,7 @@ def test_it_resolves_and_is_refused_where_it_must_be() -> None:
     ]
     with pytest.raises(ValueError, match="narrow is 'fp8'; allowed: 'fp9'; did you mean 'fp9'"):
         recipe({"narrow": "fp8"})
-    with pytest.raises(ValueError, match=r"'fp9\+fp8' contradicts itself: .*is no FP8"):
+    with pytest.raises(ValueError, match="contradicts itself: narrow='fp9' is no FP8"):
         recipe("fp9+fp8")
     model = net().to("meta")
     with pytest.raises(ValueError, match=r"'fp9' on meta: narrow fp9: refused \(nothing computes"):
