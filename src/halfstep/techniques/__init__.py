@@ -41,7 +41,7 @@ def techniques_for(recipe: Recipe, *, seed: int = 0) -> list[Technique]:
     if recipe.update:
         found.append(RoundedUpdate(recipe.update, seed=seed))
     if recipe.master_weights:
-        found.append(MasterWeights(norms=recipe.norms))
+        found.append(MasterWeights(recipe.params, norms=recipe.norms))
     if recipe.params:
         found.append(ParameterFormat(recipe.params, norms=recipe.norms, outputs=recipe.outputs))
     if recipe.matmul:

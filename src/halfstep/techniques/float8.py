@@ -52,6 +52,8 @@ class Float8Layers(Technique):
             largest of the last `HISTORY` steps, by its own as long as there are none.
     """
 
+    replaces_layers = True
+
     def __init__(self, scaling: Float8) -> None:
         self._scaling = scaling
         self._layers: list[nn.Module] = []
