@@ -97,13 +97,15 @@ class StepGuard:
     """Refuse `optimizer.step()` past the engine that owns the optimizer.
 
     A second step with the same gradients, or one with gradients that are still multiplied by the
-    loss scale, ruins a run without a word.
+    loss scale, ruins a run without a word. `optimizer.zero_grad()` drops what it says.
 
     Args:
         optimizer: The optimizer that an engine takes over.
+        after_zero_grad: Called after `optimizer.zero_grad`, whose own parameters may be masters,
+            with what it was called with.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, after_zero_grad: Callable[..., None]) -> None:
         if _is_still(lambda: optimizer in _owned):
             raise ValueError(
                 f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
@@ -112,6 +114,15 @@ class StepGuard:
         _owned.add(optimizer)
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(self._refuse)
+        own = optimizer.zero_grad
+
+        def zero_grad(*args: Any, **kwargs: Any) -> None:
+            own(*args, **kwargs)
+            after_zero_grad(*args, **kwargs)
+
+        # Of the instance; state dicts and copies of an optimizer leave it behind.
+        self._before = vars(optimizer).get("zero_grad")
+        vars(optimizer)["zero_grad"] = zero_grad
         self._closed = False
         self.open = False
 
@@ -128,6 +139,9 @@ class StepGuard:
         if not self._closed:
             self._closed = True
             self._handle.remove()
+            del vars(self._optimizer)["zero_grad"]
+            if self._before is not None:
+                vars(self._optimizer)["zero_grad"] = self._before
             _owned.discard(self._optimizer)
 
 
