@@ -284,6 +284,15 @@ def refuse_idle(slots: Iterable[Slot]) -> None:
         )
 
 
+def refuse_double_schedule(scheduler: LRScheduler) -> None:
+    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
+    name = type(scheduler).__name__
+    raise RuntimeError(
+        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
+        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
+    )
+
+
 def needs_closure(optimizer: Optimizer) -> bool:
     """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
     parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
