@@ -46,6 +46,46 @@ def test_scheduler_follows_real_steps() -> None:
     assert used == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda optimizer: ExponentialLR(optimizer, 1.0),
+        lambda optimizer: ChainedScheduler([ExponentialLR(optimizer, 0.5)]),
+        lambda optimizer: SequentialLR(
+            optimizer, [LinearLR(optimizer), ExponentialLR(optimizer, 0.5)], [4]
+        ),
+    ],
+)
+def test_a_scheduler_that_the_loop_steps_too_is_refused(build) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    scheduler = build(optimizer)
+    with Engine(model, optimizer, scheduler=scheduler) as engine:
+        take_step(engine)
+        take_step(engine)
+        scheduler.step()
+        with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+            take_step(engine)
+    engine = Engine(model, optimizer, scheduler=scheduler)
+    take_step(engine)
+    scheduler.step()
+    with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+        engine.close()
+
+
+def test_a_scheduler_that_goes_back_to_a_saved_state_is_not_taken_for_stepped() -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    saved = scheduler.state_dict()
+    with Engine(model, optimizer, scheduler=scheduler) as engine:
+        for _ in range(2):
+            take_step(engine)
+        scheduler.load_state_dict(saved)
+        take_step(engine)
+        assert scheduler.last_epoch == 1
+
+
 def test_composed_schedulers_work_too() -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=1.0)

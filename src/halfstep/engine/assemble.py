@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.data_parallel import on_all_gpus
-from halfstep.engine.guard import release_all
+from halfstep.engine.guard import ParameterGuard, release_all
 from halfstep.engine.misuse import (
     refuse_misfits,
     refuse_parallel,
@@ -30,7 +32,6 @@ from halfstep.engine.update import Update
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
@@ -68,6 +69,7 @@ class Assembled:
         device: Of the first model.
         resolution: What that device does under the recipe.
         update: Everything that takes part in a step.
+        guard: Holds the models.
     """
 
     models: list[nn.Module]
@@ -75,21 +77,28 @@ class Assembled:
     device: torch.device
     resolution: Resolution
     update: Update
+    guard: ParameterGuard
 
     def close(self) -> None:
         """Give back every setting, hook and format."""
         parts = self.update
-        let_go(parts.slots, parts.replicas)
         for statistics, _ in parts.statistics:
             statistics.close()
-        for technique in reversed(parts.techniques):
-            technique.close()
+        _undo(parts.techniques, parts.slots, parts.replicas, self.guard)
 
 
-def let_go(slots: Sequence[Slot], replicas: Replicas) -> None:
-    """Let others step the optimizers and wrap the models."""
-    release_all([slot.guard for slot in slots])
+def _undo(
+    techniques: Sequence[Technique],
+    slots: Sequence[Slot],
+    replicas: Replicas,
+    guard: ParameterGuard,
+) -> None:
+    release_all([guard, *(slot.guard for slot in slots)])
     replicas.close()
+    # An engine may be dropped inside inference mode; what it restores is to be trained again.
+    with torch.inference_mode(mode=False):
+        for technique in reversed(techniques):
+            technique.close()
 
 
 def assemble(
@@ -108,6 +117,12 @@ def assemble(
     Raises:
         ValueError, TypeError: As `Engine` says; models and optimizers are then as before.
     """
+    techniques = recipe.techniques(seed=seed)
+    sharded = any(sharded_as(model) for model in models)
+    if sharded:
+        techniques = left_to_do(techniques)
+    guard = ParameterGuard(models, techniques)
+    guard.refuse_taken()
     rule = checked_rule(average)
     settlement = Settlement(schedulers)
     refuse_misfits(models, optimizers, schedulers, recipe)
@@ -115,13 +130,9 @@ def assemble(
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)
     refuse_other_recipe(models, recipe)
-    sharded = any(sharded_as(model) for model in models)
     refuse_parallel(parallel, models, recipe)
     refuse_threads(models, recipe)
     refuse_zero(optimizers, recipe)
-    techniques = recipe.techniques(seed=seed)
-    if sharded:
-        techniques = left_to_do(techniques)
     if any(technique.reshapes_params for technique in techniques):
         refuse_wrapped(models, recipe.name)
     if parallel.sync_batchnorm:
@@ -131,6 +142,7 @@ def assemble(
     ranks = Ranks()
     replicas = Replicas(recipe, slots, ranks)
     try:
+        guard.hold()
         _prepare(models, optimizers, techniques, slots)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
@@ -140,9 +152,7 @@ def assemble(
         elif parallel.how == "dp":
             wrapped = [on_all_gpus(model, parallel.dp) for model in models]
     except BaseException:
-        let_go(slots, replicas)
-        for technique in reversed(techniques):
-            technique.close()
+        _undo(techniques, slots, replicas, guard)
         raise
 
     def full_precision(param: torch.Tensor) -> torch.Tensor:
@@ -176,6 +186,7 @@ def assemble(
             names=parameter_names(models),
             full_precision=full_precision,
         ),
+        guard,
     )
 
 

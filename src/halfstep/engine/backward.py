@@ -41,6 +41,7 @@ def accumulate_gradients(
         refuse_sharded_inputs(of_all=len(slots) == len(parts.slots))
         inputs = None
     for slot in slots:
+        slot.hide_true_grads()
         for technique in parts.techniques:
             technique.before_backward(slot.params, again=slot.backwards > 0)
     reducing = parts.replicas.before_backward(slots, inputs)

@@ -6,7 +6,7 @@ format does its part is in the techniques.
 
 from __future__ import annotations
 
-import weakref
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from halfstep.engine.assemble import Parallel, assemble, let_go
+from halfstep.engine.assemble import Parallel, assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.evaluate import eval_mode
@@ -91,6 +91,8 @@ class Engine:
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
+    _closed = True  # as long as there is nothing to give back
+
     def __init__(  # noqa: PLR0913  (all but two have a default and are given by name)
         self,
         model: nn.Module | Sequence[nn.Module],
@@ -114,7 +116,6 @@ class Engine:
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
         self._last_batch = False
-        self._closed = False
         schedulers = () if scheduler is None else scheduler
         self._assembled = assemble(
             [model] if isinstance(model, nn.Module) else list(model),
@@ -129,8 +130,12 @@ class Engine:
         self.models, self.bare_models = self._assembled.models, self._assembled.bare_models
         self.resolution = self._assembled.resolution
         self._parts = self._assembled.update
-        # An engine that is dropped without close() lets go of its optimizers too.
-        weakref.finalize(self, let_go, self._parts.slots, self._parts.replicas)
+        self._closed = False
+
+    def __del__(self) -> None:
+        """Close an engine that was dropped: its models outlive it, and would stay changed."""
+        if not (self._closed or sys.is_finalizing()):
+            self.close()
 
     @property
     def model(self) -> nn.Module:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.engine.ranks import is_zero
+from halfstep.techniques.master import is_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,13 +116,21 @@ def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
 
 
 def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that trains none of the models: it would never step, without a word."""
+    """Refuse an optimizer that trains no model of these: it would never move one, without a word.
+
+    Parameters of elsewhere, such as a loss function's own, may stand beside those of the models.
+    """
     known = {param for model in models for param in model.parameters()}
     for index, optimizer in enumerate(optimizers):
-        if known.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
+        held = {param for group in optimizer.param_groups for param in group["params"]}
+        strange = None
+        if any(is_master(param) for param in held - known):
+            strange = "master weights of an engine before"
+        elif known.isdisjoint(held):
+            strange = "no parameter of the models (those of another model?)"
+        if strange:
             raise ValueError(
-                f"optimizer {index} holds no parameter of the models (those of another model, or "
-                f"master weights of an engine before); write {type(optimizer).__name__}"
+                f"optimizer {index} holds {strange}; write {type(optimizer).__name__}"
                 "(model.parameters(), ...) just before the engine"
             )
 
@@ -275,6 +284,15 @@ def refuse_idle(slots: Iterable[Slot]) -> None:
             "engine.step() was called without an engine.backward() since the last step; call "
             "engine.backward(loss) once or more for each step"
         )
+
+
+def refuse_double_schedule(scheduler: LRScheduler) -> None:
+    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
+    name = type(scheduler).__name__
+    raise RuntimeError(
+        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
+        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
+    )
 
 
 def needs_closure(optimizer: Optimizer) -> bool:

@@ -178,11 +178,13 @@ class LossScales:
 
 
 def _rescale(slot: Slot, ratio: torch.Tensor) -> None:
+    slot.hide_true_grads()
     for param in slot.params:
         if param.grad is not None:
             keep_grad(param, _wide(param.grad))
     for grad in dense_gradients(slot.params):
         grad.mul_(ratio.to(grad.device))
+    slot.show_true_grads()
     slot.mark_gradients()
 
 

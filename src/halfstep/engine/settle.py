@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from halfstep.engine.misuse import refuse_double_schedule
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -88,22 +89,30 @@ class Settlement:
                 )
         self.schedulers = list(schedulers)
         self.skipped = 0
+        self._left_at: list[tuple[object, int]] = []
         self._pending: Outcome | None = None
 
     def add(self, outcome: Outcome) -> None:
         """Leave the outcome of a step to the next `settle`."""
         assert self._pending is None, "the step before was not settled"
         self._pending = outcome
+        self._left_at = [_place(scheduler) for scheduler in self.schedulers]
 
     def settle(self) -> None:
         """Carry out what follows from the last step.
 
         Raises:
             LossScaleCollapse: If the loss scale cannot help any more.
+            RuntimeError: If somebody else has stepped a scheduler since the last step.
         """
         outcome, self._pending = self._pending, None
         if outcome is None:
             return
+        for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
+            rates, epoch = _place(scheduler)
+            # An earlier state may have been loaded, which is no step.
+            if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
+                refuse_double_schedule(scheduler)
         values = outcome.copied.read() if outcome.copied else []
         stepped = []
         for optimizer, place in zip(outcome.optimizers, outcome.found, strict=True):
@@ -118,6 +127,15 @@ class Settlement:
             reason = scaler.record(outcome.step, scale=values[scale], found_inf=bool(values[found]))
             if reason:
                 raise LossScaleCollapse(_explain(loss_id, scaler, outcome, reason))
+
+
+_UNCOUNTED = -1
+
+
+def _place(scheduler: LRScheduler) -> tuple[object, int]:
+    """Return what a step of a scheduler replaces, as there is no hook, and how far it has come."""
+    # ChainedScheduler counts no epochs.
+    return vars(scheduler).get("_last_lr"), vars(scheduler).get("last_epoch", _UNCOUNTED)
 
 
 def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:

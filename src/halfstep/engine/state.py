@@ -26,12 +26,13 @@ def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dic
     On several processes a window is averaged first, so that any number of them can go on with it.
     """
     open_slots = [slot for slot in parts.slots if slot.backwards]
+    for slot in open_slots:
+        slot.hide_true_grads()
     parts.replicas.average(open_slots)
     for slot in open_slots:
-        slot.mark_gradients()
         if slot.samples and parts.ranks.size > 1:
             slot.samples = parts.ranks.mean(slot.samples, slot.params[0].device)
-    return {
+    saved = {
         "recipe": recipe.name,
         "settings": recipe.settings(),
         "accumulate": weights.accumulate,
@@ -45,6 +46,10 @@ def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dic
         "statistics": [guard.state_dict() for guard, _ in parts.statistics],
         "techniques": {type(t).__name__: t.state_dict() for t in parts.techniques},
     }
+    for slot in open_slots:
+        slot.show_true_grads()
+        slot.mark_gradients()
+    return saved
 
 
 def load_parts(

@@ -78,6 +78,8 @@ class Update:
             What every optimizer of the engine did.
         """
         try:
+            for slot, _ in closing:
+                slot.hide_true_grads()
             self.replicas.average([slot for slot, _ in closing])
             measured = measure(
                 closing, scales=self.scales, ranks=self.ranks, widens=bool(self.clipping)

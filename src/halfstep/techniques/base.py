@@ -60,8 +60,16 @@ class Technique:
     done_by_sharding = False
     """Whether FSDP2 does the same for a sharded model, so that it is left out."""
 
+    replaces_layers = False
+    """Whether it puts other layers into the models."""
+
     skips_on_device = True
     """Whether a step that the optimizer itself skips, on the device, leaves nothing behind."""
+
+    @property
+    def changes_models(self) -> bool:
+        """Whether no other engine may train the models at the same time."""
+        return self.reshapes_params or self.replaces_layers
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change models and optimizers before the first step."""

@@ -49,6 +49,7 @@ class FormatExceptions(Technique):
     """
 
     stage = Stage.WITHIN_FORWARD
+    replaces_layers = True
 
     def __init__(
         self, exceptions: Mapping[str, str], *, half_params: str | None, own_formats: OwnFormats

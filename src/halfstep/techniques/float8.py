@@ -54,6 +54,7 @@ class Float8Layers(Technique):
     """
 
     stage = Stage.LAYERS
+    replaces_layers = True
 
     def __init__(
         self, scaling: Literal["dynamic", "delayed"], *, own_formats: OwnFormats = no_own_formats

@@ -31,7 +31,7 @@ class MasterWeights(Part):
 
         del seed
         if self.value:
-            yield master.MasterWeights(own_formats=whole.own_formats)
+            yield master.MasterWeights(whole.get("params"), own_formats=whole.own_formats)
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
         """ZeRO has dealt out the parameters that masters would replace."""
