@@ -99,6 +99,11 @@ class Recipe:
             return "tf32"
         return self.autocast or self.half_params or "fp32"
 
+    @property
+    def overflows_early(self) -> bool:
+        """Whether anything is kept or computed in fp16, whose largest value is 65504."""
+        return "fp16" in (self.autocast, self.params, self.gradients, self.reduce)
+
     def settings(self) -> dict[str, Any]:
         """Return the fields that are set, without the name, as plain data for JSON and YAML."""
         return {
