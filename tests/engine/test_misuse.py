@@ -251,6 +251,17 @@ def test_lbfgs_is_refused_under_scaling_and_half_parameters(recipe: str) -> None
         Engine(model, LBFGS(model.parameters()), recipe=recipe)
 
 
+def test_lbfgs_past_the_engine_is_told_of_the_closure() -> None:
+    model = mlp()
+    with Engine(model, LBFGS(model.parameters())) as engine:
+        words = r"write engine\.step\(closure=closure\), where closure\(\) calls engine\.zero_grad"
+        with pytest.raises(RuntimeError, match=f"LBFGS.step.. was called past the engine.*{words}"):
+            engine.optimizer.step(lambda: 0.0)
+        engine.backward(loss_of(engine))
+        with pytest.raises(TypeError, match=f"LBFGS evaluates the loss inside its step; {words}"):
+            engine.step()
+
+
 def test_lbfgs_works_under_fp32_by_a_closure() -> None:
     targets = torch.ones(4, 3)
     plain = mlp()

@@ -124,7 +124,7 @@ def assemble(
     guard = ParameterGuard(models, techniques)
     guard.refuse_taken()
     rule = checked_rule(average)
-    settlement = Settlement(schedulers)
+    settlement = Settlement(schedulers, overflows_early=recipe.overflows_early)
     refuse_misfits(models, optimizers, schedulers, recipe)
     device = next(param.device for each in models for param in each.parameters())
     resolution = recipe.resolve(device)

@@ -26,8 +26,10 @@ from halfstep.engine.misuse import (
     refuse_closed,
     refuse_closure,
     refuse_idle,
+    refuse_without_closure,
     warn_backward_in_autocast,
     warn_lost,
+    warn_outside_autocast,
     warn_touched,
 )
 from halfstep.engine.selection import only, selected
@@ -116,6 +118,8 @@ class Engine:
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
         self._last_batch = False
+        # Looked at once: the first backward tells whether the loop knows of autocast.
+        self._autocast_in_doubt = self.recipe.forward_format is not None
         schedulers = () if scheduler is None else scheduler
         self._assembled = assemble(
             [model] if isinstance(model, nn.Module) else list(model),
@@ -190,6 +194,7 @@ class Engine:
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
+        self._autocast_in_doubt = False
         self._parts.replicas.open(self._closing(self._parts.slots, ahead=1))
         with ExitStack() as stack:
             for statistics, _ in self._parts.statistics:
@@ -224,6 +229,9 @@ class Engine:
         slots = selected(self._parts.slots, optimizers)
         refuse_closed(closed=self._closed)
         warn_backward_in_autocast(loss.device)
+        if self._autocast_in_doubt:
+            self._autocast_in_doubt = False
+            warn_outside_autocast(loss, self.recipe)
         if any(slot.lost_gradients() for slot in slots):
             warn_lost()
         loss = self._weights.apply(loss, samples, slots, self._parts.ranks)
@@ -299,6 +307,7 @@ class Engine:
             refuse_closure(slots, self.accumulate, self._parts.clipping, self.recipe)
         else:
             refuse_idle(slots)
+            refuse_without_closure(slots)
         pending = [slot for slot in slots if slot.pending or closure is not None]
         if self._parts.scales and any(slot.touched() for slot in pending):
             warn_touched()

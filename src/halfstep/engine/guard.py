@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -93,6 +94,19 @@ class ParameterGuard:
             self._handle = None
 
 
+CLOSURE = (
+    "write engine.step(closure=closure), where closure() calls engine.zero_grad(), computes the "
+    "loss inside `with engine.autocast():`, calls engine.backward(loss) and returns float(loss)"
+)
+"""What to write for an optimizer that evaluates the loss inside its step."""
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
 class StepGuard:
     """Refuse `optimizer.step()` past the engine that owns the optimizer.
 
@@ -127,6 +141,11 @@ class StepGuard:
         self.open = False
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self.open and needs_closure(optimizer):
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
+                f"optimizer; {CLOSURE}"
+            )
         if not self.open:
             raise RuntimeError(
                 f"{type(optimizer).__name__}.step() was called past the engine, which owns this "

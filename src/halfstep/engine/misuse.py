@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from halfstep.engine.guard import CLOSURE, needs_closure
 from halfstep.engine.ranks import is_zero
+from halfstep.engine.traces import other_format_of_products
+from halfstep.formats import format_name, torch_dtype
 from halfstep.techniques.master import is_master
 
 if TYPE_CHECKING:
@@ -295,10 +297,13 @@ def refuse_double_schedule(scheduler: LRScheduler) -> None:
     )
 
 
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+def refuse_without_closure(slots: Iterable[Slot]) -> None:
+    """Refuse to step an optimizer that needs a closure without one."""
+    for slot in slots:
+        if needs_closure(slot.optimizer):
+            raise TypeError(
+                f"{type(slot.optimizer).__name__} evaluates the loss inside its step; {CLOSURE}"
+            )
 
 
 def refuse_closure(
@@ -320,6 +325,21 @@ def warn_backward_in_autocast(device: torch.device) -> None:
         warnings.warn(
             "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
             "after the loss, so that gradients keep the formats of the forward pass",
+            EngineWarning,
+            stacklevel=3,
+        )
+
+
+def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
+    """Warn of a loss whose model multiplied in another format than autocast would have."""
+    assert recipe.forward_format is not None
+    found = other_format_of_products(loss, torch_dtype(recipe.forward_format))
+    if found is not None:
+        warnings.warn(
+            f"recipe {recipe.name!r} computes in {recipe.forward_format} inside "
+            f"engine.autocast(), but this loss was computed outside of it, in "
+            f"{format_name(found)}; write "
+            "`with engine.autocast(): loss = criterion(engine.model(inputs), targets)`",
             EngineWarning,
             stacklevel=3,
         )

@@ -75,12 +75,13 @@ class Settlement:
 
     Args:
         schedulers: Stepped once for each real step of the optimizer that they belong to.
+        overflows_early: Whether the recipe has anything in fp16, so that another format may help.
 
     Raises:
         TypeError: If a scheduler is one that wants a metric.
     """
 
-    def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
+    def __init__(self, schedulers: Sequence[LRScheduler], *, overflows_early: bool) -> None:
         for scheduler in schedulers:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise TypeError(
@@ -90,6 +91,7 @@ class Settlement:
         self.schedulers = list(schedulers)
         self.skipped = 0
         self._left_at: list[tuple[object, int]] = []
+        self._overflows_early = overflows_early
         self._pending: Outcome | None = None
 
     def add(self, outcome: Outcome) -> None:
@@ -126,7 +128,8 @@ class Settlement:
         for loss_id, scaler, found, scale in outcome.scalers:
             reason = scaler.record(outcome.step, scale=values[scale], found_inf=bool(values[found]))
             if reason:
-                raise LossScaleCollapse(_explain(loss_id, scaler, outcome, reason))
+                remedy = ", or write recipe='bf16'" if self._overflows_early else ""
+                raise LossScaleCollapse(_explain(loss_id, scaler, outcome, reason, remedy))
 
 
 _UNCOUNTED = -1
@@ -138,7 +141,9 @@ def _place(scheduler: LRScheduler) -> tuple[object, int]:
     return vars(scheduler).get("_last_lr"), vars(scheduler).get("last_epoch", _UNCOUNTED)
 
 
-def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:
+def _explain(
+    loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str, remedy: str
+) -> str:
     names = outcome.names()
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     which = "the loss scale" if loss_id is None else f"the scale of loss {loss_id!r}"
@@ -146,8 +151,8 @@ def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: st
         f"{which} collapsed at step {outcome.step}, down to {scaler.history[-1].scale:g}: "
         f"{reason}. Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
         + (
-            "Look for inf or NaN in the inputs, the loss or the forward pass, lower the learning "
-            "rate, or write recipe='bf16'"
+            "Look for inf or NaN in the inputs, the loss or the forward pass; lower the learning "
+            f"rate{remedy}"
             if scaler.settings.dynamic
             else "A static scale cannot back off; write loss_scale='dynamic'"
         )

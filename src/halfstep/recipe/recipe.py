@@ -133,6 +133,16 @@ class Recipe:
         return max((each for each in found if each is not None), default=(0, "fp32"))[1]
 
     @property
+    def forward_format(self) -> str | None:
+        """The format of the autocast region that a loop has to enter; None for none."""
+        return _last(part.forward_format() for part in self.parts)
+
+    @property
+    def overflows_early(self) -> bool:
+        """Whether anything is kept or computed in fp16, whose largest value is 65504."""
+        return any("fp16" in part.formats() for part in self.parts)
+
+    @property
     def gradient_format(self) -> str | None:
         """The format in which `.grad` of half parameters is kept."""
         return _last(part.gradient_format() for part in self.parts)

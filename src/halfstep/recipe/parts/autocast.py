@@ -31,6 +31,14 @@ class Autocast(Part):
         """Products are what autocast casts."""
         return 1, self.value
 
+    def forward_format(self) -> str | None:
+        """Without the region everything would be computed in fp32."""
+        return str(self.value)
+
+    def formats(self) -> Iterable[str]:
+        """Products and what they return."""
+        return (self.value,)
+
     def means(self, device: torch.device) -> Means | None:
         """The half format needs units of its own."""
         from halfstep.kernels.hardware import half

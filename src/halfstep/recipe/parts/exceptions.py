@@ -82,6 +82,10 @@ class Exceptions(Part):
             "everything is in fp32; write autocast='fp16' or params='fp16', or leave exceptions out"
         )
 
+    def formats(self) -> Iterable[str]:
+        """What the patterns name."""
+        return tuple(format_ for _, format_ in self.value)
+
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
         """Change what modules and operators compute in."""
         from halfstep.techniques.exceptions import FormatExceptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.recipe.parts.part import Part, needs_half_params
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from halfstep.recipe.parts.part import Whole
 
@@ -36,6 +36,10 @@ class Gradients(Part):
                 "gradients='fp32' or leave it out"
             )
         return None
+
+    def formats(self) -> Iterable[str]:
+        """Gradients."""
+        return (self.value,)
 
     def gradient_format(self) -> str | None:
         """What the field says."""

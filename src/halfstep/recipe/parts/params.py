@@ -46,6 +46,10 @@ class Params(Part):
         """Half parameters are multiplied as they are."""
         return (1, self._half) if self._half else None
 
+    def formats(self) -> Iterable[str]:
+        """Parameters, and what is computed with them."""
+        return (self.value,)
+
     def means(self, device: torch.device) -> Means | None:
         """Half parameters need units for their format."""
         from halfstep.kernels.hardware import half

@@ -103,6 +103,14 @@ class Part:
         """Return the format that products of the forward pass compute in, with its precedence."""
         return None
 
+    def forward_format(self) -> str | None:
+        """Return the format of the autocast region that a loop has to enter."""
+        return None
+
+    def formats(self) -> Iterable[str]:
+        """Return every format that something is kept or computed in because of this part."""
+        return ()
+
     def means(self, device: torch.device) -> Means | None:
         """Return how `device` carries the part out; None where it asks nothing of the hardware.
 

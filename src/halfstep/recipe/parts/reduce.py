@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.recipe.parts.part import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from halfstep.recipe.parts.part import Use, Whole
 
@@ -22,6 +22,10 @@ class Reduce(Part):
         "effect in one process."
     )
     allowed = {"fp32": "single precision", "fp16": "half precision", "bf16": "bfloat16"}
+
+    def formats(self) -> Iterable[str]:
+        """Sums of gradients."""
+        return (self.value,)
 
     def reduction(self) -> str | None:
         """What the field says."""
