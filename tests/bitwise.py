@@ -8,8 +8,8 @@ accumulation, clipping and one step whose loss is so large that scaled fp16 grad
 one process, in two under DDP and FSDP2, through Apex's API and through `halfstep train`. Recorded
 are the losses and results of all steps, and hashes of the engine's state half-way (a window is open
 then), of the final parameters, buffers and state, and of checkpoints. `check` names each difference
-and exits with 1. `--slow-parts` adds `halfstep train` under the other recipes and in two processes; `--except PATTERN` leaves
-out keys that are meant to change.
+and exits with 1. `--slow-parts` adds `halfstep train` under the other recipes and in two processes;
+`--except PATTERN` leaves out keys that are meant to change.
 
 Bits depend on the processor and on the release of torch, so a record serves the machine that made
 it, and `check` refuses one from elsewhere. Nothing here imports more than the public API, so that
@@ -26,6 +26,7 @@ import json
 import multiprocessing
 import os
 import platform
+import random
 import re
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
@@ -408,6 +410,7 @@ def through_the_trainer(into: Record, names: Iterable[str] = TRAINED, processes:
                     *(("--processes", str(processes)) if processes > 1 else ()),
                 ],
             )
+            _settle()
             try:
                 code = _silently(main)
             finally:
@@ -431,6 +434,10 @@ def _silently(call: Callable[[], Any]) -> Any:
 
 
 def _settle() -> None:
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")  # read when oneDNN is first used
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (checkpoints hold the state of this one)
+    torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
     warnings.simplefilter("ignore")
@@ -442,6 +449,7 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "platform": platform.machine(),
+        "onednn": os.environ["ONEDNN_MAX_CPU_ISA"],
     }
 
 
