@@ -371,7 +371,7 @@ log_every: 1
 device: cpu
 tracking: []
 data: {resolution: 8}
-model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [4, 4, 4, 8]}}
+model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [4, 4, 16, 16]}}
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: cosine}
 """
@@ -417,6 +417,8 @@ def through_the_trainer(into: Record, names: Iterable[str] = TRAINED, processes:
                 sys.argv = before
             key = f"train/{processes}/{name}"
             keep(into, f"{key}/exit code", code)
+            if code not in (0, None):
+                continue
             for line in (run / "metrics.jsonl").read_text().splitlines():
                 row = json.loads(line)
                 row.pop("images_per_second", None)
