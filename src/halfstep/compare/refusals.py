@@ -7,23 +7,20 @@ what would refuse in the cell: there are no rules here.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from halfstep.errors import UserError
-from halfstep.train import data, in_parallel, models
+from halfstep.train import data, dry_run, in_parallel, models
 from halfstep.train.processes import Processes
-from halfstep.train.setup import assemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import torch
+
     from halfstep.compare.grid import Arm
     from halfstep.train.config import Config
-
-# A GPU's memory is for the cells. What the engine refuses there, it refuses on the CPU too.
-_CPU = torch.device("cpu")
 
 
 def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> None:
@@ -48,7 +45,7 @@ def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> 
         model = models.build(
             config.model, classes=len(loaded.classes), image_shape=loaded.image_shape
         )
-        _refuse(alike, lambda config: assemble(config, loaded, model, _CPU).engine.close())  # noqa: B023  (called at once)
+        _refuse(alike, partial(dry_run.refuse, loaded=loaded, model=model))
 
 
 def _refuse(arms: Mapping[Arm, Config], check: Callable[[Config], None]) -> None:
