@@ -84,8 +84,8 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
         mine = None if own is not None and name == own.name else name
         # The last of equal options wins, so that probes=false is heard.
-        given = [*looked_into, *options, *point]
-        return load(config, given, {"recipe": mine, "seed": seed, "device": where})
+        given = [*looked_into, *options]
+        return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(_device(each, here=here)) for each in slots or (first.device,)]
@@ -150,7 +150,7 @@ def train_command(cell: Cell, device: str) -> list[str]:
 
 def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
     fixed = parse_options(options)
-    varied = parse_options(points[0])
+    varied = parse_options(points[0], "--grid")
     for flag, given in (("--options", fixed), ("--grid", varied)):
         for key, instead in _VARIED.items():
             # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
