@@ -7,7 +7,7 @@ that can be wrong with a config is found here, before anything is written.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -114,6 +114,37 @@ def set_up(
     parallel = in_parallel.way(config, processes)
     if parallel == "fsdp":
         model = in_parallel.shared_out(model, config)
+    setup = assemble(config, loaded, model, device, processes, parallel=parallel)
+    models.compiled(setup.engine.model, config.model)
+    if processes.rank > 0:
+        # The same weights everywhere, but not the same dropout.
+        torch.manual_seed(derive(config.seed, processes.rank))
+    return setup
+
+
+def assemble(
+    config: Config,
+    loaded: Data,
+    model: nn.Module,
+    device: torch.device,
+    processes: Processes = ALONE,
+    *,
+    parallel: Literal["ddp", "fsdp", "dp"] | None = None,
+) -> Setup:
+    """Build the optimizer, the schedules and the engine that `config` names over a model.
+
+    Args:
+        config: What to build.
+        loaded: What is learned from.
+        model: Where it is trained; under "fsdp", shared out.
+        device: Where that is.
+        processes: Those that train together.
+        parallel: How they do.
+
+    Raises:
+        UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
+            model is then as before.
+    """
     images_per_step = config.batch_size * config.accumulate * processes.size
     scaling = config.lr_scaling
     optimizer = optim.build_optimizer(
@@ -142,12 +173,8 @@ def set_up(
             parallel=None if parallel == "fsdp" else parallel,
             sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
         )
-    except TypeError as error:  # an optimizer that cannot work under the recipe
+    except (TypeError, ValueError) as error:  # what cannot work under the recipe
         raise UserError(str(error)) from error
-    models.compiled(engine.model, config.model)
-    if processes.rank > 0:
-        # The same weights everywhere, but not the same dropout.
-        torch.manual_seed(derive(config.seed, processes.rank))
     return Setup(engine, device, loaded, schedule, steps, processes)
 
 

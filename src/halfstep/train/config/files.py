@@ -33,7 +33,11 @@ def shipped() -> dict[str, Path]:
 
 
 def load(
-    config: str, options: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+    config: str,
+    options: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    *,
+    point: Sequence[str] = (),
 ) -> Config:
     """Read, inherit, override and check a config.
 
@@ -42,6 +46,7 @@ def load(
         options: Overrides "key.sub=value", the value in YAML.
         flags: Values of the command line's own flags by field ("recipe", "seed", "device"); None
             means not given. `options` have the last word.
+        point: Overrides as in `options`, and after them, that `--grid` gives.
 
     Raises:
         UserError: If a file, key or value is wrong, in one line.
@@ -56,7 +61,8 @@ def load(
     }
     for label, values in sources:
         merged = merge(merged, _expanded(label, values, merged["recipe"]))
-    overlay = parse_options(options)
+    of_grid = parse_options(point, "--grid")
+    overlay = parse_options([*options, *point])
     if "fp16" in overlay:
         # The flag is on the same command line: the two contradict each other, neither overrides.
         flag = (flags or {}).get("recipe")
@@ -64,7 +70,8 @@ def load(
         overlay = _expanded("--options", overlay, merged["recipe"])
     if isinstance(overlay.get("recipe"), Mapping):
         _spell_out(merged)
-    return check(merge(merged, overlay), [*sources, ("--options", overlay)])
+    sources += [("--options", overlay), ("--grid", of_grid)]
+    return check(merge(merged, overlay), sources)
 
 
 def check(values: Mapping[str, Any], sources: Sequence[Source]) -> Config:
@@ -104,8 +111,12 @@ def find(config: str) -> Path:
     )
 
 
-def parse_options(options: Sequence[str]) -> dict[str, Any]:
+def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, Any]:
     """Turn "optimizer.lr=0.02" and the like into nested data; the last of equal keys wins.
+
+    Args:
+        options: As the command line has them.
+        flag: What they follow there.
 
     Raises:
         UserError: If an option is not key=value, or its value is not YAML.
@@ -115,10 +126,10 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         match = _OPTION.fullmatch(option)
         if match is None:
             raise UserError(
-                f"--options takes key=value, not {option!r}; write --options optimizer.lr=0.02"
+                f"{flag} takes key=value, not {option!r}; write {flag} optimizer.lr=0.02"
             )
         key, text = match.groups()
-        nested = parse(text, f"--options {option}")
+        nested = parse(text, f"{flag} {option}")
         for part in reversed(key.split(".")):
             nested = {part: nested}
         if isinstance(nested.get("recipe"), Mapping):
