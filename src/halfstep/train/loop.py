@@ -21,6 +21,7 @@ from halfstep.train import (
     resume,
     rotation,
     run_directory,
+    schedules,
     sinks,
 )
 from halfstep.train.energy import Energy
@@ -133,7 +134,11 @@ def _set_up(
 ) -> Setup:
     """Build what the config names, with the weights of a checkpoint if its file has them."""
     weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
-    return set_up(config, device, weights, processes, initial_weights=start is None)
+    setup = set_up(config, device, weights, processes, initial_weights=start is None)
+    schedules.warn_of_endless_rise(
+        config.schedule, steps=setup.steps, steps_per_epoch=setup.steps_per_epoch
+    )
+    return setup
 
 
 def _take_directory(

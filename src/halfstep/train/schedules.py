@@ -6,6 +6,7 @@ happened. `plateau` moves with every validation, after a warm-up that moves with
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim.lr_scheduler import (
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.train.config import ScheduleConfig
+
+
+class ScheduleWarning(UserWarning):
+    """The learning rate will not do what its schedule is for."""
 
 
 class Validated(Protocol):
@@ -86,6 +91,19 @@ class Schedules:
         """Take over what `state_dict` returned."""
         if self._plateau:
             self._plateau.load_state_dict(state)
+
+
+def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch: int) -> None:
+    """Warn where the run ends before its warm-up does; see `build` for the arguments."""
+    rise = config.warmup_epochs * steps_per_epoch
+    if rise >= steps:
+        warnings.warn(
+            f"schedule.warmup_epochs is {config.warmup_epochs:g}, and the run has "
+            f"{steps / steps_per_epoch:.3g} epochs: the learning rate still rises when it ends; "
+            "write schedule.warmup_epochs=0 schedule.warmup=0.1 to warm up over a tenth of it",
+            ScheduleWarning,
+            stacklevel=2,
+        )
 
 
 def build(
