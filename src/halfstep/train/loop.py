@@ -17,6 +17,7 @@ from halfstep.engine import LossScaleCollapse
 from halfstep.train import (
     checkpoint,
     early_stopping,
+    extend,
     metrics,
     resume,
     rotation,
@@ -94,7 +95,9 @@ def train(
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
     start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
-    done = processes.from_first(lambda: _summary_of_finished(run)) if start else None
+    goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+    ended = start is not None and not goes_further
+    done = processes.from_first(lambda: _summary_of_finished(run)) if ended else None
     if done is not None and go_on == resume.AUTO:
         return done
     setup = processes.together(lambda: _set_up(config, device, start, processes))

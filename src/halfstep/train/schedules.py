@@ -60,6 +60,7 @@ class Schedules:
         plateau: Stepped by `per_epoch`.
         metric: The figure that the plateau looks at.
         held_until: Optimizer steps before which no validation counts, as the rate still rises.
+        drops: What of `per_step` has the steps at which the rate drops.
     """
 
     def __init__(
@@ -69,11 +70,14 @@ class Schedules:
         *,
         metric: str = "loss",
         held_until: int = 0,
+        drops: MultiStepLR | None = None,
     ) -> None:
         self.per_step = per_step
         self._plateau = plateau
         self._metric = metric
         self._held_until = held_until
+        self._drops = drops
+        self._milestones = drops.milestones if drops else None
 
     def per_epoch(self, figures: Validated) -> None:
         """Let the schedule see a validation; settle the engine's last step before."""
@@ -88,9 +92,12 @@ class Schedules:
         return dict(self._plateau.state_dict()) if self._plateau else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned, after the engine has what it keeps."""
         if self._plateau:
             self._plateau.load_state_dict(state)
+        if self._drops and self._milestones is not None:
+            # A run that goes on to more epochs has more of them than the state of `per_step`.
+            self._drops.milestones = self._milestones
 
 
 def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch: int) -> None:
@@ -142,7 +149,7 @@ def build(
         return Schedules(_cosine(config, optimizer, rise, warm, steps))
     if isinstance(config, StepConfig | MultiStepConfig):
         drops = MultiStepLR(optimizer, _drops(config, steps, steps_per_epoch), config.gamma)
-        return Schedules(ChainedScheduler([rise, drops]))
+        return Schedules(ChainedScheduler([rise, drops]), drops=drops)
     return Schedules(rise)
 
 
