@@ -180,7 +180,7 @@ def faults(name: str, seen: Seen, exact: Seen, tolerance: float, *, training: bo
 
 
 def all_faults(recipe: Recipe, exact: dict[bool, dict[str, Seen]]) -> list[str]:
-    eps = max(EPS[recipe.product_format], EPS[recipe.half_params or "fp32"])
+    eps = max(EPS[recipe.product_format], EPS[recipe.params or "fp32"])
     seen = under(recipe)
     return [
         fault
