@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 from torch.optim import SGD
 
 from halfstep.engine import EMA, Engine, data_parallel
-from halfstep.engine.data_parallel import ThreadedReplicas
+from halfstep.engine.parallel.dp import ThreadedReplicas
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from halfstep import Engine
 from halfstep.cli import app
-from halfstep.engine.sharding import shard
+from halfstep.engine.parallel.fsdp import shard
 from halfstep.kernels.hardware import Means
 from halfstep.recipe import PARTS, RECIPES, Recipe, recipe
 from halfstep.recipe.parts import Part

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.data_parallel import on_all_gpus
 from halfstep.engine.guard import ParameterGuard, release_all
 from halfstep.engine.misuse import (
     refuse_misfits,
@@ -18,12 +17,13 @@ from halfstep.engine.misuse import (
     refuse_wrapped,
     refuse_zero,
 )
-from halfstep.engine.ranks import Ranks
-from halfstep.engine.replicas import Replicas, synchronize_batchnorm
+from halfstep.engine.parallel.ddp import Replicas, synchronize_batchnorm
+from halfstep.engine.parallel.dp import on_all_gpus
+from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
+from halfstep.engine.parallel.ranks import Ranks
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.settle import Settlement
-from halfstep.engine.sharding import left_to_do, refuse_other_recipe, sharded_as
 from halfstep.engine.slot import Slot
 from halfstep.engine.state import load_optimizer
 from halfstep.engine.statistics import RunningStatistics

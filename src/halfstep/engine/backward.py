@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.engine.misuse import refuse_sharded_inputs
+from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.selection import trained
-from halfstep.engine.shards import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

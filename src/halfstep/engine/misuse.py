@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.engine.guard import CLOSURE, needs_closure
-from halfstep.engine.ranks import is_zero
+from halfstep.engine.parallel.ranks import is_zero
 from halfstep.engine.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
 from halfstep.techniques.master import is_master

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.gradients import dense_gradients
-from halfstep.engine.shards import local
+from halfstep.engine.parallel.shards import local
 from halfstep.techniques import LossScaler
 from halfstep.techniques.gradients import keep_grad, put_grad
 

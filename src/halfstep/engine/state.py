@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
-from halfstep.engine.ranks import is_zero
+from halfstep.engine.parallel.ranks import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.update import Update
     from halfstep.engine.weights import MicroBatchWeights
     from halfstep.techniques import Technique

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from halfstep.engine import EMA, Engine
-from halfstep.engine.sharding import sharded_as
+from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data, in_parallel, models, optim, schedules
 from halfstep.train.data.part import Part

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine import load_sharded
-from halfstep.engine.sharded_state import load_whole
-from halfstep.engine.shards import local
+from halfstep.engine.parallel.checkpoints import load_whole
+from halfstep.engine.parallel.shards import local
 from halfstep.errors import UserError
 from halfstep.train import each_process, parts, rotation
 from halfstep.train.checkpoint import Checkpoint

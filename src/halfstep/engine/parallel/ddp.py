@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from halfstep.engine.misuse import refuse_partial_backward, refuse_sharded_late
-from halfstep.engine.reduction import Reduction
+from halfstep.engine.parallel.reduction import Reduction
 from halfstep.formats import torch_dtype
 from halfstep.layers.sync_batchnorm import activates, convert, drop_and_act
 from halfstep.techniques.base import HALVES, as_function
@@ -26,7 +26,7 @@ from halfstep.techniques.gradients import put_grad
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.slot import Slot
     from halfstep.recipe import Recipe
 

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from halfstep.engine.misuse import refuse_wrapped
-from halfstep.engine.replicas import synchronize_batchnorm
+from halfstep.engine.parallel.ddp import synchronize_batchnorm
 from halfstep.formats import torch_dtype
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
