@@ -1,1 +1,1 @@
-"""One engine on several devices: DDP, DataParallel, FSDP2, and the processes that train together."""
+"""An engine on several devices: DDP, DataParallel, FSDP2, and the processes of one training."""
