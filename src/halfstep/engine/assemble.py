@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.guard import ParameterGuard, release_all
-from halfstep.engine.misuse import (
-    refuse_misfits,
-    refuse_parallel,
-    refuse_threads,
-    refuse_unresolved,
-    refuse_wrapped,
-    refuse_zero,
-)
-from halfstep.engine.parallel.ddp import Replicas, synchronize_batchnorm
-from halfstep.engine.parallel.dp import on_all_gpus
+from halfstep.engine.misuse import refuse_misfits, refuse_unresolved
+from halfstep.engine.parallel.ddp import Replicas
+from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
 from halfstep.engine.parallel.ranks import Ranks
+from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.settle import Settlement
@@ -30,33 +24,17 @@ from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.gradients import Clipping
+    from halfstep.engine.parallel.placement import Parallel
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
     from halfstep.techniques import Technique
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """How the models are put on several devices, as `Engine` was given it.
-
-    Attributes:
-        how: "ddp", "dp", or None for models that are wrapped, sharded or alone.
-        ddp: Arguments of `DistributedDataParallel`.
-        dp: Arguments of `DataParallel`.
-        sync_batchnorm: Whether BatchNorm sees the batches of all processes.
-    """
-
-    how: str | None
-    ddp: Mapping[str, Any] = field(default_factory=dict)
-    dp: Mapping[str, Any] = field(default_factory=dict)
-    sync_batchnorm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +108,12 @@ def assemble(
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)
     refuse_other_recipe(models, recipe)
-    refuse_parallel(parallel, models, recipe)
+    parallel.refuse(models, recipe)
     refuse_threads(models, recipe)
     refuse_zero(optimizers, recipe)
     if any(technique.reshapes_params for technique in techniques):
         refuse_wrapped(models, recipe.name)
-    if parallel.sync_batchnorm:
-        group = parallel.ddp.get("process_group")
-        models = [synchronize_batchnorm(model, group) for model in models]
+    models = parallel.synchronized(models)
     slots: list[Slot] = []
     ranks = Ranks()
     replicas = Replicas(recipe, slots, ranks)
@@ -146,11 +122,7 @@ def assemble(
         _prepare(models, optimizers, techniques, slots)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
-        wrapped = models
-        if parallel.how == "ddp":
-            wrapped = [replicas.wrap(model, parallel.ddp) for model in models]
-        elif parallel.how == "dp":
-            wrapped = [on_all_gpus(model, parallel.dp) for model in models]
+        wrapped = parallel.wrap(models, replicas)
     except BaseException:
         _undo(techniques, slots, replicas, guard)
         raise
@@ -173,7 +145,7 @@ def assemble(
             clipping=clipping,
             statistics=[
                 (
-                    RunningStatistics(each, called if parallel.how == "dp" else None),
+                    RunningStatistics(each, called if parallel.in_threads else None),
                     frozenset(each.parameters()),
                 )
                 for each, called in zip(models, wrapped, strict=True)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from halfstep.engine.assemble import Parallel, assemble
+from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.evaluate import eval_mode
@@ -32,6 +32,7 @@ from halfstep.engine.misuse import (
     warn_outside_autocast,
     warn_touched,
 )
+from halfstep.engine.parallel.placement import Parallel
 from halfstep.engine.selection import only, selected
 from halfstep.engine.state import load_parts, save_parts
 from halfstep.engine.weights import MicroBatchWeights

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
-from halfstep.engine.parallel.ranks import is_zero
+from halfstep.optim.zero import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:

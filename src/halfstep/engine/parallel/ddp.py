@@ -16,12 +16,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from halfstep.engine.misuse import refuse_partial_backward, refuse_sharded_late
-from halfstep.engine.parallel.reduction import Reduction
+from halfstep.engine.parallel.reduction import Reduction, average_grads, average_true_grads
+from halfstep.engine.parallel.wrappers import is_fully_sharded
 from halfstep.formats import torch_dtype
-from halfstep.layers.sync_batchnorm import activates, convert, drop_and_act
-from halfstep.techniques.base import HALVES, as_function
-from halfstep.techniques.gradients import put_grad
+from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,7 +95,7 @@ class Replicas:
                 if isinstance(module, DistributedDataParallel):
                     self._adopt(module)
             if dist.is_available() and dist.is_initialized():
-                sharded = _sharded(model)
+                sharded = is_fully_sharded(model)
                 notice = as_function(
                     lambda module, _args, sharded=sharded: self._notice(module, sharded=sharded)
                 )
@@ -126,7 +124,7 @@ class Replicas:
             given = set(inputs)
             for replica in reached:
                 if replica.expects and not given >= replica.params.keys():
-                    refuse_partial_backward()
+                    _refuse_partial_backward()
         reducing = [replica for replica in reached if replica.expects]
         for replica in reducing:
             if replica.reduction:
@@ -161,9 +159,9 @@ class Replicas:
                 if slot in slots and slot in replica.unreduced:
                     replica.unreduced.discard(slot)
                     params = replica.those_of(slot)
-                    _average_grads(params, self._recipe, self._ranks)
+                    average_grads(params, _chosen(self._recipe), self._ranks)
                     if slot.true_grads:
-                        _average_true(slot.true_grads, params, self._ranks)
+                        average_true_grads(slot.true_grads, params, self._ranks)
 
     def forget(self, slots: Sequence[Slot]) -> None:
         """Forget the windows of `slots`, whose gradients are used or dropped."""
@@ -220,8 +218,8 @@ class Replicas:
     def _notice(self, model: nn.Module, *, sharded: bool) -> None:
         if torch.compiler.is_compiling():
             return
-        if not sharded and _sharded(model):
-            refuse_sharded_late()
+        if not sharded and is_fully_sharded(model):
+            _refuse_sharded_late()
         # torch's own compiler asks this, too; there is no public way.
         active = DistributedDataParallel._get_active_ddp_module()  # noqa: SLF001
         if active is None or active in self._replicas:
@@ -236,77 +234,33 @@ def _chosen(recipe: Recipe) -> torch.dtype | None:
     return None if recipe.reduction in (None, "own") else torch_dtype(recipe.reduction)
 
 
-def _sharded(model: nn.Module) -> bool:
-    return type(model).__name__.startswith("FSDP")
-
-
 def _reached(replica: Replica, slots: Iterable[Slot]) -> list[Slot]:
     return [slot for slot in replica.slots if slot in slots]
 
 
-def _average_grads(params: Sequence[torch.Tensor], recipe: Recipe, ranks: Ranks) -> None:
-    """Average `.grad` in fp32 at least, or as the recipe says; one that exists nowhere stays None.
-
-    Gradients of half parameters are fp32 after it on every process, those that had none included.
-    """
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
-        grads = [param.grad for param in group]
-        if any(grad is not None and grad.is_sparse for grad in grads):
-            raise TypeError(
-                "a sparse gradient was not reduced by the backward that made it, and cannot be "
-                "later; add up the losses of a forward pass and call engine.backward once, or "
-                "write sparse=False in the embedding"
-            )
-        means = _means(grads, group, _chosen(recipe) or dtype, ranks)
-        for param, mean in zip(group, means, strict=True):
-            if mean is not None:
-                put_grad(param, mean.to(dtype))
+def refuse_no_processes() -> None:
+    """Refuse DDP where no process group has been started."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "parallel='ddp' needs a process group; write torch.distributed.init_process_group() "
+            "first and start the program by torchrun, or leave parallel out"
+        )
 
 
-def _average_true(
-    held: dict[torch.Tensor, torch.Tensor], params: Sequence[torch.Tensor], ranks: Ranks
-) -> None:
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
-        means = _means([held.get(param) for param in group], group, dtype, ranks)
-        held.update({p: m for p, m in zip(group, means, strict=True) if m is not None})
+def _refuse_partial_backward() -> None:
+    """Refuse a backward that reaches a part of a wrapped model: DDP would wait for the rest."""
+    raise RuntimeError(
+        "engine.backward(optimizers=[...]) reaches some parameters of a model in "
+        "DistributedDataParallel, which waits for all of them; give every parameter of the model "
+        "to an optimizer of the engine, or freeze it with requires_grad_(False) before "
+        "Engine(..., parallel='ddp')"
+    )
 
 
-def _means(
-    values: Sequence[torch.Tensor | None],
-    like: Sequence[torch.Tensor],
-    dtype: torch.dtype,
-    ranks: Ranks,
-) -> list[torch.Tensor | None]:
-    """Average values that some processes may lack, in one sum; None for what no process has."""
-    pieces = [
-        (torch.zeros_like(param) if value is None else value).to(dtype).reshape(-1)
-        for value, param in zip(values, like, strict=True)
-    ]
-    there = torch.tensor([value is not None for value in values], device=like[0].device)
-    total = ranks.sum(torch.cat([*pieces, there.to(dtype)]).div_(ranks.size))
-    *means, there = total.split([*(piece.numel() for piece in pieces), len(pieces)])
-    return [
-        mean.view(param.shape) if present else None
-        for mean, param, present in zip(means, like, (there > 0).tolist(), strict=True)
-    ]
-
-
-def _wide(param: torch.Tensor) -> torch.dtype:
-    return torch.float32 if param.dtype in HALVES else param.dtype
-
-
-def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """Make every batch norm see the batches of all processes; parameters stay the same objects.
-
-    Raises:
-        TypeError: If a batch norm does more than that, and nobody knows what.
-    """
-    if next(model.parameters()).device.type == "cpu":
-        return convert(model, group)
-    fused = [name for name, layer in model.named_modules() if activates(layer)]
-    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
-    for name in fused:
-        synchronized.get_submodule(name).register_forward_hook(drop_and_act)
-    return synchronized
+def _refuse_sharded_late() -> None:
+    """Refuse a model that was sharded after its optimizer took hold of the parameters."""
+    raise RuntimeError(
+        "fully_shard(engine.model) came after the engine, and replaced the parameters that its "
+        "optimizer holds; write model = halfstep.shard(model, recipe), then the optimizer, then "
+        "Engine(model, optimizer, recipe=recipe)"
+    )

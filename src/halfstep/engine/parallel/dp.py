@@ -8,6 +8,7 @@ torch (2.15) turns it on in those of the replicas, but always in fp16.
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,8 +17,10 @@ from torch.nn.parallel import DataParallel
 from torch.nn.parallel.parallel_apply import parallel_apply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from halfstep.recipe import Recipe
 
 
 class ThreadedReplicas(DataParallel[nn.Module]):
@@ -66,3 +69,71 @@ def _called(
 ) -> Any:
     with entered():
         return replica(*args, **kwargs)
+
+
+def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
+    """Refuse torch's own DataParallel for a recipe that its threads would not carry out.
+
+    They have autocast on as the caller has, but in fp16 whatever the caller's format is.
+    """
+    reason = recipe.refusal("replica_threads")
+    for model in models if reason else ():
+        if isinstance(model, DataParallel) and len(model.device_ids) > 1:
+            raise ValueError(
+                f"recipe {recipe.name!r} cannot be had with torch's DataParallel: {reason}; write "
+                "Engine(model, ..., parallel='dp') with the bare model"
+            )
+
+
+def refuse_data_parallel(
+    models: Sequence[nn.Module], recipe: Recipe, options: Mapping[str, Any]
+) -> None:
+    """Refuse models, or a recipe, of which `parallel="dp"` cannot make replicas in threads.
+
+    Raises:
+        ValueError: If the recipe cannot be had so, a model is compiled, or `options` name another
+            GPU than the one that it is on.
+        RuntimeError: If there is no GPU, or a model is not on one.
+    """
+    reason = recipe.refusal("data_parallel")
+    if reason:
+        raise ValueError(
+            f"recipe {recipe.name!r} cannot be had with DataParallel: {reason}; write "
+            "parallel='ddp', or leave that field out"
+        )
+    # A replica has its model's attributes, and what was compiled would run the model itself.
+    if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
+        raise ValueError(
+            "parallel='dp' makes replicas of the model at every forward pass, which its compiled "
+            "forward does not know; leave out compile(), or write parallel='ddp'"
+        )
+    _refuse_off_gpus(models, options)
+
+
+def _refuse_off_gpus(models: Iterable[nn.Module], options: Mapping[str, Any]) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "parallel='dp' needs GPUs, and torch sees none; leave parallel out, or write "
+            "parallel='ddp', which works on CPUs too"
+        )
+    for model in models:
+        devices = list(dict.fromkeys(map(str, (t.device for t in _tensors(model)))))
+        if len(devices) > 1 or not all(device.startswith("cuda") for device in devices):
+            raise RuntimeError(
+                f"parallel='dp' makes replicas of a model that is on one GPU, but one is on "
+                f"{' and '.join(devices)}; write model.cuda() before its optimizer"
+            )
+        given = [_on_gpu(each) for each in options.get("device_ids") or ()]
+        if devices and given and given[0] != devices[0]:
+            raise ValueError(
+                f"dp has device_ids {options['device_ids']}, but a model is on {devices[0]}; name "
+                f"that first, or write model.to({given[0]!r}) before its optimizer"
+            )
+
+
+def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
+def _on_gpu(given: int | str | torch.device) -> str:
+    return f"cuda:{given}" if isinstance(given, int) else str(torch.device(given))

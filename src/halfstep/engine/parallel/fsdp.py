@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from halfstep.engine.misuse import refuse_wrapped
-from halfstep.engine.parallel.ddp import synchronize_batchnorm
+from halfstep.engine.parallel.wrappers import refuse_wrapped
 from halfstep.formats import torch_dtype
+from halfstep.layers.sync_batchnorm import synchronize_batchnorm
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
@@ -123,6 +123,19 @@ def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
                 f"the model was sharded for recipe {made_for.name!r}, and the engine is given "
                 f"{recipe.name!r}; write Engine(model, optimizer, recipe={made_for.name!r})"
             )
+
+
+def refuse_limited_backward(*, of_all: bool) -> None:
+    """Refuse to limit a backward to parameters that FSDP2 shares.
+
+    What autograd knows are the gathered parameters, not those that an optimizer holds.
+    """
+    if not of_all:
+        raise RuntimeError(
+            "engine.backward(optimizers=[...]) cannot be limited under halfstep.shard; leave "
+            "optimizers out and detach() what the loss is not to reach, or write "
+            "Engine(..., parallel='ddp')"
+        )
 
 
 def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:

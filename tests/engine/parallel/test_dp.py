@@ -17,12 +17,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DataParallel
 from torch.optim import SGD
 
-from halfstep.engine import EMA, Engine, data_parallel
+from engine.tiny import DigitsNet, differences, digits_net, mlp, relative_error
+from halfstep.engine import EMA, Engine
+from halfstep.engine.parallel import dp
 from halfstep.engine.parallel.dp import ThreadedReplicas
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
-
-from .tiny import DigitsNet, differences, digits_net, mlp, relative_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,11 +76,11 @@ def apply_in_threads(modules: Any, inputs: Any, kwargs: Any, devices: Any) -> li
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_parallel, "ThreadedReplicas", TwoOnOneCpu)
-    monkeypatch.setattr(data_parallel, "parallel_apply", apply_in_threads)
+    monkeypatch.setattr(dp, "ThreadedReplicas", TwoOnOneCpu)
+    monkeypatch.setattr(dp, "parallel_apply", apply_in_threads)
     monkeypatch.setattr(REPLICATE, "_broadcast_coalesced_reshape", broadcast)
     monkeypatch.setattr(REPLICATE, "_get_device_index", lambda device, _: device)
-    monkeypatch.setattr("halfstep.engine.misuse._refuse_off_gpus", lambda models, options: None)
+    monkeypatch.setattr(dp, "_refuse_off_gpus", lambda models, options: None)
 
 
 def engine_over(model: nn.Module, **settings: Any) -> Engine:
