@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.guard import ParameterGuard, release_all
+from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.misuse import refuse_misfits, refuse_unresolved
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
@@ -22,9 +22,10 @@ from halfstep.engine.slot import Slot
 from halfstep.engine.state import load_optimizer
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
+from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -60,9 +61,8 @@ class Assembled:
     def close(self) -> None:
         """Give back every setting, hook and format."""
         parts = self.update
-        for statistics, _ in parts.statistics:
-            statistics.close()
-        _undo(parts.techniques, parts.slots, parts.replicas, self.guard)
+        statistics = [each.close for each, _ in parts.statistics]
+        _undo(parts.techniques, parts.slots, parts.replicas, self.guard, first=statistics)
 
 
 def _undo(
@@ -70,13 +70,21 @@ def _undo(
     slots: Sequence[Slot],
     replicas: Replicas,
     guard: ParameterGuard,
+    first: Sequence[Callable[[], None]] = (),
 ) -> None:
-    release_all([guard, *(slot.guard for slot in slots)])
-    replicas.close()
+    """Give everything back, whatever a part of it raises; the first error is raised at the end."""
+    closes = [*first, guard.close, *(slot.guard.close for slot in slots), replicas.close]
+    closes += [technique.close for technique in reversed(techniques)]
+    errors = []
     # An engine may be dropped inside inference mode; what it restores is to be trained again.
     with torch.inference_mode(mode=False):
-        for technique in reversed(techniques):
-            technique.close()
+        for close in closes:
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001  (raised below)
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def assemble(
@@ -110,8 +118,9 @@ def assemble(
     refuse_other_recipe(models, recipe)
     parallel.refuse(models, recipe)
     refuse_threads(models, recipe)
-    refuse_zero(optimizers, recipe)
-    if any(technique.reshapes_params for technique in techniques):
+    reshapes = any(technique.reshapes_params for technique in techniques)
+    refuse_zero(optimizers, recipe, reshapes=reshapes)
+    if reshapes:
         refuse_wrapped(models, recipe.name)
     models = parallel.synchronized(models)
     slots: list[Slot] = []
@@ -174,5 +183,6 @@ def _prepare(
         technique.prepare(models, optimizers)
     follows = any(technique.casts_params for technique in techniques)
     for optimizer in optimizers if follows else ():
-        if optimizer.state:
-            load_optimizer(optimizer, techniques, optimizer.state_dict())
+        local = local_optimizer(optimizer)
+        if local.state:
+            load_optimizer(local, techniques, local.state_dict())

@@ -413,5 +413,5 @@ class Engine:
 
     def _give_back(self) -> None:
         self._closed = True
-        self._assembled.close()
         self.models = self.bare_models
+        self._assembled.close()

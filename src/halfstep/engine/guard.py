@@ -10,7 +10,7 @@ from weakref import WeakSet
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -162,9 +162,3 @@ class StepGuard:
             if self._before is not None:
                 vars(self._optimizer)["zero_grad"] = self._before
             _owned.discard(self._optimizer)
-
-
-def release_all(guards: Iterable[StepGuard | ParameterGuard]) -> None:
-    """Give optimizers and parameters back to their caller."""
-    for guard in guards:
-        guard.close()

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from halfstep.errors import closest
 from halfstep.formats import torch_dtype
 from halfstep.layers.swap import mix_in, take_out
-from halfstep.techniques.base import Stage, Technique
+from halfstep.techniques.base import Stage, Technique, device_types
 from halfstep.techniques.params import cast_floating, format_changes
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ class FormatExceptions(Technique):
         del optimizers
         for pattern, format_ in self._exceptions.items():
             self._refuse_unknown(pattern, format_, models)
+        device_type = next(iter(device_types(models)), "cpu")
         for model in models:
-            regions = self._regions(model)
+            regions = self._regions(model, device_type)
             for layer, region in regions.items():
                 mix_in(layer, _Excepted)
                 layer._exception = region  # type: ignore[assignment]  # noqa: SLF001  # the mixin's
@@ -87,14 +88,14 @@ class FormatExceptions(Technique):
             del layer._exception  # noqa: SLF001
         self._layers.clear()
 
-    def _regions(self, model: nn.Module) -> dict[nn.Module, Region]:
+    def _regions(self, model: nn.Module, device_type: str) -> dict[nn.Module, Region]:
         regions: dict[nn.Module, Region] = {}
         if self._half_params is None:
             for module, inside, _ in format_changes(model, self._own_formats(model), None):
-                regions[module] = Region(inside)
+                regions[module] = Region(device_type, inside)
         for pattern, format_ in self._exceptions.items():
             for module, operator in calling(model, pattern):
-                region = regions.setdefault(module, Region(None))
+                region = regions.setdefault(module, Region(device_type, None))
                 region.operators[operator] = torch_dtype(format_)
         return regions
 
@@ -154,10 +155,13 @@ class Region:
     """What holds while a module runs.
 
     Attributes:
+        device_type: Whose autocast is meant; modules without parameters, and replicas, which have
+            none of their own, do not tell.
         inside: Format of the module; None leaves that to whatever is around it.
         operators: Operators with a format of their own.
     """
 
+    device_type: str
     inside: str | None
     operators: dict[str, torch.dtype] = field(default_factory=dict)
 
@@ -168,12 +172,11 @@ class _Excepted(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward in its region."""
         region = self._exception
-        device = next((p.device.type for p in self.parameters()), "cpu")
         with ExitStack() as stack:
             if region.inside is not None:
-                args, kwargs = _enter(stack, region.inside, device, args, kwargs)
+                args, kwargs = _enter(stack, region.inside, region.device_type, args, kwargs)
             if region.operators:
-                stack.enter_context(_Intercepted(region.operators, device))
+                stack.enter_context(_Intercepted(region.operators, region.device_type))
             return super().forward(*args, **kwargs)
 
 

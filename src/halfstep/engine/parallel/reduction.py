@@ -38,6 +38,7 @@ class Reduction:
 
     What a half parameter has accumulated before, in fp32, is put aside for the backward and added
     to the bucket; the mean is kept in the format that its gradient is to have, not in the bucket's.
+    A backward past the engine gets the mean in its bucket, as from torch's own hooks.
 
     Args:
         format_: Format that gradients are summed over the processes in; their own when None.
@@ -96,12 +97,16 @@ class Reduction:
                 place.add_(self._aside[param])
         reduced = sums if self._format is None else sums.to(self._format)
         reduced.div_(self._group.size())
-        for param, grad in zip(params, bucket.gradients(), strict=True):
-            self._means[param] = _part(reduced, grad, buffer)
+        # Without `take_aside` the backward is not the engine's, and nobody will put means back.
+        by_engine = bool(self._wanted)
+        if by_engine:
+            for param, grad in zip(params, bucket.gradients(), strict=True):
+                self._means[param] = _part(reduced, grad, buffer)
         work = dist.all_reduce(reduced, group=self._group, async_op=True)
         assert work is not None
-        # What DDP is given back does not matter: `put_back` sets the gradients.
-        done: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda _: buffer)
+        done: torch.futures.Future[torch.Tensor] = work.get_future().then(
+            lambda _: buffer if by_engine else buffer.copy_(reduced)
+        )
         return done
 
 

@@ -58,14 +58,28 @@ def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
             )
 
 
-def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
-    """Refuse a `ZeroRedundancyOptimizer` where its parameters would be replaced by others."""
+def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe, *, reshapes: bool) -> None:
+    """Refuse a `ZeroRedundancyOptimizer` that the recipe would take its parameters from.
+
+    Args:
+        optimizers: All of an engine.
+        recipe: Its recipe.
+        reshapes: Whether a technique changes parameters, and so the memory that they are in.
+    """
     reason = recipe.refusal("zero_optimizer")
-    for optimizer in optimizers if reason else ():
-        if is_zero(optimizer):
+    for optimizer in filter(is_zero, optimizers):
+        if reason:
+            sharded = "" if recipe.refusal("fully_shard") else _SHARD.format(recipe.name)
             raise TypeError(
                 "ZeroRedundancyOptimizer has dealt out the model's own parameters, and under "
-                f"recipe {recipe.name!r} {reason}; write "
-                f"model = halfstep.shard(model, {recipe.name!r}), whose optimizer state is shared "
-                "too, or recipe='fp16' or 'bf16'"
+                f"recipe {recipe.name!r} {reason}; write {sharded}recipe='fp16' or 'bf16'"
             )
+        if reshapes and getattr(optimizer, "parameters_as_bucket_view", False):
+            raise TypeError(
+                f"recipe {recipe.name!r} changes the model's parameters, which "
+                "ZeroRedundancyOptimizer(parameters_as_bucket_view=True) has put into buckets; "
+                "leave parameters_as_bucket_view out"
+            )
+
+
+_SHARD = "model = halfstep.shard(model, {!r}), whose optimizer state is shared too, or "
