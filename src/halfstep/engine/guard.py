@@ -9,6 +9,8 @@ from weakref import WeakSet
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from halfstep.optim.zero import local_optimizer
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -125,7 +127,7 @@ class StepGuard:
                 f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
                 "engine first"
             )
-        _owned.add(optimizer)
+        _owned.update((optimizer, local_optimizer(optimizer)))
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(self._refuse)
         own = optimizer.zero_grad
@@ -161,4 +163,4 @@ class StepGuard:
             del vars(self._optimizer)["zero_grad"]
             if self._before is not None:
                 vars(self._optimizer)["zero_grad"] = self._before
-            _owned.discard(self._optimizer)
+            _owned.difference_update((self._optimizer, local_optimizer(self._optimizer)))

@@ -11,7 +11,7 @@ import re
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +63,7 @@ class FormatExceptions(Technique):
             if pattern.startswith(OPERATOR)
         )
         self._layers: list[nn.Module] = []
+        self._patched: dict[nn.Module, Callable[..., Any]] = {}
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Give the modules that are meant a region of their own."""
@@ -76,6 +77,10 @@ class FormatExceptions(Technique):
                 mix_in(layer, _Excepted)
                 layer._exception = region  # type: ignore[assignment]  # noqa: SLF001  # the mixin's
                 self._layers.append(layer)
+                patched = vars(layer).get("forward")
+                if patched is not None:  # of the instance, which stands before that of the class
+                    self._patched[layer] = patched
+                    layer.forward = partial(_in_region, region, patched)
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
         """Intercept the operators that are meant everywhere."""
@@ -87,6 +92,9 @@ class FormatExceptions(Technique):
             take_out(layer)
             del layer._exception  # noqa: SLF001
         self._layers.clear()
+        for layer, forward in self._patched.items():
+            layer.forward = forward
+        self._patched.clear()
 
     def _regions(self, model: nn.Module, device_type: str) -> dict[nn.Module, Region]:
         regions: dict[nn.Module, Region] = {}
@@ -171,13 +179,16 @@ class _Excepted(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward in its region."""
-        region = self._exception
-        with ExitStack() as stack:
-            if region.inside is not None:
-                args, kwargs = _enter(stack, region.inside, region.device_type, args, kwargs)
-            if region.operators:
-                stack.enter_context(_Intercepted(region.operators, region.device_type))
-            return super().forward(*args, **kwargs)
+        return _in_region(self._exception, super().forward, *args, **kwargs)
+
+
+def _in_region(region: Region, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with ExitStack() as stack:
+        if region.inside is not None:
+            args, kwargs = _enter(stack, region.inside, region.device_type, args, kwargs)
+        if region.operators:
+            stack.enter_context(_Intercepted(region.operators, region.device_type))
+        return forward(*args, **kwargs)
 
 
 def _enter(

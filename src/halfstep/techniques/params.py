@@ -146,7 +146,8 @@ def format_changes(
     found: dict[nn.Module, tuple[str, str | None]] = {}
 
     def visit(module: nn.Module, around: str | None) -> None:
-        inside = own_formats.get(module)
+        runs = type(module).forward is not nn.Module.forward
+        inside = own_formats.get(module) if runs else around  # a ModuleList has nothing to cast
         if inside not in (None, around):
             found.setdefault(module, (inside, around))
         for child in module.children():

@@ -7,7 +7,7 @@ sharded parameters, and the techniques that change parameters have nothing left 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
+from halfstep.engine.parallel.thread_state import function_modes
 from halfstep.engine.parallel.wrappers import refuse_wrapped
 from halfstep.formats import torch_dtype
 from halfstep.layers.sync_batchnorm import synchronize_batchnorm
@@ -232,8 +233,27 @@ def _recompute(unit: nn.Module) -> None:
         checkpoint,
         unit.forward,
         use_reentrant=False,
-        context_fn=lambda: (nullcontext(), _statistics_at_rest(unit)),
+        context_fn=lambda: (nullcontext(), _Again(unit)),
     )
+
+
+class _Again(AbstractContextManager[None]):
+    """Around each time that activations are computed again: in the modes of the forward pass.
+
+    Autocast is what torch itself enters again.
+    """
+
+    def __init__(self, unit: nn.Module) -> None:
+        self._unit = unit
+        self._modes = function_modes()
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        self._held.enter_context(_statistics_at_rest(self._unit))
+        self._held.enter_context(self._modes())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
 
 @contextmanager

@@ -17,10 +17,15 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 from torch.utils import _python_dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def function_modes() -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes contexts that enter the function modes of this moment again."""
+    return partial(_function_modes, overrides._get_current_function_mode_stack())  # noqa: SLF001
 
 
 class ThreadState:
@@ -44,8 +49,7 @@ class ThreadState:
         refused = autograd._saved_tensors_hooks_get_disabled_error_message()  # noqa: SLF001
         if refused is not None:
             self._contexts.append(partial(disable_saved_tensors_hooks, refused))
-        functions = overrides._get_current_function_mode_stack()  # noqa: SLF001
-        self._contexts += [partial(_function_mode, mode) for mode in functions]
+        self._contexts.append(function_modes())
         dispatched = _python_dispatch._get_current_dispatch_mode_stack()  # noqa: SLF001
         self._contexts += [partial(_dispatch_mode, mode) for mode in dispatched]
 
@@ -74,12 +78,14 @@ def _autocast_here(device_type: str) -> Callable[[], AbstractContextManager[Any]
 
 
 @contextmanager
-def _function_mode(mode: TorchFunctionMode) -> Iterator[None]:
-    overrides._push_mode(mode)  # noqa: SLF001
+def _function_modes(modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
+    for mode in modes:
+        overrides._push_mode(mode)  # noqa: SLF001
     try:
         yield
     finally:
-        overrides._pop_mode()  # noqa: SLF001
+        for _ in modes:
+            overrides._pop_mode()  # noqa: SLF001
 
 
 @contextmanager
