@@ -13,6 +13,7 @@ from halfstep.engine.misuse import (
     refuse_misfits,
     refuse_parallel,
     refuse_threads,
+    refuse_unfit,
     refuse_unresolved,
     refuse_wrapped,
     refuse_zero,
@@ -126,6 +127,7 @@ def assemble(
     rule = checked_rule(average)
     settlement = Settlement(schedulers, overflows_early=recipe.overflows_early)
     refuse_misfits(models, optimizers, schedulers, recipe)
+    refuse_unfit(models, recipe, averaged=rule is not None)
     device = next(param.device for each in models for param in each.parameters())
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)

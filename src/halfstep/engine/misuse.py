@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from halfstep.engine.guard import CLOSURE, needs_closure
 from halfstep.engine.parallel.ranks import is_zero
@@ -19,7 +21,6 @@ from halfstep.techniques.master import is_master
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -69,6 +70,37 @@ def refuse_misfits(
                 f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
                 f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
             )
+
+
+def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool) -> None:
+    """Refuse models that a recipe cannot be carried out on.
+
+    Raises:
+        TypeError: If parameters are complex where losses are scaled, or a module that is to be
+            changed is compiled by TorchScript.
+        ValueError: If parameters that are to be copied have no values yet.
+    """
+    named = [item for model in models for item in model.named_parameters()]
+    for name, param in named:
+        if param.is_complex() and param.requires_grad and recipe.loss_scale:
+            raise TypeError(
+                f"parameter {name!r} is complex, and recipe {recipe.name!r} scales the loss, which "
+                "torch can undo for real gradients only; write recipe='bf16' or 'fp32'"
+            )
+        if is_lazy(param) and (recipe.master_weights or averaged):
+            raise ValueError(
+                f"parameter {name!r} has no shape and no values yet, as its layer is lazy; run "
+                "model(batch) once, then build the optimizer and the engine"
+            )
+    if recipe.half_params:
+        modules = [item for model in models for item in model.named_modules()]
+        for name, module in modules:
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(
+                    f"module {name or 'model'!r} is compiled by TorchScript, and recipe "
+                    f"{recipe.name!r} needs hooks on it, which it cannot have; give the engine the "
+                    "module that it was made from, or write recipe='fp16' or 'bf16'"
+                )
 
 
 def refuse_unresolved(resolution: Resolution) -> None:
