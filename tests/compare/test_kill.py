@@ -32,6 +32,8 @@ TIMES = {
     "on_front",
     "verdicts",
     "environment",
+    "core_wait_share",
+    "disturbed",
     "checkpoint_bytes",  # which holds times
 }
 
