@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from halfstep.compare.rows import on_device
 from halfstep.compare.statistics import CONFIDENCE, MOST_SEEDS
 from halfstep.compare.units import percent, points, ratio, ratio_interval
+from halfstep.recipe import recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,10 +178,8 @@ def _times(found: Ratio, of_what: str) -> str:
 
 
 def _remedy(row: Row) -> str:
-    settings = row.results[0].cell.settings.get("recipe")
-    recipe = settings if isinstance(settings, dict) else {}
-    half = "fp16" in (recipe.get("autocast"), recipe.get("params"))
-    if half and not recipe.get("loss_scale"):
+    trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
+    if trained.product_format == "fp16" and trained.scaling is None:
         return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
     return "try a lower learning rate, a longer warm-up, or clip_norm"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from halfstep.engine import EMA, Engine
-from halfstep.engine.sharding import sharded_as
+from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data, in_parallel, models, optim, schedules
 from halfstep.train.data.part import Part
@@ -52,6 +52,11 @@ class Setup:
     processes: Processes = ALONE
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return steps_per_epoch(self.data, self.engine.accumulate)
+
+    @property
     def model_is_shared(self) -> bool:
         """Whether each process holds a part of the model, so that a forward pass takes all."""
         return sharded_as(self.engine.bare_model) is not None
@@ -64,6 +69,11 @@ class Setup:
             "mean": list(mean),
             "std": list(std),
         }
+
+
+def steps_per_epoch(loaded: Data, accumulate: int) -> int:
+    """Return the optimizer steps of an epoch; its last one may be of fewer micro-batches."""
+    return -(-len(loaded.train) // accumulate)
 
 
 def set_up(
@@ -153,13 +163,11 @@ def assemble(
         fused=device.type == "cuda",
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
     )
-    steps_per_epoch = -(-len(loaded.train) // config.accumulate)
-    steps = config.epochs * steps_per_epoch
+    in_an_epoch = steps_per_epoch(loaded, config.accumulate)
+    steps = config.epochs * in_an_epoch
     if config.max_steps is not None:
         steps = min(steps, config.max_steps)
-    schedule = schedules.build(
-        config.schedule, optimizer, steps=steps, steps_per_epoch=steps_per_epoch
-    )
+    schedule = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
     try:
         engine = Engine(
             model,
