@@ -82,17 +82,17 @@ def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool)
     """
     named = [item for model in models for item in model.named_parameters()]
     for name, param in named:
-        if param.is_complex() and param.requires_grad and recipe.loss_scale:
+        if param.is_complex() and param.requires_grad and recipe.scaling:
             raise TypeError(
                 f"parameter {name!r} is complex, and recipe {recipe.name!r} scales the loss, which "
                 "torch can undo for real gradients only; write recipe='bf16' or 'fp32'"
             )
-        if is_lazy(param) and (recipe.master_weights or averaged):
+        if is_lazy(param) and (recipe.refusal("lazy_parameters") or averaged):
             raise ValueError(
                 f"parameter {name!r} has no shape and no values yet, as its layer is lazy; run "
                 "model(batch) once, then build the optimizer and the engine"
             )
-    if recipe.half_params:
+    if recipe.refusal("script_modules"):
         modules = [item for model in models for item in model.named_modules()]
         for name, module in modules:
             if isinstance(module, torch.jit.ScriptModule):
