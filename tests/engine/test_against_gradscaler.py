@@ -279,7 +279,7 @@ def test_sparse_gradients_are_unscaled_and_checked(factor: float, skipped: bool)
 
 
 def test_sparse_gradients_are_checked_after_those_of_one_row_are_added_up() -> None:
-    """As PyTorch's scaler does with fp16 ones; here each entry is finite in fp32, and the sum not."""
+    """As PyTorch's scaler does with fp16; here each entry is finite in fp32, and the sum is not."""
     seen = of_an_embedding(OurEngine, tokens=[3, 3], factor=3e38 / 128)
     assert seen.scales[:2] == [128.0, 64.0]
     assert not differences(seen.weights[0], seen.weights[1])
