@@ -2,8 +2,8 @@
 
 import torch
 
-from halfstep.techniques import foreach
-from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
+from halfstep.optim import foreach
+from halfstep.optim.foreach import by_format, gradients, in_chunks, round_back, widened
 
 
 def test_only_half_tensors_are_widened_and_rounded_back():

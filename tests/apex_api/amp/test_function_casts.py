@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from halfstep.techniques.function_casts import FunctionCasts
+from halfstep.apex.amp.function_casts import FunctionCasts
 
 HALF, FLOAT, BF16 = torch.float16, torch.float32, torch.bfloat16
 

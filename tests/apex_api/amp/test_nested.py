@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from halfstep.techniques.nested import cast_nested
+from halfstep.apex.amp.nested import cast_nested
 
 
 class Point(NamedTuple):

@@ -7,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from halfstep import Engine
-from halfstep.techniques.lamb import LAMB
-from halfstep.techniques.novograd import NovoGrad
+from halfstep.optim.lamb import LAMB
+from halfstep.optim.novograd import NovoGrad
 
 
 @pytest.mark.parametrize(("optimizer", "lr"), [(LAMB, 0.05), (NovoGrad, 0.5)])

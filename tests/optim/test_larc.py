@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from halfstep import Engine
-from halfstep.techniques.larc import LARC
+from halfstep.optim.larc import LARC
 
 
 def mlp():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.techniques.foreach import ForeachOptimizer, gradients, round_back, widened
+from halfstep.optim.foreach import ForeachOptimizer, gradients, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ import torch
 from timm.layers import BatchNormAct2d
 from torch import nn
 
-from halfstep.techniques.sync_batchnorm import SyncBatchNorm, convert
+from halfstep.layers.sync_batchnorm import SyncBatchNorm, convert
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])

@@ -17,16 +17,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from halfstep.engine.misuse import refuse_partial_backward, refuse_sharded_late
-from halfstep.engine.reduction import Reduction
+from halfstep.engine.parallel.reduction import Reduction
 from halfstep.formats import torch_dtype
+from halfstep.layers.sync_batchnorm import activates, convert, drop_and_act
 from halfstep.techniques.base import HALVES, as_function
 from halfstep.techniques.gradients import put_grad
-from halfstep.techniques.sync_batchnorm import activates, convert, drop_and_act
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.slot import Slot
     from halfstep.recipe import Recipe
 
@@ -196,10 +196,9 @@ class Replicas:
         return replica
 
     def _hooked(self, wrapper: DistributedDataParallel) -> Reduction | None:
-        if not (self._recipe.reduce or self._recipe.half_params):
+        if self._recipe.reduction is None:
             return None
-        format_ = torch_dtype(self._recipe.reduce) if self._recipe.reduce else None
-        reduction = Reduction(format_, wrapper.process_group)
+        reduction = Reduction(_chosen(self._recipe), wrapper.process_group)
         try:
             wrapper.register_comm_hook(reduction, lambda state, bucket: state.hook(bucket))
         except RuntimeError as error:
@@ -232,6 +231,11 @@ class Replicas:
             self._before_forward(self._adopt(active))  # and not that of a copy of the model
 
 
+def _chosen(recipe: Recipe) -> torch.dtype | None:
+    """Return the format that a recipe chooses for the sum of gradients; None for their own."""
+    return None if recipe.reduction in (None, "own") else torch_dtype(recipe.reduction)
+
+
 def _sharded(model: nn.Module) -> bool:
     return type(model).__name__.startswith("FSDP")
 
@@ -254,7 +258,7 @@ def _average_grads(params: Sequence[torch.Tensor], recipe: Recipe, ranks: Ranks)
                 "later; add up the losses of a forward pass and call engine.backward once, or "
                 "write sparse=False in the embedding"
             )
-        means = _means(grads, group, torch_dtype(recipe.reduce) if recipe.reduce else dtype, ranks)
+        means = _means(grads, group, _chosen(recipe) or dtype, ranks)
         for param, mean in zip(group, means, strict=True):
             if mean is not None:
                 put_grad(param, mean.to(dtype))

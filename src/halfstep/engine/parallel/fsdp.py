@@ -19,13 +19,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from halfstep.engine.misuse import refuse_wrapped
-from halfstep.engine.replicas import synchronize_batchnorm
+from halfstep.engine.parallel.ddp import synchronize_batchnorm
 from halfstep.formats import torch_dtype
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
-from halfstep.techniques.gradients import GradientFormat
-from halfstep.techniques.master import MasterWeights
-from halfstep.techniques.params import ParameterFormat, cast_around, is_norm, norm_tensors, recast
+from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from halfstep.recipe import HalfFormat
     from halfstep.techniques import Technique
 
 _BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
@@ -92,13 +89,15 @@ def shard(
     if checkpoint_activations:
         for unit in units or [model]:
             _recompute(unit)
-    policies = {unit: _policy(found, root=False) for unit in reversed(units)}
-    if found.half_params and found.norms:
-        policies = _norms_in_fp32(model, found.half_params) | policies
-    for module, policy in policies.items():
-        if module is not model and any(True for _ in module.parameters()):
+    policies = dict.fromkeys(units, _policy(found, root=False))
+    policies |= _own_policies(model, found, units)
+    for module in reversed(list(model.modules())):  # those inside others first
+        if module is not model and module in policies and any(True for _ in module.parameters()):
             fully_shard(
-                module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward
+                module,
+                mesh=mesh,
+                mp_policy=policies[module],
+                reshard_after_forward=reshard_after_forward,
             )
     fully_shard(
         model,
@@ -128,8 +127,7 @@ def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
 
 def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:
     """Return those techniques that the sharding of a model does not replace."""
-    replaced = (GradientFormat, MasterWeights, ParameterFormat)
-    return [technique for technique in techniques if not isinstance(technique, replaced)]
+    return [technique for technique in techniques if not technique.done_by_sharding]
 
 
 def _refuse(model: nn.Module, recipe: Recipe) -> None:
@@ -139,10 +137,10 @@ def _refuse(model: nn.Module, recipe: Recipe) -> None:
             "torch.distributed.init_process_group() first, and start the program by torchrun"
         )
     refuse_wrapped([model], recipe.name)
-    if recipe.half_params and not recipe.master_weights:
+    reason = recipe.refusal("fully_shard")
+    if reason:
         raise ValueError(
-            f"recipe {recipe.name!r} has {recipe.params} parameters without master weights, but "
-            "halfstep.shard keeps the sharded parameters in fp32; write recipe='o2' or "
+            f"recipe {recipe.name!r} cannot be sharded: {reason}; write recipe='o2' or "
             f"{{'base': {recipe.name!r}, 'master_weights': True, 'update': None}}, or "
             "Engine(..., parallel='ddp')"
         )
@@ -159,13 +157,14 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 def _widen(model: nn.Module, recipe: Recipe) -> None:
     """Make parameters fp32, and buffers as the recipe has them."""
-    if not recipe.params:
+    buffers = recipe.sharding.get("buffers")
+    if buffers is None:
         return
-    kept = norm_tensors(model) if recipe.norms else set()
+    own = own_tensors(recipe.own_formats(model))
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
-            half = not isinstance(tensor, nn.Parameter) and tensor not in kept
-            wanted = torch_dtype(recipe.params) if half else torch.float32
+            is_param = isinstance(tensor, nn.Parameter)
+            wanted = torch.float32 if is_param else own.get(tensor, torch_dtype(buffers))
             if tensor.dtype != wanted:
                 recast(tensor, wanted)
 
@@ -173,30 +172,42 @@ def _widen(model: nn.Module, recipe: Recipe) -> None:
 def _policy(recipe: Recipe, *, root: bool) -> MixedPrecisionPolicy:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    half = recipe.half_params
-    reduce = recipe.reduce or (half and (recipe.gradients or half))
+    dtypes = {name: torch_dtype(format_) for name, format_ in recipe.sharding.items()}
     return MixedPrecisionPolicy(
-        param_dtype=torch_dtype(half) if half else None,
-        reduce_dtype=torch_dtype(reduce) if reduce else None,
-        output_dtype=torch.float32 if root and recipe.outputs else None,
-        cast_forward_inputs=root and half is not None,
+        param_dtype=dtypes.get("compute"),
+        reduce_dtype=dtypes.get("reduce"),
+        output_dtype=dtypes.get("outputs") if root else None,
+        cast_forward_inputs=root and "compute" in dtypes,
     )
 
 
-def _norms_in_fp32(model: nn.Module, half: HalfFormat) -> dict[nn.Module, MixedPrecisionPolicy]:
-    """Return the policies of norm layers in fp32; their casts are hooks of their own.
+def _own_policies(
+    model: nn.Module, recipe: Recipe, units: Sequence[nn.Module]
+) -> dict[nn.Module, MixedPrecisionPolicy]:
+    """Return the policies of modules and `units` that have a format of their own.
 
-    Those of FSDP are left out when activations are computed again (torch 2.11). Batch norm needs
-    none, as it takes half inputs beside fp32 parameters.
+    Their casts are hooks of ours: those of FSDP are left out when activations are computed again
+    (torch 2.11).
     """
+    compute = recipe.sharding.get("compute")
+    if compute is None:
+        return {}  # every parameter is fp32, and autocast knows its exceptions
+    own_formats = recipe.own_formats(model)
+    gathered = {unit for unit in units if unit in own_formats}
+    for module, inside, around in format_changes(model, own_formats, compute):
+        cast_at_change(module, inside, around)
+        gathered.add(module)
+    return {module: _own_policy(own_formats[module]) for module in gathered}
+
+
+def _own_policy(format_: str) -> MixedPrecisionPolicy:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    norms = [module for module in model.modules() if is_norm(module)]
-    for norm in norms:
-        if not isinstance(norm, _NormBase):
-            cast_around(norm, torch.float32, torch_dtype(half))
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    return dict.fromkeys(norms, policy)
+    return MixedPrecisionPolicy(
+        param_dtype=None if format_ == "fp32" else torch_dtype(format_),
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,
+    )
 
 
 def _recompute(unit: nn.Module) -> None:
