@@ -1,0 +1,42 @@
+"""What two run directories must have in common to be of the same training, times aside."""
+
+import json
+import math
+
+import torch
+
+from halfstep.train import checkpoint
+from halfstep.train.run_directory import read_summary
+
+OF_THE_CLOCK = (
+    *("images_per_second", "train_seconds", "wall_seconds", "peak_memory_bytes"),
+    *("step_seconds_median", "step_seconds_p95"),
+)
+
+
+def lines(run):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in OF_THE_CLOCK} for line in found]
+
+
+def summary(run):
+    return {k: v for k, v in read_summary(run).items() if k not in OF_THE_CLOCK}
+
+
+def same(first, second):
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (isinstance(first, float) and math.isnan(first + second))
+
+
+def assert_same_run(run, other):
+    assert lines(run) == lines(other)
+    assert summary(run) == summary(other)
+    for name in ("last", "best"):
+        one, two = (checkpoint.load(checkpoint.path(each, name)) for each in (run, other))
+        for field in ("model", "averaged", "engine", "schedule", "rng", "step", "loss"):
+            assert same(getattr(one, field), getattr(two, field)), (name, field)
