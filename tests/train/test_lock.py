@@ -88,8 +88,8 @@ def test_file_that_its_last_holder_removed_is_not_taken_for_the_lock(tmp_path, m
 
     monkeypatch.setattr(lock.fcntl, "flock", removed_meanwhile)
     with locked(tmp_path / "run", refusal):
+        assert len(calls) == 2
         assert_taken(tmp_path / "run")
-    assert len(calls) == 2
 
 
 def test_patience_waits_for_a_holder_that_leaves(run, monkeypatch):
