@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train import run_directory
+from halfstep.train import replaced, run_directory
 from halfstep.train.config.files import load
 
 
@@ -86,7 +86,7 @@ def test_replaced_run_lies_aside_until_the_new_one_has_a_checkpoint(tiny, earlie
     # The new one dies without a checkpoint, and the next one too.
     run_directory.prepare(run, tiny("epochs=8"), {})
     assert (run / "replaced" / "checkpoints" / "best.pt").exists()
-    run_directory.let_go_of_replaced(run)
+    replaced.let_go(run)
     assert sorted(each.name for each in run.iterdir()) == ["config.yaml", "environment.json"]
 
 

@@ -25,7 +25,7 @@ from halfstep.errors import UserError
 from halfstep.train.config.text import dump
 from halfstep.train.files import write_atomically
 from halfstep.train.lock import locked
-from halfstep.train.run_directory import make_way
+from halfstep.train.replaced import make_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,7 @@
         classes.csv  confusion.csv
 
 `summary.json` is written last: a directory without one holds a run that did not finish. One run at
-a time may write into it; see `lock`. What `--overwrite` replaces lies in `replaced/` until the new
-run has a checkpoint.
+a time may write into it; see `lock`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import re
-import shutil
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
+from halfstep.train import replaced
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
 from halfstep.train.files import json_text, write_atomically
@@ -33,23 +32,6 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
 
 Status = Literal["finished", "nonfinite", "collapsed"]
-
-_LEFT_BY_A_RUN = (
-    "summary.json",
-    "checkpoints",
-    "metrics.jsonl",
-    "environment.json",
-    "tensorboard",
-    "tracking.json",
-    "classes.csv",
-    "confusion.csv",
-    "export",
-    "wandb",
-    "config.yaml",
-)
-"""The summary first: without it a run is not over. The config last: without it there is no run."""
-
-_REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +172,7 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
         UserError: Naming what to write instead.
     """
     finished, same = (run / "summary.json").is_file(), _is_of(run, config)
-    if not _holds_checkpoints(run) and (not finished or (auto and same)):
+    if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
     held = "a finished run" if finished else "the checkpoints of a run that has not finished"
     go_on = "--resume auto to go on from it, " if same and not auto else ""
@@ -208,10 +190,6 @@ def _is_of(run: Path, config: Config) -> bool:
     except (OSError, ValueError):
         return False
     return bool(theirs == parse(resolved(config), "config"))
-
-
-def _holds_checkpoints(run: Path) -> bool:
-    return any((run / "checkpoints").glob("*.pt"))
 
 
 def prepare(
@@ -235,53 +213,15 @@ def prepare(
         write_atomically(run / ".writable", b"")
         (run / ".writable").unlink()
         if not goes_on:
-            make_way(run)
+            replaced.make_way(run)
         try:
             write_atomically(run / "config.yaml", resolved(config))
             write_atomically(run / "environment.json", json_text(environment, indent=2) + "\n")
         except OSError:
             if not goes_on:
-                _put_back(run)
+                replaced.put_back(run)
             raise
         (run / "summary.json").unlink(missing_ok=True)
-
-
-def make_way(run: Path) -> None:
-    """Let a new run have a directory: what an earlier one left goes, or is set aside.
-
-    It is set aside, in `replaced/`, where there are checkpoints; see `let_go_of_replaced`.
-
-    Raises:
-        OSError: If that cannot be done.
-    """
-    replaced = run / _REPLACED
-    worth_keeping = _holds_checkpoints(run)
-    if worth_keeping:
-        let_go_of_replaced(run)
-        replaced.mkdir()
-    for name in _LEFT_BY_A_RUN:
-        left = run / name
-        if not left.exists():
-            continue
-        if worth_keeping:
-            left.rename(replaced / name)
-        else:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-
-def let_go_of_replaced(run: Path) -> None:
-    """Remove the run that another one has replaced, which now has a checkpoint of its own."""
-    if (run / _REPLACED).is_dir():
-        shutil.rmtree(run / _REPLACED)
-
-
-def _put_back(run: Path) -> None:
-    """Let a directory have again what was set aside for a run that could not begin."""
-    replaced = run / _REPLACED
-    if replaced.is_dir():
-        for each in replaced.iterdir():
-            each.replace(run / each.name)
-        replaced.rmdir()
 
 
 @contextmanager
@@ -307,7 +247,9 @@ def _refuse_foreign(run: Path) -> None:
         return
     # Hidden names are the lock, and what a kill left of the very first write.
     names = (path.name for path in run.iterdir())
-    found = next((name for name in names if name != _REPLACED and not name.startswith(".")), None)
+    found = next(
+        (name for name in names if name != replaced.FOLDER and not name.startswith(".")), None
+    )
     if found is not None:
         raise UserError(
             f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"

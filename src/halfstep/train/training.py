@@ -11,7 +11,7 @@ from halfstep.engine import load_sharded
 from halfstep.engine.sharded_state import load_whole
 from halfstep.engine.shards import local
 from halfstep.errors import UserError
-from halfstep.train import each_process, metrics, parts, rotation, run_directory
+from halfstep.train import each_process, metrics, parts, replaced, rotation
 from halfstep.train.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Training:
         written = rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
         if written:
             with suppress(OSError):
-                run_directory.let_go_of_replaced(self.run)
+                replaced.let_go(self.run)
         return written
 
     def _tensors(self) -> dict[str, Any]:
