@@ -120,6 +120,18 @@ def test_history_says_when_the_scale_changed_and_why() -> None:
     ]
 
 
+@pytest.mark.parametrize(("recipe", "named"), [("fp16", True), ("bf16", False), ("fp32", False)])
+def test_a_collapse_advises_another_format_where_it_helps(recipe: str, *, named: bool) -> None:
+    model = mlp()
+    scaled = {"base": recipe, "loss_scale": {"init": 2, "floor": 1}}
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe=scaled) as engine:
+        for _ in range(2):
+            take_step(engine, overflow=True)
+        with pytest.raises(LossScaleCollapse, match="lower the learning rate") as caught:
+            engine.flush()
+    assert ("recipe='bf16'" in str(caught.value)) is named
+
+
 @pytest.mark.parametrize("loss_id", [None, "mine"])
 def test_collapse_names_the_parameters_of_the_last_overflow(loss_id: str | None) -> None:
     model = mlp()

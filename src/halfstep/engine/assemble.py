@@ -9,7 +9,7 @@ import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.guard import ParameterGuard
-from halfstep.engine.misuse import refuse_misfits, refuse_unresolved
+from halfstep.engine.misuse import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
@@ -112,6 +112,7 @@ def assemble(
     rule = checked_rule(average)
     settlement = Settlement(schedulers, overflows_early=recipe.overflows_early)
     refuse_misfits(models, optimizers, schedulers, recipe)
+    refuse_unfit(models, recipe, averaged=rule is not None)
     device = next(param.device for each in models for param in each.parameters())
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)

@@ -33,7 +33,7 @@ from halfstep.engine.misuse import (
     warn_touched,
 )
 from halfstep.engine.parallel.placement import Parallel
-from halfstep.engine.selection import only, selected
+from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_parts, save_parts
 from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
@@ -114,7 +114,8 @@ class Engine:
         dp: Mapping[str, Any] | None = None,
         sync_batchnorm: bool = False,
     ) -> None:
-        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        models = listed(model, nn.Module, "model")
+        self.optimizers = listed(optimizer, Optimizer, "optimizer")
         self.recipe = find_recipe(recipe)
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
@@ -123,7 +124,7 @@ class Engine:
         self._autocast_in_doubt = self.recipe.forward_format is not None
         schedulers = () if scheduler is None else scheduler
         self._assembled = assemble(
-            [model] if isinstance(model, nn.Module) else list(model),
+            models,
             self.optimizers,
             self.recipe,
             clipping=Clipping(clip_norm, clip_value, clip_adaptive),

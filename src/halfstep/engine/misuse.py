@@ -6,6 +6,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from halfstep.engine.guard import CLOSURE, needs_closure
 from halfstep.engine.traces import other_format_of_products
@@ -15,7 +17,6 @@ from halfstep.techniques.master import is_master
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -64,6 +65,37 @@ def refuse_misfits(
                 f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
                 f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
             )
+
+
+def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool) -> None:
+    """Refuse models that a recipe cannot be carried out on.
+
+    Raises:
+        TypeError: If parameters are complex where losses are scaled, or a module that is to be
+            changed is compiled by TorchScript.
+        ValueError: If parameters that are to be copied have no values yet.
+    """
+    named = [item for model in models for item in model.named_parameters()]
+    for name, param in named:
+        if param.is_complex() and param.requires_grad and recipe.scaling:
+            raise TypeError(
+                f"parameter {name!r} is complex, and recipe {recipe.name!r} scales the loss, which "
+                "torch can undo for real gradients only; write recipe='bf16' or 'fp32'"
+            )
+        if is_lazy(param) and (recipe.refusal("lazy_parameters") or averaged):
+            raise ValueError(
+                f"parameter {name!r} has no shape and no values yet, as its layer is lazy; run "
+                "model(batch) once, then build the optimizer and the engine"
+            )
+    if recipe.refusal("script_modules"):
+        modules = [item for model in models for item in model.named_modules()]
+        for name, module in modules:
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(
+                    f"module {name or 'model'!r} is compiled by TorchScript, and recipe "
+                    f"{recipe.name!r} needs hooks on it, which it cannot have; give the engine the "
+                    "module that it was made from, or write recipe='fp16' or 'bf16'"
+                )
 
 
 def refuse_unresolved(resolution: Resolution) -> None:

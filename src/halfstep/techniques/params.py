@@ -8,6 +8,7 @@ own weights. `state_dict()` of the model, or of a part of it, gives fp32 whateve
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -20,12 +21,17 @@ from halfstep.optim.zero import local_optimizer
 from halfstep.techniques.base import HALVES, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
     from halfstep.techniques.base import OwnFormats
+
+
+# What torch's many messages on mixed formats have in common.
+_HALF = re.compile("Half|BFloat16|float16|mixed dtype")
+_WIDE = re.compile(r"\b([Ff]loat|[Dd]ouble)(32|64|Tensor)?\b")
 
 
 class ParameterFormat(Technique):
@@ -73,6 +79,27 @@ class ParameterFormat(Technique):
             self._handles += cast_around(model, self._dtype, outputs)
             for module in model.modules():
                 self._handles.append(module.register_state_dict_post_hook(widen_state_dict))
+
+    @contextmanager
+    def forward(self, device: torch.device) -> Iterator[None]:
+        """Say what to write where torch refuses wider tensors beside half parameters.
+
+        Raises:
+            TypeError: In place of torch's error, with its words.
+        """
+        del device
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            said = " ".join(str(error).split())
+            if not (self.reshapes_params and _HALF.search(said) and _WIDE.search(said)):
+                raise
+            raise TypeError(
+                f"a wider tensor met {self._dtype} parameters: {said}. Only engine.model(inputs) "
+                "casts what goes in: to call another method write "
+                f"engine.model.method(inputs.to({self._dtype})), and make tensors inside the model "
+                "in the dtype of its inputs"
+            ) from error
 
     def close(self) -> None:
         """Take the hooks off, and give half tensors back the wider format that they came in."""

@@ -34,8 +34,10 @@ class MasterWeights(Part):
             yield master.MasterWeights(whole.get("params"), own_formats=whole.own_formats)
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """ZeRO has dealt out the parameters that masters would replace."""
+        """There must be parameters to copy, and they must be the optimizer's own to replace."""
         del whole
+        if use == "lazy_parameters" and self.value:
+            return "master weights are copied from the parameters"
         if use == "zero_optimizer" and self.value:
             return "the optimizer would hold fp32 master weights, not the parameters dealt out"
         return None

@@ -92,6 +92,8 @@ class Params(Part):
             return None
         if use == "fully_shard" and not whole.get("master_weights"):
             return f"{self.value} parameters have no fp32 master weights, and sharded ones are fp32"
+        if use == "script_modules":
+            return "the inputs of half models are cast by hooks"
         if use == "closure":
             return f"the gradients of {self.value} parameters are not those that the optimizer sees"
         return None

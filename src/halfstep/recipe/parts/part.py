@@ -25,9 +25,18 @@ if TYPE_CHECKING:
     from halfstep.loss_scale import LossScale
     from halfstep.techniques import Technique
 
-Use = Literal["fully_shard", "data_parallel", "replica_threads", "zero_optimizer", "closure"]
-"""Ways of training that some fields exclude: FSDP2, the engine's DataParallel, torch's own
-DataParallel, a `ZeroRedundancyOptimizer`, and an optimizer that evaluates the loss by a closure."""
+Use = Literal[
+    "fully_shard",
+    "data_parallel",
+    "replica_threads",
+    "zero_optimizer",
+    "closure",
+    "lazy_parameters",
+    "script_modules",
+]
+"""What some fields exclude: FSDP2, the engine's DataParallel, torch's own DataParallel, a
+`ZeroRedundancyOptimizer`, an optimizer that evaluates the loss by a closure, parameters without
+values yet, and modules that TorchScript has compiled."""
 
 PARTS: dict[str, type[Part]] = {}
 """Every field that a recipe may set, by name."""
