@@ -1,4 +1,4 @@
-"""Parameters of all kinds: tied, frozen, in groups, added later; and the guard of fused SGD."""
+"""Parameters of all kinds: tied, frozen, in groups, added later, replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import SGD
 
 from halfstep.engine import Engine, EngineWarning
-from halfstep.engine.slot import start_momentum
 
 from .tiny import differences, mlp, relative_error
 
@@ -135,17 +134,6 @@ def test_a_group_added_later_trains_under_the_recipe(recipe: str, accumulate: in
         held = {p.dtype for group in optimizer.param_groups for p in group["params"]}
         assert len(held) == 1
         assert (held == {torch.float32}) is (recipe in {"fp32", "fp16", "o2"})
-
-
-def test_start_momentum_gives_zeros_unless_dampening_needs_the_first_gradient() -> None:
-    params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
-    optimizer = SGD(
-        [{"params": params[:1], "momentum": 0.9}, {"params": params[1:], "momentum": 0.0}]
-    )
-    assert start_momentum(optimizer)
-    assert torch.equal(optimizer.state[params[0]]["momentum_buffer"], torch.zeros(2))
-    assert "momentum_buffer" not in optimizer.state[params[1]]
-    assert not start_momentum(SGD([nn.Parameter(torch.ones(2))], momentum=0.9, dampening=0.1))
 
 
 def test_an_optimizer_may_hold_parameters_of_no_model() -> None:
