@@ -102,7 +102,7 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
             assert (None if spread is None else spread["mean"]) == measured, name
     table = Path("runs/compare/digits/table.md").read_text()
     for name, summary in summaries.items():
-        assert re.search(rf"\| {name}[ ◆†]* \| {100 * summary['best_accuracy']:.2f} \|", table)
+        assert re.search(rf"\| {name}[ ◆†‡]* \| {100 * summary['best_accuracy']:.2f} \|", table)
     assert r"memory MiB\*" in table
 
     inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]

@@ -1,9 +1,12 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from halfstep.compare.records import as_json
+from halfstep.compare.report.page import page
 from halfstep.compare.results import Result, from_summary
 from halfstep.compare.table import show
 from halfstep.compare.texts import latex, markdown
@@ -165,3 +168,23 @@ def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_g
     for document in (markdown, latex):
         assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
     assert "of a ratio the same on logarithms" in " ".join(lines)
+
+
+def test_disturbed_times_are_marked_wherever_the_comparison_is_shown(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(cell, summary(core_wait_share=0.3 if cell == grid.cells[1] else 0.01))
+        for cell in grid.cells
+    ]
+    assert [row["disturbed"] for row in as_json(grid, results)["rows"]] == [False, True]
+    assert "waited for a core %" in markdown(grid, results)
+    for text, mark in (
+        (shown(grid, results, 200), "‡"),
+        (markdown(grid, results), "‡"),
+        (latex(grid, results), r"$\ddagger$"),
+        (page(grid, results), "‡"),
+    ):
+        assert f"fp16 {mark}" in re.sub("<[^>]*>", "", text)
+        assert f"fp32 {mark}" not in re.sub("<[^>]*>", "", text)
+        assert f"{mark} times disturbed: other processes had the cores" in text
+        assert "OMP" in text

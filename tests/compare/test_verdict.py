@@ -152,6 +152,34 @@ def test_less_memory_on_a_device_is_a_gain_and_resident_memory_is_not(judged):
     assert resident.kind == "keep"
 
 
+def test_disturbed_times_are_said_and_no_advice_on_speed_rests_on_them(judged):
+    verdict = judged(*SAME, core_wait_share=0.4)
+    assert "2.00x the speed (times disturbed)" in verdict.finding
+    assert (verdict.kind, verdict.advice) == (
+        "unknown",
+        "keep fp32 until the speed is measured where cores are idle",
+    )
+    assert judged(*SAME, core_wait_share=0.02).kind == "use"
+    # Accuracy and memory are what they are on busy cores, too.
+    assert judged(*SAME, core_wait_share=0.4, peak_memory_bytes=400 * 2**20).kind == "use"
+
+
+def test_a_disturbed_baseline_disturbs_the_speed_of_all(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(
+            cell,
+            summary(
+                images_per_second=100.0 if cell.recipe == "fp32" else 200.0,
+                core_wait_share=0.4 if cell == grid.cells[0] else 0.0,
+            ),
+        )
+        for cell in grid.cells
+    ]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert verdict.kind == "unknown"
+
+
 def test_surely_worse_is_said_to_be_worse(judged):
     verdict = judged([0.90, 0.901, 0.899], [0.96, 0.961, 0.96])
     assert verdict.kind == "worse"

@@ -19,7 +19,7 @@ from halfstep.train.run_directory import read_summary
 RECIPES = ("fp32", "fp16", "o2")
 OF_THE_CLOCK = (
     *("images_per_second", "train_seconds", "wall_seconds", "peak_memory_bytes"),
-    *("step_seconds_median", "step_seconds_p95"),
+    *("step_seconds_median", "step_seconds_p95", "core_wait_share"),
 )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 REHEARSED = "†"
 ON_FRONT = "◆"
+DISTURBED = "‡"
 
 Cells = tuple[str, ...]
 
@@ -85,7 +86,11 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
 
 def name(row: Row) -> str:
     """Return what a row is called: its recipe, and the marks that the notes explain."""
-    marks = (REHEARSED if row.rehearsed else "", ON_FRONT if row.on_front else "")
+    marks = (
+        REHEARSED if row.rehearsed else "",
+        DISTURBED if row.disturbed else "",
+        ON_FRONT if row.on_front else "",
+    )
     return " ".join(filter(None, (row.recipe, *marks)))
 
 
@@ -119,6 +124,8 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         said.append(f"{ON_FRONT} {front_note(results)}.")
     if _on_cpu(results):
         said.append("* rise of the process's resident memory over training.")
+    if any(row.disturbed for row in rows):
+        said.append(f"{DISTURBED} {disturbed_note()}.")
     said += _rehearsals(rows)
     said += mixed(results)
     arms = len(grid.points) > 1
@@ -134,6 +141,14 @@ def front_note(results: Sequence[Result]) -> str:
     ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
     aside = ", rehearsed ones aside" if any(map(_is_rehearsed, results)) else ""
     return f"no other row is as good in {ways}{aside}"
+
+
+def disturbed_note() -> str:
+    """Say what the mark of disturbed times means, and what to do."""
+    return (
+        "times disturbed: other processes had the cores; run fewer at a time, or write "
+        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, with --fresh"
+    )
 
 
 def _is_rehearsed(result: Result) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from halfstep.compare.measures import MEASURES
 from halfstep.compare.results import Spread
 from halfstep.compare.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
+from halfstep.train.core_wait import DISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ class Row:
         memory: Peak memory over the baseline's under the same seed.
         rehearsed: What the device computed without units of its own, and why; its speed says
             nothing about hardware that has them.
+        disturbed: Whether threads of a run waited so long for cores that other processes had that
+            its times say little.
         on_front: Whether no other row is as good in accuracy, time and memory (on a device) and
             better in one; None where there is nothing to choose from, or it is rehearsed.
         results: What the row is made of.
@@ -55,6 +58,7 @@ class Row:
     speed: Ratio | None
     memory: Ratio | None
     rehearsed: tuple[str, ...]
+    disturbed: bool
     on_front: bool | None
     results: tuple[Result, ...]
     measured: tuple[Result, ...]
@@ -135,6 +139,7 @@ def _row(
         rehearsed=tuple(
             dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
         ),
+        disturbed=any((each.number("core_wait_share") or 0.0) >= DISTURBED for each in measured),
         on_front=None,
         results=tuple(own),
         measured=tuple(measured),

@@ -102,13 +102,13 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         return Verdict(
             "unknown", label, f"no result of {baseline} to compare with", "see its reason"
         )
-    found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row))))
+    found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row, base))))
     kind, advice = _advise(row, base, row.difference, baseline)
     return Verdict(kind, label, found, advice)
 
 
 def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
-    gains = _savings(row)
+    gains = _savings(row, base)
     gained = any(gain.is_above(GAIN) for gain in gains.values())
     if difference.low is None:
         return "unknown", "run --seeds 3 or more before you decide"
@@ -122,11 +122,15 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         return "use", "train with it where the hardware has it, and measure its speed there"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
-    return _without_gain(gains, baseline)
+    return _without_gain(gains, baseline, disturbed=_is_disturbed(row, base))
 
 
-def _without_gain(gains: Mapping[str, Ratio], baseline: str) -> tuple[Kind, str]:
-    """Advise where no gain is shown: there is none, or seeds have not told yet."""
+def _without_gain(
+    gains: Mapping[str, Ratio], baseline: str, *, disturbed: bool
+) -> tuple[Kind, str]:
+    """Advise where no gain is shown: there is none, or it could not be seen yet."""
+    if disturbed:
+        return "unknown", f"keep {baseline} until the speed is measured where cores are idle"
     questions = []
     for name, gain in gains.items():
         if not gain.is_below(GAIN):
@@ -137,27 +141,32 @@ def _without_gain(gains: Mapping[str, Ratio], baseline: str) -> tuple[Kind, str]
     return "unknown", f"keep {baseline} until more seeds tell {' and '.join(questions)}"
 
 
-def _savings(row: Row) -> dict[str, Ratio]:
+def _savings(row: Row, base: Row) -> dict[str, Ratio]:
     """Return by which factors a row is better, as far as that can be advised on."""
     if row.rehearsed:
         return {}
     found = {
-        "faster": row.speed,
+        "faster": None if _is_disturbed(row, base) else row.speed,
         "smaller": row.memory.inverse() if row.memory and on_device(row) else None,
     }
     return {name: gain for name, gain in found.items() if gain is not None}
+
+
+def _is_disturbed(row: Row, base: Row) -> bool:
+    return row.disturbed or base.disturbed
 
 
 def _about(seeds: int | None) -> str:
     return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
 
 
-def _gains(row: Row) -> str:
+def _gains(row: Row, base: Row) -> str:
     if row.rehearsed:
         return "rehearsed, so that its speed says nothing"
     said = []
     if row.speed is not None:
-        said.append(_times(row.speed, "speed"))
+        disturbed = " (times disturbed)" if _is_disturbed(row, base) else ""
+        said.append(_times(row.speed, "speed") + disturbed)
     if row.memory is not None:
         said.append(_times(row.memory, "memory"))
     return ", ".join(said)

@@ -311,6 +311,7 @@ def _summary(
         peak_memory_reserved_bytes=training.memory.peak_reserved(),
         step_seconds_median=training.step_times.quantile(0.5),
         step_seconds_p95=training.step_times.quantile(0.95),
+        core_wait_share=training.step_times.cores.share,
         energy_joules=_of_all(training.processes, energy.joules() if energy else None),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
