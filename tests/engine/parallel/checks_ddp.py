@@ -350,10 +350,13 @@ def check_zero_with_half_parameters_closes(rank: int, world: int) -> None:
     kept = [state["momentum_buffer"] for state in optimizer.optim.state.values()]
     assert {tensor.dtype for tensor in (*kept, *model.parameters())} == {torch.float32}
     same_everywhere(dict(model.state_dict()))
-    with Engine(model, optimizer, recipe="fp32", parallel="ddp") as engine:
-        backward(engine, *(share(t, rank, world) for t in nets.batches(1)[0]))
-        assert engine.step().stepped
-        same_everywhere(weights(engine))
+    for again in ("fp32", recipe):
+        with Engine(model, optimizer, recipe=again, parallel="ddp") as engine:
+            backward(engine, *(share(t, rank, world) for t in nets.batches(1)[0]))
+            assert engine.step().stepped
+            for param, state in optimizer.optim.state.items():
+                assert state["momentum_buffer"].dtype == param.dtype
+            same_everywhere(weights(engine))
 
 
 def check_zero_is_refused_where_parameters_leave_it(rank: int, world: int) -> None:

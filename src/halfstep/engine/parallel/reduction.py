@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 
+from halfstep.kernels.gradients import put, wide
 from halfstep.techniques.base import HALVES
-from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -68,9 +68,9 @@ class Reduction:
         for param, wanted in self._wanted.items():
             mean, before = self._means.get(param), self._aside.get(param)
             if mean is not None and (param.grad is not None or before is not None):
-                put_grad(param, mean.to(wanted))
+                put(param, mean.to(wanted))
             elif before is not None:
-                put_grad(param, before)
+                put(param, before)
             elif param.grad is None:
                 param.grad_dtype = wanted
         self._aside.clear()
@@ -89,8 +89,8 @@ class Reduction:
         self, bucket: GradBucket, buffer: torch.Tensor
     ) -> torch.futures.Future[torch.Tensor]:
         params = bucket.parameters()
-        wide = torch.float32 in {self._wanted.get(param) for param in params}
-        sums = buffer.to(torch.float32) if wide else buffer.clone()
+        accumulates = torch.float32 in {self._wanted.get(param) for param in params}
+        sums = buffer.to(torch.float32) if accumulates else buffer.clone()
         places = [_part(sums, grad, buffer) for grad in bucket.gradients()]
         for param, place in zip(params, places, strict=True):
             if param in self._aside:
@@ -133,8 +133,8 @@ def average_grads(
     Raises:
         TypeError: If a gradient is sparse.
     """
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
+    for dtype in sorted({wide(param.dtype) for param in params}, key=str):
+        group = [param for param in params if wide(param.dtype) == dtype]
         grads = [param.grad for param in group]
         if any(grad is not None and grad.is_sparse for grad in grads):
             raise TypeError(
@@ -145,15 +145,15 @@ def average_grads(
         means = _means(grads, group, format_ or dtype, ranks)
         for param, mean in zip(group, means, strict=True):
             if mean is not None:
-                put_grad(param, mean.to(dtype))
+                put(param, mean.to(dtype))
 
 
 def average_true_grads(
     held: dict[torch.Tensor, torch.Tensor], params: Sequence[torch.Tensor], ranks: Ranks
 ) -> None:
     """Average the true gradients that are held for some of `params`, in fp32 at least."""
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
+    for dtype in sorted({wide(param.dtype) for param in params}, key=str):
+        group = [param for param in params if wide(param.dtype) == dtype]
         means = _means([held.get(param) for param in group], group, dtype, ranks)
         held.update({p: m for p, m in zip(group, means, strict=True) if m is not None})
 
@@ -176,7 +176,3 @@ def _means(
         mean.view(param.shape) if present else None
         for mean, param, present in zip(means, like, (there > 0).tolist(), strict=True)
     ]
-
-
-def _wide(param: torch.Tensor) -> torch.dtype:
-    return torch.float32 if param.dtype in HALVES else param.dtype
