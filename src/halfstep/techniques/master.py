@@ -42,26 +42,17 @@ class MasterWeights(Technique):
     where the half format cannot hold it, so that it is saved and given back exactly.
 
     Args:
-        format_: The half format; None when only the parameters of optimizers are remembered.
+        format_: The half format.
         own_formats: Gives the modules that have a format of their own; those in fp32 need none.
-        late: Whether `prepare` only remembers what parameters were cast from, and `adopt` makes the
-            masters; a parameter written to in between gets its master from what was written.
     """
 
     stage = Stage.MASTERS
     done_by_sharding = True
     reshapes_params = True
 
-    def __init__(
-        self,
-        format_: str | None = None,
-        *,
-        own_formats: OwnFormats = no_own_formats,
-        late: bool = False,
-    ) -> None:
-        self._dtype = torch_dtype(format_) if format_ else None
+    def __init__(self, format_: str, *, own_formats: OwnFormats = no_own_formats) -> None:
+        self._dtype = torch_dtype(format_)
         self._own_formats = own_formats
-        self._late = late
         self._cast_from: dict[torch.Tensor, torch.Tensor | None] = {}
         self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
@@ -76,22 +67,12 @@ class MasterWeights(Technique):
         kept = {tensor for tensor, dtype in own if dtype not in HALVES}
         wanted -= kept
         for optimizer in optimizers:
-            if self._late:
-                held = {p for group in optimizer.param_groups for p in group["params"]}
-                # Once the parameter has been cast, this is the only owner of its fp32 values.
-                self._cast_from |= {p: p.detach() for p in held & wanted if p.dtype not in HALVES}
-            else:
-                self._take_over(optimizer, wanted)
-        if not self._late:
-            buffers = {buffer for model in models for buffer in model.buffers()}
-            for tensor in (wanted | buffers - kept) - self._masters.keys():
-                if tensor.is_floating_point() and tensor.dtype not in HALVES:
-                    self._remember(tensor, tensor.detach())
-        for module in (module for model in models for module in model.modules()):
-            self._handles += [
-                module.register_state_dict_post_hook(as_function(self._export)),
-                module.register_load_state_dict_pre_hook(as_function(self._import)),
-            ]
+            self._take_over(optimizer, wanted)
+        buffers = {buffer for model in models for buffer in model.buffers()}
+        for tensor in (wanted | buffers - kept) - self._masters.keys():
+            if tensor.is_floating_point() and tensor.dtype not in HALVES:
+                self._remember(tensor, tensor.detach())
+        self._export_masters(models)
 
     def adopt(self, optimizer: Optimizer) -> None:
         """Make masters for half parameters that have none yet."""
@@ -148,11 +129,19 @@ class MasterWeights(Technique):
             for master, param in self._sources.items():
                 param.copy_(master)
             for tensor, value in self._cast_from.items():
-                if value is not None and self._dtype and _rounds_to(value, tensor, self._dtype):
+                if value is not None and _rounds_to(value, tensor, self._dtype):
                     tensor.copy_(value)
         self._masters.clear()
         self._sources.clear()
         self._cast_from.clear()
+
+    def _export_masters(self, models: Sequence[nn.Module]) -> None:
+        """Let state dicts of `models` give exact values, and take them."""
+        for module in (module for model in models for module in model.modules()):
+            self._handles += [
+                module.register_state_dict_post_hook(as_function(self._export)),
+                module.register_load_state_dict_pre_hook(as_function(self._import)),
+            ]
 
     def _take_over(self, optimizer: Optimizer, wanted: set[torch.Tensor]) -> None:
         for group in optimizer.param_groups:
@@ -176,7 +165,7 @@ class MasterWeights(Technique):
 
     def _remember(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember what a tensor was cast from; None if the half format holds it exactly."""
-        exact = self._dtype and _rounds_to(value, value, self._dtype)
+        exact = _rounds_to(value, value, self._dtype)
         self._cast_from[tensor] = None if exact else value
 
     def _named(

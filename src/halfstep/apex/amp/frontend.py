@@ -12,13 +12,13 @@ from torch.optim import Optimizer
 from halfstep.apex.amp._amp_state import _amp_state, maybe_print
 from halfstep.apex.amp.casts import end_casts, start_casts
 from halfstep.apex.amp.handle import disable_casts
+from halfstep.apex.amp.late_masters import LateMasterWeights
 from halfstep.apex.amp.models import cast_model, check_models
 from halfstep.apex.amp.optimizers import process_optimizer, refuse_processed
 from halfstep.apex.amp.properties import BRIEF, OPT_LEVELS, Properties, properties_for
 from halfstep.apex.amp.scaler import LossScaler
 from halfstep.apex.fp16_utils.convert import hold_cpu_kernels, release_cpu_kernels
 from halfstep.techniques.base import HALVES
-from halfstep.techniques.master import MasterWeights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def _change(
 ) -> None:
     masters = None
     if properties.master_weights:
-        masters = MasterWeights(late=True)
+        masters = LateMasterWeights(properties.cast_model_type or None)
         masters.prepare(models, optimizers)  # before the models are cast
     for model in models:
         cast_model(model, properties, cast_model_outputs)

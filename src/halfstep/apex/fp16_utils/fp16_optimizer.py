@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.apex.amp._amp_state import maybe_print, say
+from halfstep.apex.amp.late_masters import LateMasterWeights
 from halfstep.apex.amp.scaler import LossScaler
 from halfstep.apex.amp.stash import AmpOptimizerState
 from halfstep.apex.fp16_utils.master_params import clip_grad_norm
-from halfstep.techniques.master import MasterWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class FP16_Optimizer:  # noqa: N801  # Apex's name
     ) -> None:
         self.optimizer = init_optimizer
         self.verbose = verbose
-        self._stash = AmpOptimizerState(MasterWeights(late=True))
+        self._stash = AmpOptimizerState(LateMasterWeights(None))
         self._stash.sort(init_optimizer)
         init_optimizer.load_state_dict(init_optimizer.state_dict())  # half state becomes fp32
         self._print_params()
