@@ -73,6 +73,28 @@ def test_a_step_that_raises_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch)
         assert engine.step().grad_norm == pytest.approx(true_norm(), rel=2e-3)
 
 
+def test_an_overflow_of_a_step_that_raises_does_not_back_off_the_next(monkeypatch) -> None:
+    nets = [mlp(0), mlp(1)]
+    optimizers = [SGD(net.parameters(), lr=0.1) for net in nets]
+    with Engine(nets, optimizers, recipe=FP16) as engine:
+        for overflow in (True, False):
+            with engine.autocast():
+                outputs = [net(INPUTS) for net in nets]
+                if overflow:
+                    outputs[0] = with_infinite_gradient(outputs[0])
+                loss = sum(output.float().square().mean() for output in outputs)
+            engine.backward(loss)
+            with monkeypatch.context() as patch:
+                if overflow:
+                    patch.setattr(optimizers[1], "step", lambda: 1 // 0)
+                    with pytest.raises(ZeroDivisionError):
+                        engine.step()
+                else:
+                    assert engine.step().stepped
+        assert engine.loss_scale == 1024
+        assert engine.skipped == 0
+
+
 def test_a_backward_that_raises_drops_its_window() -> None:
     model = mlp()
     with Engine(model, SGD(model.parameters(), lr=0.0), recipe=FP16, accumulate=2) as engine:

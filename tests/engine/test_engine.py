@@ -202,6 +202,23 @@ def test_uneven_micro_batches_in_an_uneven_window() -> None:
         torch.testing.assert_close(start - moved, param.grad, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(4, 0, 2), (0, 4, 2), (4, 2, 0), (0, 0, 6)])
+def test_an_empty_micro_batch_is_counted_and_weighs_nothing(sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    inputs, targets = torch.randn(6, 6), torch.randn(6, 3)
+    plain, model = mlp(), mlp()
+    mse_loss(plain(inputs), targets).backward()
+    with Engine(model, SGD(model.parameters(), lr=1.0), accumulate=4) as engine:
+        for x, y in engine.batches(zip(inputs.split(sizes), targets.split(sizes), strict=True)):
+            loss = mse_loss(engine.model(x), y) if len(x) else engine.model(inputs).sum() * 0
+            engine.backward(loss, samples=len(x))
+            engine.step()
+    for moved, start, param in zip(
+        model.parameters(), mlp().parameters(), plain.parameters(), strict=True
+    ):
+        torch.testing.assert_close(start - moved, param.grad, rtol=1e-5, atol=1e-6)
+
+
 def test_samples_for_some_micro_batches_only_is_refused() -> None:
     model = mlp()
     with Engine(model, SGD(model.parameters(), lr=1.0), accumulate=2) as engine:

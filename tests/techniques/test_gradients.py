@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from halfstep.techniques.gradients import GradientFormat, keep_grad, put_grad
+from halfstep.kernels.gradients import keep
+from halfstep.techniques.gradients import GradientFormat
 
 
 def half_layer() -> nn.Linear:
@@ -45,7 +46,7 @@ def test_the_second_backward_of_a_window_accumulates_in_fp32() -> None:
 def test_an_optimizer_gets_gradients_in_the_format_of_its_parameters(narrow: bool) -> None:
     layer = half_layer()
     backward(layer)
-    keep_grad(layer.weight, torch.float32)
+    keep(layer.weight, torch.float32)
     technique = GradientFormat("fp16", narrow=narrow)
     technique.before_step(SGD(layer.parameters()), list(layer.parameters()))
     assert layer.weight.grad.dtype == (torch.float16 if narrow else torch.float32)
@@ -59,10 +60,3 @@ def test_closing_lets_autograd_choose_again() -> None:
     technique.close()
     backward(layer)
     assert layer.weight.grad.dtype == torch.float16
-
-
-def test_a_gradient_in_any_format_can_be_put_beside_a_parameter() -> None:
-    layer = half_layer()
-    for dtype in (torch.float32, torch.float16, torch.float64):
-        put_grad(layer.weight, torch.ones(2, 2, dtype=dtype))
-        assert layer.weight.grad.dtype == dtype

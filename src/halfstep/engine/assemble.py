@@ -8,36 +8,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.guard import ParameterGuard, release_all
+from halfstep.engine.closure import refuse_recipe
+from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
+from halfstep.engine.guard import ParameterGuard
 from halfstep.engine.misuse import (
-    refuse_misfits,
     refuse_parallel,
     refuse_threads,
-    refuse_unfit,
-    refuse_unresolved,
     refuse_wrapped,
     refuse_zero,
 )
+from halfstep.engine.outcome import Settlement, refuse_schedulers
 from halfstep.engine.parallel.ddp import Replicas, synchronize_batchnorm
 from halfstep.engine.parallel.dp import on_all_gpus
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
 from halfstep.engine.parallel.ranks import Ranks
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
-from halfstep.engine.settle import Settlement
-from halfstep.engine.slot import Slot
-from halfstep.engine.state import load_optimizer
 from halfstep.engine.statistics import RunningStatistics
-from halfstep.engine.update import Update
+from halfstep.engine.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-    from halfstep.engine.gradients import Clipping
+    from halfstep.engine.clipping import Clipping
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
     from halfstep.techniques import Technique
@@ -61,40 +58,67 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
-    """An engine's parts.
+class Assembly:
+    """An engine's parts, which take part in a step under its recipe.
 
     Attributes:
         models: As they are to be called, wrapped.
         bare_models: As they are to be saved.
         device: Of the first model.
         resolution: What that device does under the recipe.
-        update: Everything that takes part in a step.
-        guard: Holds the models.
+        guard: Keeps the models to this engine.
+        windows: One for each optimizer of the engine.
+        techniques: What the recipe is carried out by.
+        scales: Its loss scales.
+        clipping: How gradients are clipped.
+        statistics: The models' running statistics, where a step may be skipped.
+        settlement: Where what follows from a step is left.
+        replicas: The models that every process holds whole.
+        ranks: The processes that train together.
+        full_precision: Gives the most precise value of a parameter.
     """
 
     models: list[nn.Module]
     bare_models: list[nn.Module]
     device: torch.device
     resolution: Resolution
-    update: Update
     guard: ParameterGuard
+    windows: list[Window]
+    techniques: Sequence[Technique]
+    scales: LossScales
+    clipping: Clipping
+    statistics: Sequence[RunningStatistics]
+    settlement: Settlement
+    replicas: Replicas
+    ranks: Ranks
+    full_precision: Callable[[torch.Tensor], torch.Tensor]
+
+    @property
+    def averages(self) -> list[WeightAverage]:
+        """The averages of the weights: one for each optimizer, or none."""
+        return [window.average for window in self.windows if window.average]
+
+    def refresh(self) -> None:
+        """Take in parameters that were added to an optimizer, or replaced in it."""
+        for window in self.windows:
+            window.refresh()
 
     def close(self) -> None:
         """Give back every setting, hook and format."""
-        parts = self.update
-        for statistics, _ in parts.statistics:
+        for statistics in self.statistics:
             statistics.close()
-        _undo(parts.techniques, parts.slots, parts.replicas, self.guard)
+        _undo(self.techniques, self.windows, self.replicas, self.guard)
 
 
 def _undo(
     techniques: Sequence[Technique],
-    slots: Sequence[Slot],
+    windows: Sequence[Window],
     replicas: Replicas,
     guard: ParameterGuard,
 ) -> None:
-    release_all([guard, *(slot.guard for slot in slots)])
+    guard.close()
+    for window in windows:
+        window.close()
     replicas.close()
     # An engine may be dropped inside inference mode; what it restores is to be trained again.
     with torch.inference_mode(mode=False):
@@ -112,7 +136,7 @@ def assemble(
     average: EMA | SWA | None,
     seed: int,
     parallel: Parallel,
-) -> Assembled:
+) -> Assembly:
     """Check what belongs together, carry out the recipe on models and optimizers, and wrap them.
 
     Raises:
@@ -125,8 +149,9 @@ def assemble(
     guard = ParameterGuard(models, techniques)
     guard.refuse_taken()
     rule = checked_rule(average)
-    settlement = Settlement(schedulers, overflows_early=recipe.overflows_early)
-    refuse_misfits(models, optimizers, schedulers, recipe)
+    refuse_misfits(models, optimizers)
+    refuse_schedulers(schedulers, optimizers)
+    refuse_recipe(optimizers, recipe)
     refuse_unfit(models, recipe, averaged=rule is not None)
     device = next(param.device for each in models for param in each.parameters())
     resolution = recipe.resolve(device)
@@ -140,12 +165,12 @@ def assemble(
     if parallel.sync_batchnorm:
         group = parallel.ddp.get("process_group")
         models = [synchronize_batchnorm(model, group) for model in models]
-    slots: list[Slot] = []
+    windows: list[Window] = []
     ranks = Ranks()
-    replicas = Replicas(recipe, slots, ranks)
+    replicas = Replicas(recipe, windows, ranks)
     try:
         guard.hold()
-        _prepare(models, optimizers, techniques, slots)
+        _prepare(models, optimizers, techniques, windows)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = models
@@ -154,7 +179,7 @@ def assemble(
         elif parallel.how == "dp":
             wrapped = [on_all_gpus(model, parallel.dp) for model in models]
     except BaseException:
-        _undo(techniques, slots, replicas, guard)
+        _undo(techniques, windows, replicas, guard)
         raise
 
     def full_precision(param: torch.Tensor) -> torch.Tensor:
@@ -162,33 +187,30 @@ def assemble(
             param = technique.full_precision(param)
         return param
 
+    for window in windows:
+        window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
-    return Assembled(
-        wrapped,
-        models,
-        device,
-        resolution,
-        Update(
-            slots=slots,
-            techniques=techniques,
-            scales=scales,
-            clipping=clipping,
-            statistics=[
-                (
-                    RunningStatistics(each, called if parallel.how == "dp" else None),
-                    frozenset(each.parameters()),
-                )
-                for each, called in zip(models, wrapped, strict=True)
-                if scales
-            ],
-            averages=[WeightAverage(rule, s.params, full_precision) for s in slots if rule],
-            settlement=settlement,
-            replicas=replicas,
-            ranks=ranks,
-            names=parameter_names(models),
-            full_precision=full_precision,
+    pairs = zip(models, wrapped, strict=True) if scales else ()
+    return Assembly(
+        models=wrapped,
+        bare_models=models,
+        device=device,
+        resolution=resolution,
+        guard=guard,
+        windows=windows,
+        techniques=techniques,
+        scales=scales,
+        clipping=clipping,
+        statistics=[
+            RunningStatistics(model, called if parallel.how == "dp" else None)
+            for model, called in pairs
+        ],
+        settlement=Settlement(
+            schedulers, parameter_names(models), overflows_early=recipe.overflows_early
         ),
-        guard,
+        replicas=replicas,
+        ranks=ranks,
+        full_precision=full_precision,
     )
 
 
@@ -196,13 +218,15 @@ def _prepare(
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
     techniques: Sequence[Technique],
-    slots: list[Slot],
+    windows: list[Window],
 ) -> None:
+    """Carry out the recipe; `windows` are filled in, so that an error leaves those made so far."""
     for optimizer in optimizers:
-        slots.append(Slot(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
+        windows.append(Window(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
     for technique in techniques:
         technique.prepare(models, optimizers)
     follows = any(technique.casts_params for technique in techniques)
-    for optimizer in optimizers if follows else ():
-        if optimizer.state:
-            load_optimizer(optimizer, techniques, optimizer.state_dict())
+    for window in windows:
+        window.refresh()
+        if follows and window.optimizer.state:
+            window.load_optimizer(window.optimizer.state_dict())

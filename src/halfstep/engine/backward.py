@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.engine.slot import Slot
-    from halfstep.engine.update import Update
+    from halfstep.engine.assemble import Assembly
+    from halfstep.engine.window import Window
 
 
 def accumulate_gradients(
-    parts: Update,
+    assembly: Assembly,
     loss: torch.Tensor,
-    slots: Sequence[Slot],
+    windows: Sequence[Window],
     loss_id: Hashable,
     *,
     limited: bool,
@@ -29,30 +29,30 @@ def accumulate_gradients(
     """Run the backward of a loss and accumulate its gradients.
 
     Args:
-        parts: The engine's parts.
+        assembly: The engine's parts.
         loss: The loss, already weighted for its window.
-        slots: Those whose parameters it may reach.
+        windows: Windows whose parameters it may reach.
         loss_id: Name of its own scale, or None for the shared one.
-        limited: Whether it may reach no others.
+        limited: Whether it may reach no other parameters.
         retain_graph: Whether the graph is kept for another loss.
     """
-    inputs = trained(slots) if limited else None
+    inputs = trained(windows) if limited else None
     if inputs and any(is_sharded(param) for param in inputs):
-        refuse_sharded_inputs(of_all=len(slots) == len(parts.slots))
+        refuse_sharded_inputs(of_all=len(windows) == len(assembly.windows))
         inputs = None
-    for slot in slots:
-        slot.hide_true_grads()
-        for technique in parts.techniques:
-            technique.before_backward(slot.params, again=slot.backwards > 0)
-    reducing = parts.replicas.before_backward(slots, inputs)
+    for window in windows:
+        window.hide_true_grads()
+        for technique in assembly.techniques:
+            technique.before_backward(window.params, again=window.backwards > 0)
+    reducing = assembly.replicas.before_backward(windows, inputs)
     done = False
     try:
-        parts.scales.backward(
-            loss, slots, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
+        assembly.scales.backward(
+            loss, windows, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
         )
         done = True
     finally:
         whole = done and loss_id is None
-        parts.replicas.after_backward(reducing, slots, whole=whole)
-    for slot in slots:
-        slot.after_backward(scaled=bool(parts.scales))
+        assembly.replicas.after_backward(reducing, windows, whole=whole)
+    for window in windows:
+        window.after_backward(scaled=bool(assembly.scales))

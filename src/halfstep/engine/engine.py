@@ -1,7 +1,7 @@
 """The engine: runs one training step under a recipe, and alone calls backward and step.
 
-What a loop calls is here; what happens when a window closes is in `update.py`, and how a number
-format does its part is in the techniques.
+What a loop calls is here; what happens when windows close is in `step.py`, and how a number format
+does its part is in the techniques.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
@@ -19,21 +18,20 @@ from torch.optim import Optimizer
 from halfstep.engine.assemble import Parallel, assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
+from halfstep.engine.batches import Batches, Loops
+from halfstep.engine.clipping import Clipping
+from halfstep.engine.closure import refuse_closure, refuse_missing_closure
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
-from halfstep.engine.gradients import Clipping
 from halfstep.engine.misuse import (
-    refuse_closed,
-    refuse_closure,
-    refuse_idle,
-    refuse_without_closure,
     warn_backward_in_autocast,
     warn_lost,
     warn_outside_autocast,
     warn_touched,
 )
 from halfstep.engine.selection import listed, only, selected
-from halfstep.engine.state import load_parts, save_parts
+from halfstep.engine.state import load_assembly, save_assembly
+from halfstep.engine.step import close_windows, refuse_idle
 from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.result import StepResult
-    from halfstep.engine.slot import Slot
+    from halfstep.engine.window import Window
 
 _Item = TypeVar("_Item")
 
@@ -118,11 +116,11 @@ class Engine:
         self.recipe = find_recipe(recipe)
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
-        self._last_batch = False
+        self._loops = Loops()
         # Looked at once: the first backward tells whether the loop knows of autocast.
         self._autocast_in_doubt = self.recipe.forward_format is not None
         schedulers = () if scheduler is None else scheduler
-        self._assembled = assemble(
+        self._assembly = assemble(
             models,
             self.optimizers,
             self.recipe,
@@ -132,9 +130,8 @@ class Engine:
             seed=seed,
             parallel=Parallel(parallel, ddp or {}, dp or {}, sync_batchnorm),
         )
-        self.models, self.bare_models = self._assembled.models, self._assembled.bare_models
-        self.resolution = self._assembled.resolution
-        self._parts = self._assembled.update
+        self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
+        self.resolution = self._assembly.resolution
         self._closed = False
 
     def __del__(self) -> None:
@@ -165,43 +162,39 @@ class Engine:
     @property
     def loss_scale(self) -> float:
         """The loss scale now; 1 without one. Reading it waits for the device."""
-        shared = self._parts.scales.shared
+        shared = self._assembly.scales.shared
         return 1.0 if shared is None else float(shared.scale)
 
     @property
     def skipped(self) -> int:
-        """Optimizer steps left out so far, as a gradient was not finite."""
-        self.flush()
-        return self._parts.settlement.skipped
+        """Optimizer steps left out so far, as a gradient was not finite; waits for the device."""
+        return self._assembly.settlement.skipped
 
     @property
     def loss_scales(self) -> Mapping[Hashable, LossScaler]:
         """The shared loss scale under None, and those of losses with a `loss_id`; with history."""
-        return self._parts.scales.scalers
+        return self._assembly.scales.scalers
 
     def batches(self, loader: Iterable[_Item]) -> Iterator[_Item]:
-        """Iterate over `loader`, one batch ahead, so that the last window closes when it ends."""
-        iterator = iter(loader)
-        ahead = list(islice(iterator, 1))
-        try:
-            while ahead:
-                current = ahead.pop()
-                ahead.extend(islice(iterator, 1))
-                self._last_batch = not ahead
-                yield current
-        finally:
-            self._last_batch = False
+        """Iterate over `loader`, one batch ahead, so that the last window closes when it ends.
+
+        Each iterator knows its own end: where several are advanced together (`zip`), the first that
+        ends closes the window; an inner loop is not closed by the last batch of an outer one.
+        """
+        return Batches(loader, self._loops)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
         self._autocast_in_doubt = False
-        self._parts.replicas.open(self._closing(self._parts.slots, ahead=1))
+        assembly = self._assembly
+        assembly.refresh()
+        assembly.replicas.open(self._closing(assembly.windows, ahead=1))
         with ExitStack() as stack:
-            for statistics, _ in self._parts.statistics:
+            for statistics in assembly.statistics:
                 stack.enter_context(statistics.step_going_on())
-            for technique in self._parts.techniques:
-                stack.enter_context(technique.forward(self._assembled.device))
+            for technique in self._assembly.techniques:
+                stack.enter_context(technique.forward(self._assembly.device))
             yield
 
     def backward(
@@ -227,19 +220,21 @@ class Engine:
                 closed. Whatever a backward raises, the window that it would have added to is
                 dropped.
         """
-        slots = selected(self._parts.slots, optimizers)
-        refuse_closed(closed=self._closed)
+        self._refuse_closed()
+        assembly = self._assembly
+        windows = self._chosen(optimizers)
         warn_backward_in_autocast(loss.device)
         if self._autocast_in_doubt:
             self._autocast_in_doubt = False
             warn_outside_autocast(loss, self.recipe)
-        if any(slot.lost_gradients() for slot in slots):
+        if any(window.lost_gradients for window in windows):
             warn_lost()
-        loss = self._weights.apply(loss, samples, slots, self._parts.ranks)
+        self._weights.count(samples, windows, assembly.ranks, loss.device)
+        loss = self._weights.weighted(loss, samples)
         limited = optimizers is not None
         try:
             accumulate_gradients(
-                self._parts, loss, slots, loss_id, limited=limited, retain_graph=retain_graph
+                assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
             )
         except BaseException:
             # Out of memory, say: some gradients are there and some are not.
@@ -267,7 +262,7 @@ class Engine:
         Returns:
             One gradient for each input, fp32 at least, not multiplied by any scale.
         """
-        scaler = self._parts.scales.shared
+        scaler = self._assembly.scales.shared
         return true_gradients(
             outputs,
             [inputs] if isinstance(inputs, torch.Tensor) else list(inputs),
@@ -297,48 +292,49 @@ class Engine:
             LossScaleCollapse: If the loss scale could not help in the step before; the gradients
                 are dropped.
         """
-        refuse_closed(closed=self._closed)
+        self._refuse_closed()
         try:
             self.flush()
         except LossScaleCollapse:
             self.zero_grad()
             raise
-        slots = selected(self._parts.slots, optimizers)
+        assembly = self._assembly
+        windows = self._chosen(optimizers)
         if closure is not None:
-            refuse_closure(slots, self.accumulate, self._parts.clipping, self.recipe)
+            refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
         else:
-            refuse_idle(slots)
-            refuse_without_closure(slots)
-        pending = [slot for slot in slots if slot.pending or closure is not None]
-        if self._parts.scales and any(slot.touched() for slot in pending):
+            refuse_idle(windows)
+            refuse_missing_closure(window.optimizer for window in windows)
+        pending = [window for window in windows if window.pending or closure is not None]
+        if assembly.scales and any(window.is_touched for window in pending):
             warn_touched()
-        for slot in pending:
-            slot.micro_steps += 1
-            slot.pending = False
+        for window in pending:
+            window.end_micro_step()
         closing = pending if close else self._closing(pending)
+        for window in closing:
+            self._weights.set_remaining(window, assembly.ranks)
         self.steps += bool(closing)
-        weighted = [(slot, self._weights.missing(slot, self._parts.ranks)) for slot in closing]
-        return self._parts.close(weighted, step=self.steps, closure=closure)
+        return close_windows(assembly, closing, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Drop gradients and what their window has seen."""
-        slots = selected(self._parts.slots, optimizers)
-        self._parts.replicas.forget(slots)
-        for slot in slots:
-            slot.zero_grad()
-            for statistics, params in self._parts.statistics:
-                if not params.isdisjoint(slot.params):
+        windows = self._chosen(optimizers)
+        self._assembly.replicas.forget(windows)
+        for window in windows:
+            window.zero_grad()
+            for statistics in self._assembly.statistics:
+                if statistics.belong_to(window.params):
                     statistics.forget()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Validate as the recipe says: eval mode, no gradients, averaged weights if kept."""
         with ExitStack() as stack:
-            for average in self._parts.averages:
+            for average in self._assembly.averages:
                 stack.enter_context(average.applied())
             stack.enter_context(eval_mode(self.models))
-            for technique in self._parts.techniques:
-                stack.enter_context(technique.forward(self._assembled.device))
+            for technique in self._assembly.techniques:
+                stack.enter_context(technique.forward(self._assembly.device))
             yield
 
     def averaged_state_dict(self, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
@@ -347,9 +343,9 @@ class Engine:
         Raises:
             ValueError: If the engine keeps no average.
         """
-        if not self._parts.averages:
+        if not self._assembly.averages:
             raise ValueError("this engine keeps no average; write Engine(..., average=EMA(0.999))")
-        return averaged_state_dict(model or self.bare_model, self._parts.averages)
+        return averaged_state_dict(model or self.bare_model, self._assembly.averages)
 
     def flush(self) -> None:
         """Settle what follows from the last step: schedulers, loss-scale history.
@@ -357,7 +353,7 @@ class Engine:
         Raises:
             LossScaleCollapse: If the loss scale cannot help any more.
         """
-        self._parts.settlement.settle()
+        self._assembly.settlement.settle()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resume needs beside the models: plain containers and tensors.
@@ -367,7 +363,8 @@ class Engine:
         `ZeroRedundancyOptimizer`, and made of shards, for `save_sharded`, after `halfstep.shard`.
         """
         self.flush()
-        saved = save_parts(self._parts, self.recipe, self._weights)
+        self._assembly.refresh()
+        saved = save_assembly(self._assembly, self.recipe, self._weights)
         return {**saved, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -378,7 +375,8 @@ class Engine:
                 holds a window half-filled under another `accumulate`.
         """
         self.flush()
-        same_recipe = load_parts(self._parts, state, self.recipe, self._weights)
+        self._assembly.refresh()
+        same_recipe = load_assembly(self._assembly, state, self.recipe, self._weights)
         self.steps = state["steps"]
         if not same_recipe:
             self.zero_grad()
@@ -406,12 +404,23 @@ class Engine:
         else:
             self._give_back()
 
-    def _closing(self, slots: Sequence[Slot], ahead: int = 0) -> list[Slot]:
-        """Return those whose window is full, or will be in `ahead` micro-steps."""
+    def _chosen(self, optimizers: Sequence[Optimizer] | None) -> list[Window]:
+        """Bring the windows up to date, and return those of `optimizers`, or all of them."""
+        self._assembly.refresh()
+        return selected(self._assembly.windows, optimizers)
+
+    def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
+        """Return the windows that are full, or will be in `ahead` micro-steps, or end a loop."""
         full = self.accumulate - ahead
-        return [slot for slot in slots if self._last_batch or slot.micro_steps >= full]
+        at_end = self._loops.at_last_batch
+        return [window for window in windows if at_end or window.micro_steps >= full]
+
+    def _refuse_closed(self) -> None:
+        """Refuse to train once everything is given back."""
+        if self._closed:
+            raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
 
     def _give_back(self) -> None:
         self._closed = True
-        self._assembled.close()
+        self._assembly.close()
         self.models = self.bare_models

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
-import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from halfstep.engine.closure import CLOSURE, needs_closure
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -94,19 +96,6 @@ class ParameterGuard:
             self._handle = None
 
 
-CLOSURE = (
-    "write engine.step(closure=closure), where closure() calls engine.zero_grad(), computes the "
-    "loss inside `with engine.autocast():`, calls engine.backward(loss) and returns float(loss)"
-)
-"""What to write for an optimizer that evaluates the loss inside its step."""
-
-
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
-
-
 class StepGuard:
     """Refuse `optimizer.step()` past the engine that owns the optimizer.
 
@@ -138,15 +127,24 @@ class StepGuard:
         self._before = vars(optimizer).get("zero_grad")
         vars(optimizer)["zero_grad"] = zero_grad
         self._closed = False
-        self.open = False
+        self._open = False
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Let the engine itself step the optimizer."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self.open and needs_closure(optimizer):
+        if not self._open and needs_closure(optimizer):
             raise RuntimeError(
                 f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
                 f"optimizer; {CLOSURE}"
             )
-        if not self.open:
+        if not self._open:
             raise RuntimeError(
                 f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
                 "optimizer: a second step would apply the same gradients again, or gradients that "
@@ -162,9 +160,3 @@ class StepGuard:
             if self._before is not None:
                 vars(self._optimizer)["zero_grad"] = self._before
             _owned.discard(self._optimizer)
-
-
-def release_all(guards: Iterable[StepGuard | ParameterGuard]) -> None:
-    """Give optimizers and parameters back to their caller."""
-    for guard in guards:
-        guard.close()

@@ -10,104 +10,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
-from halfstep.engine.guard import CLOSURE, needs_closure
 from halfstep.engine.parallel.ranks import is_zero
 from halfstep.engine.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
-from halfstep.techniques.master import is_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.assemble import Parallel
-    from halfstep.engine.gradients import Clipping
-    from halfstep.engine.slot import Slot
     from halfstep.recipe import Recipe
-    from halfstep.recipe.resolution import Resolution
 
 
 class EngineWarning(UserWarning):
     """Legal code that is probably not what was meant."""
-
-
-def refuse_closed(*, closed: bool) -> None:
-    """Refuse to train with an engine that has given everything back."""
-    if closed:
-        raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
-
-
-def refuse_misfits(
-    models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    recipe: Recipe,
-) -> None:
-    """Refuse what does not belong together, or cannot work under a recipe.
-
-    Raises:
-        ValueError: If a parameter has two owners, or an optimizer or scheduler is of elsewhere.
-        TypeError: If an optimizer evaluates the loss inside its step and the recipe cannot let it.
-    """
-    if not any(True for model in models for _ in model.parameters()):
-        raise ValueError("the model has no parameters; give the engine one that can be trained")
-    refuse_shared(optimizers)
-    refuse_strangers(models, optimizers)
-    for scheduler in schedulers:
-        if all(scheduler.optimizer is not optimizer for optimizer in optimizers):
-            raise ValueError(
-                f"{type(scheduler).__name__} belongs to an optimizer that this engine does not "
-                "own, and would never step; build it over one of the engine's optimizers"
-            )
-    for optimizer in optimizers:
-        reason = needs_closure(optimizer) and recipe.refusal("closure")
-        if reason:
-            raise TypeError(
-                f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
-                f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
-            )
-
-
-def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool) -> None:
-    """Refuse models that a recipe cannot be carried out on.
-
-    Raises:
-        TypeError: If parameters are complex where losses are scaled, or a module that is to be
-            changed is compiled by TorchScript.
-        ValueError: If parameters that are to be copied have no values yet.
-    """
-    named = [item for model in models for item in model.named_parameters()]
-    for name, param in named:
-        if param.is_complex() and param.requires_grad and recipe.scaling:
-            raise TypeError(
-                f"parameter {name!r} is complex, and recipe {recipe.name!r} scales the loss, which "
-                "torch can undo for real gradients only; write recipe='bf16' or 'fp32'"
-            )
-        if is_lazy(param) and (recipe.refusal("lazy_parameters") or averaged):
-            raise ValueError(
-                f"parameter {name!r} has no shape and no values yet, as its layer is lazy; run "
-                "model(batch) once, then build the optimizer and the engine"
-            )
-    if recipe.refusal("script_modules"):
-        modules = [item for model in models for item in model.named_modules()]
-        for name, module in modules:
-            if isinstance(module, torch.jit.ScriptModule):
-                raise TypeError(
-                    f"module {name or 'model'!r} is compiled by TorchScript, and recipe "
-                    f"{recipe.name!r} needs hooks on it, which it cannot have; give the engine the "
-                    "module that it was made from, or write recipe='fp16' or 'bf16'"
-                )
-
-
-def refuse_unresolved(resolution: Resolution) -> None:
-    """Refuse a recipe that the device can neither carry out nor rehearse."""
-    if resolution.how == "refused":
-        reasons = "; ".join(resolution.those("refused"))
-        raise ValueError(f"recipe {resolution.recipe!r} on {resolution.device}: {reasons}")
 
 
 def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
@@ -135,38 +53,6 @@ _INSTEAD = {
     "fully_shard": "halfstep.shard(model, recipe) instead of fully_shard(model)",
     "torch.compile": "engine = Engine(model, ...) first, then torch.compile(engine.model)",
 }
-
-
-def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
-    """Refuse a parameter that two optimizers own: both would unscale and update it."""
-    owners: dict[torch.Tensor, int] = {}
-    for index, optimizer in enumerate(optimizers):
-        for param in (p for group in optimizer.param_groups for p in group["params"]):
-            if owners.setdefault(param, index) != index:
-                raise ValueError(
-                    f"a parameter of shape {tuple(param.shape)} belongs to optimizers "
-                    f"{owners[param]} and {index}; allowed: one owner for each parameter"
-                )
-
-
-def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that trains no model of these: it would never move one, without a word.
-
-    Parameters of elsewhere, such as a loss function's own, may stand beside those of the models.
-    """
-    known = {param for model in models for param in model.parameters()}
-    for index, optimizer in enumerate(optimizers):
-        held = {param for group in optimizer.param_groups for param in group["params"]}
-        strange = None
-        if any(is_master(param) for param in held - known):
-            strange = "master weights of an engine before"
-        elif known.isdisjoint(held):
-            strange = "no parameter of the models (those of another model?)"
-        if strange:
-            raise ValueError(
-                f"optimizer {index} holds {strange}; write {type(optimizer).__name__}"
-                "(model.parameters(), ...) just before the engine"
-            )
 
 
 def refuse_parallel(parallel: Parallel, models: Sequence[nn.Module], recipe: Recipe) -> None:
@@ -311,46 +197,6 @@ def refuse_sharded_late() -> None:
     )
 
 
-def refuse_idle(slots: Iterable[Slot]) -> None:
-    """Refuse a step that no backward came before."""
-    if not any(slot.pending for slot in slots):
-        raise RuntimeError(
-            "engine.step() was called without an engine.backward() since the last step; call "
-            "engine.backward(loss) once or more for each step"
-        )
-
-
-def refuse_double_schedule(scheduler: LRScheduler) -> None:
-    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
-    name = type(scheduler).__name__
-    raise RuntimeError(
-        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
-        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
-    )
-
-
-def refuse_without_closure(slots: Iterable[Slot]) -> None:
-    """Refuse to step an optimizer that needs a closure without one."""
-    for slot in slots:
-        if needs_closure(slot.optimizer):
-            raise TypeError(
-                f"{type(slot.optimizer).__name__} evaluates the loss inside its step; {CLOSURE}"
-            )
-
-
-def refuse_closure(
-    slots: Sequence[Slot], accumulate: int, clipping: Clipping, recipe: Recipe
-) -> None:
-    """Refuse a closure where the optimizer cannot be left alone with the loss."""
-    plain = len(slots) == accumulate == 1 and not clipping
-    if not plain or recipe.refusal("closure"):
-        raise TypeError(
-            f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and a "
-            f"recipe that neither scales the loss nor changes parameters; given: {len(slots)} "
-            f"optimizers, accumulate={accumulate}, {clipping}, recipe={recipe.name!r}"
-        )
-
-
 def warn_backward_in_autocast(device: torch.device) -> None:
     """Warn of a backward inside autocast: its ops are chosen again, and memory is kept for it."""
     if torch.is_autocast_enabled(device.type):
@@ -383,7 +229,7 @@ def warn_lost() -> None:
         "gradients of this accumulation window are gone: something called zero_grad() between two "
         "engine.backward(); delete the line, engine.step() zeroes them when the window closes",
         EngineWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

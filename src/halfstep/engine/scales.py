@@ -6,23 +6,30 @@ wait in the open window of another optimizer are multiplied by the same ratio.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from halfstep.engine.gradients import dense_gradients
 from halfstep.engine.parallel.shards import local
+from halfstep.kernels import gradients
 from halfstep.techniques import LossScaler
-from halfstep.techniques.gradients import keep_grad, put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from halfstep.engine.slot import Slot
+    from halfstep.engine.window import Window
     from halfstep.loss_scale import LossScale
 
 SHARED = None
 """The name of the scale of all losses that have none of their own."""
+
+
+class ScaleUpdate(NamedTuple):
+    """One loss scale after a step: its name, itself, and what was found in its gradients."""
+
+    loss_id: Hashable
+    scaler: LossScaler
+    found_inf: torch.Tensor
 
 
 class LossScales:
@@ -34,16 +41,14 @@ class LossScales:
 
     Attributes:
         scalers: Each scale by its name.
-        found: Whether gradients made with each of them were not finite, since its last update.
     """
 
     def __init__(self, settings: LossScale | None, device: torch.device) -> None:
         self._settings = settings
         self._device = device
-        self.found: dict[Hashable, torch.Tensor] = {}
         self.scalers: dict[Hashable, LossScaler] = {}
         if settings:
-            self._scaler(SHARED)
+            self._add(SHARED)
 
     def __bool__(self) -> bool:
         return self._settings is not None
@@ -56,7 +61,7 @@ class LossScales:
     def backward(
         self,
         loss: torch.Tensor,
-        slots: Sequence[Slot],
+        windows: Sequence[Window],
         *,
         loss_id: Hashable,
         inputs: list[torch.Tensor] | None,
@@ -66,7 +71,7 @@ class LossScales:
 
         Args:
             loss: The loss, already weighted for its window.
-            slots: Those whose parameters it may reach.
+            windows: Windows whose parameters it may reach.
             loss_id: Name of its own scale, or None for the shared one.
             inputs: The parameters that it is limited to, or None.
             retain_graph: Whether the graph is kept for another loss.
@@ -75,66 +80,67 @@ class LossScales:
             scaled = self.scalers[SHARED].apply(loss) if self else loss
             torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
             return
-        scaler = self._scaler(loss_id)
-        kept = [(param, param.grad) for slot in slots for param in slot.params]
+        self._add(loss_id)
+        scaler = self.scalers[loss_id]
+        kept = [(param, param.grad) for window in windows for param in window.params]
         for param, _ in kept:
             param.grad = None
         torch.autograd.backward(scaler.apply(loss), retain_graph=retain_graph, inputs=inputs)
-        for slot in slots:
-            self._take_apart(slot, loss_id, scaler)
+        for window in windows:
+            self._take_apart(window, loss_id)
         for param, grad in kept:
             param.grad = None
             if grad is not None:
-                put_grad(param, grad)
+                gradients.put(param, grad)
 
-    def unscale(self, slot: Slot, factor: float) -> torch.Tensor:
-        """Turn the gradients of a closing window into true ones, in fp32 at least.
+    def unscale(self, window: Window) -> None:
+        """Turn the gradients of a closing window into true ones, and add those of own scales.
 
         Args:
-            slot: Whose window closes; half gradients were widened before.
-            factor: Weight of the window, when it is not the one its losses were divided by.
-
-        Returns:
-            fp32 scalar: 1 if a gradient was not finite, else 0.
+            window: The window; its half gradients are widened, its sparse ones coalesced.
         """
-        found = torch.zeros((), device=self._device)
-        shared = dense_gradients(slot.params)
+        scaler, weight = self.scalers[SHARED], window.remaining_weight
+        window.loss_scale = scaler.scale.clone()
+        shared = window.dense_gradients
         if shared:
-            self.scalers[SHARED].unscale_(shared, found, factor=factor)
-            self._keep(SHARED, found)
-        for param, grad in slot.true_grads.items():
-            if factor != 1.0:
-                grad.mul_(factor)
-            put_grad(param, grad if param.grad is None else param.grad.add_(grad))
-        for loss_id, own in slot.found.items():
-            if loss_id not in slot.counted:
-                self._keep(loss_id, own)
-            found = torch.maximum(found, own)
-        return found
+            found = torch.zeros((), device=self._device)
+            inverse = scaler.inverse() if weight == 1.0 else scaler.inverse() * weight
+            gradients.unscale(shared, inverse, found)
+            window.found = {SHARED: found, **window.found}
+        for param, grad in window.true_grads.items():
+            if weight != 1.0:
+                grad.mul_(weight)
+            gradients.put(param, grad if param.grad is None else param.grad.add_(grad))
 
-    def update(self, open_slots: Sequence[Slot]) -> list[tuple[Hashable, LossScaler, torch.Tensor]]:
+    def update(self, closing: Sequence[Window], waiting: Sequence[Window]) -> list[ScaleUpdate]:
         """Update each scale that gradients of a step were made with, once.
 
         Args:
-            open_slots: Those whose windows go on, with gradients that a new scale must fit.
+            closing: Windows that close in the step.
+            waiting: Windows that stay open, with gradients that a new scale must fit.
 
         Returns:
-            What was updated: name, scale, and what was found.
+            The scales that were updated.
         """
-        updated = []
-        for loss_id, found in self.found.items():
+        found: dict[Hashable, torch.Tensor] = {}
+        for window in closing:
+            for loss_id, own in window.found.items():
+                if loss_id not in window.counted:
+                    before = found.get(loss_id)
+                    found[loss_id] = own if before is None else torch.maximum(before, own)
+        updates = []
+        for loss_id, found_inf in found.items():
             scaler = self.scalers[loss_id]
-            before = scaler.scale.clone()
-            scaler.update(found)
-            for slot in open_slots:
-                if loss_id in slot.found:
-                    slot.counted.add(loss_id)  # the same loss reached it, and is not found twice
+            scale_before = scaler.scale.clone()
+            scaler.update(found_inf)
+            for window in waiting:
+                if loss_id in window.found:
+                    window.counted.add(loss_id)  # the same loss reached it: not to be found twice
             if loss_id is SHARED and scaler.settings.dynamic:
-                for slot in open_slots:
-                    _rescale(slot, scaler.scale / before)
-            updated.append((loss_id, scaler, found))
-        self.found = {}
-        return updated
+                for window in waiting:
+                    _rescale(window, scaler.scale / scale_before)
+            updates.append(ScaleUpdate(loss_id, scaler, found_inf))
+        return updates
 
     def state_dict(self) -> dict[str, Any]:
         """Return all scales."""
@@ -145,48 +151,42 @@ class LossScales:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         for loss_id, scaler_state in state["scalers"]:
-            self._scaler(loss_id).load_state_dict(scaler_state)
+            self._add(loss_id)
+            self.scalers[loss_id].load_state_dict(scaler_state)
 
-    def _scaler(self, loss_id: Hashable) -> LossScaler:
+    def _add(self, loss_id: Hashable) -> None:
+        """Start a scale, unless the loss has one."""
         if loss_id not in self.scalers:
             assert self._settings is not None
             self.scalers[loss_id] = LossScaler(self._settings, self._device)
-        return self.scalers[loss_id]
 
-    def _keep(self, loss_id: Hashable, found: torch.Tensor) -> None:
-        before = self.found.get(loss_id)
-        self.found[loss_id] = found.clone() if before is None else torch.maximum(before, found)
-
-    def _take_apart(self, slot: Slot, loss_id: Hashable, scaler: LossScaler) -> None:
-        reached = [param for param in slot.params if param.grad is not None]
-        grads = [p.grad.to(_wide(p.grad)) for p in reached if p.grad is not None]
-        for grad in grads:
-            if grad.is_sparse:
-                raise TypeError(
-                    f"loss_id={loss_id!r} keeps gradients apart, which sparse ones cannot be; "
-                    "leave loss_id out, or write sparse=False in the embedding"
-                )
+    def _take_apart(self, window: Window, loss_id: Hashable) -> None:
+        """Unscale what a loss with a scale of its own has left in `.grad`, and accumulate it."""
+        reached = [param for param in window.params if param.grad is not None]
+        grads = [p.grad.to(gradients.wide(p.grad.dtype)) for p in reached if p.grad is not None]
+        if any(grad.is_sparse for grad in grads):
+            raise TypeError(
+                f"loss_id={loss_id!r} keeps gradients apart, which sparse ones cannot be; "
+                "leave loss_id out, or write sparse=False in the embedding"
+            )
         found = torch.zeros((), device=self._device)
         if grads:
-            scaler.unscale_([local(grad) for grad in grads], found)
-        slot.counted.discard(loss_id)
-        before = slot.found.get(loss_id)
-        slot.found[loss_id] = found if before is None else torch.maximum(before, found)
+            inverse = self.scalers[loss_id].inverse()
+            gradients.unscale([local(grad) for grad in grads], inverse, found)
+        window.counted.discard(loss_id)
+        before = window.found.get(loss_id)
+        window.found[loss_id] = found if before is None else torch.maximum(before, found)
         for param, grad in zip(reached, grads, strict=True):
-            held = slot.true_grads.get(param)
-            slot.true_grads[param] = grad if held is None else held.add_(grad)
+            held = window.true_grads.get(param)
+            window.true_grads[param] = grad if held is None else held.add_(grad)
 
 
-def _rescale(slot: Slot, ratio: torch.Tensor) -> None:
-    slot.hide_true_grads()
-    for param in slot.params:
-        if param.grad is not None:
-            keep_grad(param, _wide(param.grad))
-    for grad in dense_gradients(slot.params):
+def _rescale(window: Window, ratio: torch.Tensor) -> None:
+    """Multiply the gradients of an open window by the ratio of the new scale to the old one."""
+    window.hide_true_grads()
+    gradients.widen(window.params)
+    gradients.coalesce(window.params)
+    for grad in window.dense_gradients:
         grad.mul_(ratio.to(grad.device))
-    slot.show_true_grads()
-    slot.mark_gradients()
-
-
-def _wide(grad: torch.Tensor) -> torch.dtype:
-    return torch.float64 if grad.dtype == torch.float64 else torch.float32
+    window.show_true_grads()
+    window.mark_gradients()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.engine.slot import Slot
+    from halfstep.engine.window import Window
 
 _Item = TypeVar("_Item")
 
@@ -45,15 +45,15 @@ def only(given: Sequence[_Item], what: str) -> _Item:
     return given[0]
 
 
-def selected(slots: list[Slot], optimizers: Sequence[Optimizer] | None) -> list[Slot]:
-    """Return the slots of `optimizers`, or all of them.
+def selected(windows: list[Window], optimizers: Sequence[Optimizer] | None) -> list[Window]:
+    """Return the windows of `optimizers`, or all of them.
 
     Raises:
         ValueError: If an optimizer is not one of the engine's.
     """
     if optimizers is None:
-        return slots
-    chosen = [slot for slot in slots if any(slot.optimizer is each for each in optimizers)]
+        return windows
+    chosen = [window for window in windows if any(window.optimizer is each for each in optimizers)]
     if len(chosen) != len(optimizers):
         raise ValueError(
             "optimizers=[...] names an optimizer that this engine does not own; allowed: the "
@@ -62,9 +62,9 @@ def selected(slots: list[Slot], optimizers: Sequence[Optimizer] | None) -> list[
     return chosen
 
 
-def trained(slots: Sequence[Slot]) -> list[torch.Tensor]:
-    """Return the parameters of `slots` that a backward can be limited to."""
-    return [param for slot in slots for param in slot.params if param.requires_grad]
+def trained(windows: Sequence[Window]) -> list[torch.Tensor]:
+    """Return the parameters of `windows` that a backward can be limited to."""
+    return [param for window in windows for param in window.params if param.requires_grad]
 
 
 def parameter_names(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
@@ -10,55 +9,54 @@ from halfstep.engine.parallel.ranks import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Sized
+    from collections.abc import Mapping, Sized
 
     from torch.optim import Optimizer
 
+    from halfstep.engine.assemble import Assembly
     from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.update import Update
     from halfstep.engine.weights import MicroBatchWeights
-    from halfstep.techniques import Technique
 
 
-def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
+def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
     """Return the state of every part of an engine, a half-filled window included.
 
     On several processes a window is averaged first, so that any number of them can go on with it.
     """
-    open_slots = [slot for slot in parts.slots if slot.backwards]
-    for slot in open_slots:
-        slot.hide_true_grads()
-    parts.replicas.average(open_slots)
-    for slot in open_slots:
-        if slot.samples and parts.ranks.size > 1:
-            slot.samples = parts.ranks.mean(slot.samples, slot.params[0].device)
+    open_windows = [window for window in assembly.windows if window.backwards]
+    for window in open_windows:
+        window.hide_true_grads()
+    assembly.replicas.average(open_windows)
+    for window in open_windows:
+        if window.counts_samples and assembly.ranks.size > 1:
+            window.samples = assembly.ranks.mean(window.samples, window.params[0].device)
     saved = {
         "recipe": recipe.name,
         "settings": recipe.settings(),
         "accumulate": weights.accumulate,
         "samples_per_micro_step": weights.samples_per_micro_step,
-        "skipped": parts.settlement.skipped,
-        "optimizers": [_optimizer_state(slot.optimizer, parts.ranks) for slot in parts.slots],
-        "schedulers": [scheduler.state_dict() for scheduler in parts.settlement.schedulers],
-        "averages": [average.state_dict() for average in parts.averages],
-        "scales": parts.scales.state_dict(),
-        "windows": [slot.state_dict() for slot in parts.slots],
-        "statistics": [guard.state_dict() for guard, _ in parts.statistics],
-        "techniques": {type(t).__name__: t.state_dict() for t in parts.techniques},
+        "skipped": assembly.settlement.skipped,
+        "optimizers": [_optimizer_state(w.optimizer, assembly.ranks) for w in assembly.windows],
+        "schedulers": [scheduler.state_dict() for scheduler in assembly.settlement.schedulers],
+        "averages": [average.state_dict() for average in assembly.averages],
+        "scales": assembly.scales.state_dict(),
+        "windows": [window.state_dict() for window in assembly.windows],
+        "statistics": [each.state_dict() for each in assembly.statistics],
+        "techniques": {type(t).__name__: t.state_dict() for t in assembly.techniques},
     }
-    for slot in open_slots:
-        slot.show_true_grads()
-        slot.mark_gradients()
+    for window in open_windows:
+        window.show_true_grads()
+        window.mark_gradients()
     return saved
 
 
-def load_parts(
-    parts: Update, state: Mapping[str, Any], recipe: Recipe, weights: MicroBatchWeights
+def load_assembly(
+    assembly: Assembly, state: Mapping[str, Any], recipe: Recipe, weights: MicroBatchWeights
 ) -> bool:
-    """Take over what `save_parts` returned.
+    """Take over what `save_assembly` returned.
 
     Args:
-        parts: The parts of the engine that loads.
+        assembly: The parts of the engine that loads.
         state: What was saved, with the recipe and the window that it was saved under.
         recipe: The recipe of that engine.
         weights: How it weights micro-batches.
@@ -79,9 +77,9 @@ def load_parts(
             "where a window has closed"
         )
     kinds: dict[str, Sized] = {
-        "optimizers": parts.slots,
-        "schedulers": parts.settlement.schedulers,
-        "averages": parts.averages,
+        "optimizers": assembly.windows,
+        "schedulers": assembly.settlement.schedulers,
+        "averages": assembly.averages,
     }
     for kind, here in kinds.items():
         if len(state[kind]) != len(here):
@@ -89,16 +87,16 @@ def load_parts(
                 f"the state has {len(state[kind])} {kind}, this engine {len(here)}; build the "
                 "engine as it was built when the state was saved"
             )
-    for slot, saved in zip(parts.slots, state["optimizers"], strict=True):
-        load_optimizer(slot.optimizer, parts.techniques, saved)
-    for scheduler, saved in zip(parts.settlement.schedulers, state["schedulers"], strict=True):
+    for window, saved in zip(assembly.windows, state["optimizers"], strict=True):
+        window.load_optimizer(saved)
+    for scheduler, saved in zip(assembly.settlement.schedulers, state["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
-    for average, saved in zip(parts.averages, state["averages"], strict=True):
+    for average, saved in zip(assembly.averages, state["averages"], strict=True):
         average.load_state_dict(saved)
-    parts.settlement.skipped = state["skipped"]
+    assembly.settlement.settled_skips = state["skipped"]
     weights.samples_per_micro_step = state["samples_per_micro_step"]
     if _settings_of(state) == recipe.settings():
-        _load_numerics(parts, state)
+        _load_numerics(assembly, state)
         return True
     warn_new_recipe(state["recipe"], recipe.name, lost_window=holds_window)
     return False
@@ -109,21 +107,6 @@ def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
     return Recipe(state["recipe"], **state["settings"]).settings()
 
 
-def load_optimizer(
-    optimizer: Optimizer, techniques: Sequence[Technique], saved: dict[str, Any] | None
-) -> None:
-    """Load the state of an optimizer, in the formats that the techniques keep it in."""
-    if saved is None:
-        raise ValueError(
-            "the state of a ZeroRedundancyOptimizer is whole on the first process only; load what "
-            "that one saved on every process"
-        )
-    with ExitStack() as stack:
-        for technique in techniques:
-            stack.enter_context(technique.loading(optimizer))
-        optimizer.load_state_dict(saved)
-
-
 def _optimizer_state(optimizer: Optimizer, ranks: Ranks) -> dict[str, Any] | None:
     if is_zero(optimizer):
         optimizer.consolidate_state_dict(to=0)  # type: ignore[attr-defined]  # ZeRO has it
@@ -132,13 +115,14 @@ def _optimizer_state(optimizer: Optimizer, ranks: Ranks) -> dict[str, Any] | Non
     return optimizer.state_dict()
 
 
-def _load_numerics(parts: Update, state: Mapping[str, Any]) -> None:
-    parts.scales.load_state_dict(state["scales"])
-    for slot, saved in zip(parts.slots, state["windows"], strict=True):
-        slot.load_state_dict(saved)
-    for (guard, _), saved in zip(parts.statistics, state["statistics"], strict=True):
-        guard.load_state_dict(saved)
-    for technique in parts.techniques:
+def _load_numerics(assembly: Assembly, state: Mapping[str, Any]) -> None:
+    assembly.scales.load_state_dict(state["scales"])
+    counts_samples = state["samples_per_micro_step"] is not None
+    for window, saved in zip(assembly.windows, state["windows"], strict=True):
+        window.load_state_dict(saved, counts_samples=counts_samples)
+    for statistics, saved in zip(assembly.statistics, state["statistics"], strict=True):
+        statistics.load_state_dict(saved)
+    for technique in assembly.techniques:
         name = type(technique).__name__
         if name in state["techniques"]:  # a sharded model needs fewer
             technique.load_state_dict(state["techniques"][name])

@@ -18,7 +18,7 @@ from halfstep.optim.foreach import by_format
 from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch.utils.hooks import RemovableHandle
 
@@ -39,6 +39,7 @@ class RunningStatistics:
         layers = [
             m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None
         ]
+        self._params = frozenset(model.parameters())
         self._layers = layers
         self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
         self._saved: list[torch.Tensor] | None = None
@@ -76,6 +77,10 @@ class RunningStatistics:
             yield
         finally:
             self._in_step = before
+
+    def belong_to(self, params: Iterable[torch.Tensor]) -> bool:
+        """Tell whether they are those of a model that has any of `params`."""
+        return not self._params.isdisjoint(params)
 
     def settle(self, found_inf: torch.Tensor) -> None:
         """End a window: put the statistics back if `found_inf`, a scalar on any device, is set."""

@@ -15,26 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.slot import Slot
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What separates the sum that a closing window holds from its mean.
-
-    Attributes:
-        factor: Multiplies its gradients, the same on all processes.
-        samples: Samples in the window of this process, where several processes must add them up;
-            else 0.
-        full: Samples of a full window on one process.
-    """
-
-    factor: float = 1.0
-    samples: float = 0
-    full: float = 0
-
-    def __bool__(self) -> bool:
-        return self.factor != 1.0 or self.samples > 0
+    from halfstep.engine.window import Window
 
 
 @dataclass(slots=True)
@@ -45,7 +26,7 @@ class MicroBatchWeights:
         accumulate: Micro-steps of a full window.
         samples_per_micro_step: Size of the first micro-batch that was counted, by which the others
             are weighted (on several processes the largest of them); None where samples are not
-            counted.
+            counted, and as long as all micro-batches are empty.
 
     Raises:
         ValueError: If `accumulate` is not a positive number of micro-steps.
@@ -58,41 +39,52 @@ class MicroBatchWeights:
         if not isinstance(self.accumulate, int) or self.accumulate < 1:
             raise ValueError(f"accumulate is {self.accumulate!r}; allowed: 1 or more micro-steps")
 
-    def apply(
-        self, loss: torch.Tensor, samples: int | None, slots: Sequence[Slot], ranks: Ranks
-    ) -> torch.Tensor:
-        """Weight the mean loss of a micro-batch.
+    def count(
+        self, samples: int | None, windows: Sequence[Window], ranks: Ranks, device: torch.device
+    ) -> None:
+        """Count the samples of a micro-batch, if they are given, in the windows that it adds to.
 
         Args:
-            loss: Scalar.
-            samples: Size of the micro-batch, or None.
-            slots: Those whose windows it adds to; the samples are counted there.
+            samples: Size of the micro-batch, 0 if this process has none of it; or None.
+            windows: Windows that its gradients are accumulated in.
             ranks: The processes that train together.
+            device: Where they exchange the size.
 
         Raises:
             RuntimeError: If samples are given for some micro-batches of a window only.
         """
-        for slot in slots:
-            counted = slot.samples > 0
-            if slot.backwards and counted != (samples is not None):
-                raise RuntimeError(
-                    "samples was given for some micro-batches of a window only; give it to every "
-                    "engine.backward(loss, samples=len(labels)), or to none"
-                )
-            if samples is not None and not slot.pending:
-                slot.samples += samples
-        if samples is not None:
-            if self.samples_per_micro_step is None:
-                self.samples_per_micro_step = ranks.largest(samples, loss.device)
-            if samples != self.samples_per_micro_step:
-                return loss * (samples / (self.samples_per_micro_step * self.accumulate))
+        counted = samples is not None
+        if any(window.backwards and window.counts_samples != counted for window in windows):
+            raise RuntimeError(
+                "samples was given for some micro-batches of a window only; give it to every "
+                "engine.backward(loss, samples=len(labels)), or to none"
+            )
+        for window in windows:
+            window.counts_samples = counted
+            if samples is not None and not window.pending:
+                window.samples += samples
+        if samples is not None and self.samples_per_micro_step is None:
+            self.samples_per_micro_step = ranks.largest(samples, device) or None
+
+    def weighted(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
+        """Return the mean loss of a micro-batch, times its weight in a full window.
+
+        Args:
+            loss: Scalar.
+            samples: Size of the micro-batch, already counted, or None.
+        """
+        if samples is not None and samples != self.samples_per_micro_step:
+            full = (self.samples_per_micro_step or 1) * self.accumulate
+            return loss * (samples / full)
         return loss if self.accumulate == 1 else loss / self.accumulate
 
-    def missing(self, slot: Slot, ranks: Ranks) -> Weight:
-        """Return what separates the sum that a window holds from its mean."""
-        if slot.samples and self.samples_per_micro_step:
-            full = self.samples_per_micro_step * self.accumulate
+    def set_remaining(self, window: Window, ranks: Ranks) -> None:
+        """Set what separates the sum that a closing window holds from its mean."""
+        if window.counts_samples:
+            full = (self.samples_per_micro_step or 1) * self.accumulate
             if ranks.size > 1:
-                return Weight(samples=slot.samples, full=full)
-            return Weight(full / slot.samples)
-        return Weight(self.accumulate / slot.micro_steps if slot.micro_steps else 1.0)
+                window.full_samples = full
+            elif window.samples:
+                window.remaining_weight = full / window.samples
+        elif window.micro_steps:
+            window.remaining_weight = self.accumulate / window.micro_steps

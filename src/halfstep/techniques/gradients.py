@@ -2,8 +2,7 @@
 
 One backward leaves them in the recipe's format. From the second backward of a window on, and
 whenever they are unscaled or clipped, they are kept in fp32, so that neither accumulation nor
-clipping loses what a half format cannot hold. `Tensor.grad_dtype` makes autograd accumulate in fp32
-beside a half parameter.
+clipping loses what a half format cannot hold.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.formats import torch_dtype
+from halfstep.kernels.gradients import keep
 from halfstep.techniques.base import HALVES, Stage, Technique
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class GradientFormat(Technique):
                 continue
             if param.grad is not None:
                 if again:
-                    keep_grad(param, torch.float32)
+                    keep(param, torch.float32)
             elif param.grad_dtype != self._dtype:
                 param.grad_dtype = self._dtype
 
@@ -69,7 +69,7 @@ class GradientFormat(Technique):
         held = {param for group in optimizer.param_groups for param in group["params"]}
         for param in params:
             if param in held and param.grad is not None:
-                keep_grad(param, param.dtype)
+                keep(param, param.dtype)
 
     def close(self) -> None:
         """Let autograd choose the format again."""
@@ -78,18 +78,3 @@ class GradientFormat(Technique):
                 if param.grad_dtype != param.dtype:
                     param.grad = None
                     param.grad_dtype = param.dtype
-
-
-def keep_grad(param: torch.Tensor, dtype: torch.dtype) -> None:
-    """Cast `param.grad`, and what is accumulated into it from now on, to `dtype`."""
-    grad = param.grad
-    if grad is not None and grad.dtype != dtype:
-        put_grad(param, grad.to(dtype))
-
-
-def put_grad(param: torch.Tensor, grad: torch.Tensor) -> None:
-    """Set `param.grad`, and the format of what is accumulated into it from now on."""
-    if param.grad_dtype != grad.dtype:
-        param.grad = None
-        param.grad_dtype = grad.dtype
-    param.grad = grad

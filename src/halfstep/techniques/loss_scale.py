@@ -14,8 +14,6 @@ import torch
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from halfstep.loss_scale import LossScale
 
 
@@ -53,19 +51,6 @@ class LossScaler:
     def inverse(self) -> torch.Tensor:
         """Return 1 / scale as an fp32 scalar, rounded once (the quotient is taken in fp64)."""
         return self.scale.double().reciprocal().float()
-
-    def unscale_(
-        self, grads: Sequence[torch.Tensor], found_inf: torch.Tensor, *, factor: float = 1.0
-    ) -> None:
-        """Multiply gradients by `factor` / scale in place and look for non-finite ones.
-
-        Args:
-            grads: Dense gradients of any shape, each fp32 or fp64, on any devices.
-            found_inf: fp32 scalar, set to 1 where a gradient is not finite before it is multiplied.
-            factor: Weight of the window, when it is not the one its losses were divided by.
-        """
-        inverse = self.inverse() if factor == 1.0 else self.inverse() * factor
-        multiply_and_check_(grads, inverse, found_inf)
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Back off if any gradient of the step was not finite, else count towards growth."""
@@ -118,28 +103,6 @@ class LossScaler:
         self._growth_tracker.fill_(state["growth_tracker"])
         self._skips_in_a_row = state["skips_in_a_row"]
         self.history = [ScaleChange(*change) for change in state["history"]]
-
-
-def multiply_and_check_(
-    grads: Sequence[torch.Tensor], factor: torch.Tensor, found_inf: torch.Tensor
-) -> None:
-    """Multiply gradients in place and look for non-finite ones, on their own devices.
-
-    Args:
-        grads: Dense gradients of any shape, on any devices.
-        factor: fp32 scalar, the inverse of a loss scale.
-        found_inf: fp32 scalar, set to 1 where a gradient is not finite before it is multiplied.
-    """
-    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for grad in grads:
-        groups.setdefault((grad.device, grad.dtype), []).append(grad)
-    for (device, _), group in groups.items():
-        here = (
-            found_inf if device == found_inf.device else torch.zeros_like(found_inf, device=device)
-        )
-        torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor.to(device))
-        if here is not found_inf:
-            found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
 
 
 def _widen(loss: torch.Tensor) -> torch.Tensor:

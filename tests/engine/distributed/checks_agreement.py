@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
@@ -123,15 +125,34 @@ def check_a_collapse_is_raised_everywhere(rank: int, world: int) -> None:
 
 def check_one_small_sum_a_step_and_none_without_a_scale(rank: int, world: int) -> None:
     images, labels = (share(t, rank, world) for t in nets.batches(1)[0])
-    for recipe, expected in (("bf16", []), ("fp16", [2])):
+    for recipe, expected in (("bf16", []), ("fp16", [1])):
         model = net("alexnet")
         with Engine(model, nets.sgd(model), recipe=recipe, parallel="ddp", accumulate=2) as engine:
             for _ in range(2):
                 with reductions() as noted:
                     nets.backward(engine, images, labels)
                     engine.step()
-            # One flag of the optimizer, one of the scale.
+            # One flag for each scale of each optimizer.
             assert [size for _, size in noted] == expected
+
+
+def check_a_process_without_samples_weighs_nothing(rank: int, world: int) -> None:
+    torch.manual_seed(0)
+    inputs, targets, start = torch.randn(5, 3), torch.randn(5, 2), nn.Linear(3, 2)
+    plain, model = copy.deepcopy(start), copy.deepcopy(start)
+    mse_loss(plain(inputs), targets).backward()
+    own = len(inputs) if rank == 0 else 0
+    with Engine(model, SGD(model.parameters(), lr=1.0), parallel="ddp", accumulate=2) as engine:
+        for samples in (own, 0):
+            outputs = engine.model(inputs)
+            loss = mse_loss(outputs, targets) if samples else outputs.sum() * 0
+            engine.backward(loss, samples=samples)
+            engine.step()
+    for before, param, true in zip(
+        start.parameters(), model.parameters(), plain.parameters(), strict=True
+    ):
+        torch.testing.assert_close(before - param, true.grad)
+    same_everywhere(list(model.parameters()))
 
 
 def check_engines_that_share_nothing_do_not_wait(rank: int, world: int) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.apex.amp._amp_state import maybe_print
+from halfstep.kernels.gradients import unscale
 from halfstep.loss_scale import LossScale
-from halfstep.techniques.loss_scale import multiply_and_check_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class LossScaler:
         if not grads or (self._loss_scale == 1.0 and not self.dynamic):
             return
         found = torch.zeros((), dtype=torch.float32)
-        multiply_and_check_(grads, torch.tensor(1.0 / self._loss_scale), found)
+        unscale(grads, torch.tensor(1.0 / self._loss_scale), found)
         if self.dynamic and found:
             self._has_overflow = True
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.kernels.gradients import put, wide
 from halfstep.techniques.base import HALVES
-from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,9 @@ class AmpOptimizerState:
         """Unscale the gradients of one loss and add them to those of earlier ones."""
         halves = zip(self.all_fp16_params, self.all_fp32_from_fp16_params, strict=False)
         to_masters = [(m, p.grad.float()) for p, m in halves if p.grad is not None]
-        in_place = [(p, p.grad.to(_wide(p.grad))) for p in self.own_params if p.grad is not None]
+        in_place = [
+            (p, p.grad.to(wide(p.grad.dtype))) for p in self.own_params if p.grad is not None
+        ]
         grads = [grad for _, grad in (*to_masters, *in_place)]
         scaler.unscale_([grad._values() if grad.is_sparse else grad for grad in grads])
         for master, grad in to_masters:
@@ -135,7 +137,7 @@ class AmpOptimizerState:
             earlier = self._set_aside.pop(param, None)
             if earlier is not None:
                 grad.add_(earlier)
-            put_grad(param, grad.to(param.dtype))
+            put(param, grad.to(param.dtype))
         for param, earlier in self._set_aside.items():
             param.grad = earlier
         self._set_aside = {}
@@ -160,7 +162,3 @@ def _refuse_format(param: torch.Tensor) -> None:
             f"torch.cuda.HalfTensor. Received {param.type()} of shape {tuple(param.shape)}; write "
             "model.float() before amp.initialize, or leave that parameter to another optimizer"
         )
-
-
-def _wide(grad: torch.Tensor) -> torch.dtype:
-    return torch.float32 if grad.dtype in HALVES else grad.dtype

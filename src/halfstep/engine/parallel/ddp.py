@@ -19,15 +19,15 @@ from torch.nn.parallel import DistributedDataParallel
 from halfstep.engine.misuse import refuse_partial_backward, refuse_sharded_late
 from halfstep.engine.parallel.reduction import Reduction
 from halfstep.formats import torch_dtype
+from halfstep.kernels.gradients import put
 from halfstep.layers.sync_batchnorm import activates, convert, drop_and_act
 from halfstep.techniques.base import HALVES, as_function
-from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from halfstep.engine.parallel.ranks import Ranks
-    from halfstep.engine.slot import Slot
+    from halfstep.engine.window import Window
     from halfstep.recipe import Recipe
 
 
@@ -38,7 +38,7 @@ class Replica:
     Attributes:
         wrapper: The wrapper.
         params: The parameters that it reduces, as an ordered set.
-        slots: The optimizers that they belong to.
+        windows: The optimizers that they belong to.
         reduction: Its communication hook, where the engine has given it one.
         expects: Whether a forward pass has made the wrapper reduce the next backward.
         unreduced: Optimizers whose gradients of this window are not wholly averaged.
@@ -46,19 +46,19 @@ class Replica:
 
     wrapper: DistributedDataParallel
     params: dict[torch.Tensor, None]
-    slots: list[Slot]
+    windows: list[Window]
     reduction: Reduction | None
     expects: bool = False
-    unreduced: set[Slot] = field(default_factory=set)
+    unreduced: set[Window] = field(default_factory=set)
 
     @property
     def by_wrapper(self) -> bool:
         """Whether the wrapper can reduce: a backward limited to a part of it would never end."""
-        return len(self.slots) <= 1
+        return len(self.windows) <= 1
 
-    def those_of(self, slot: Slot) -> list[torch.Tensor]:
-        """Return the parameters that `slot` updates."""
-        return [param for param in slot.params if param in self.params]
+    def those_of(self, window: Window) -> list[torch.Tensor]:
+        """Return the parameters that `window` updates."""
+        return [param for param in window.params if param in self.params]
 
 
 class Replicas:
@@ -66,16 +66,16 @@ class Replicas:
 
     Args:
         recipe: Says in which format gradients are reduced.
-        slots: The engine's optimizers.
+        windows: The engine's optimizers.
         ranks: Joined with the process group of each wrapper.
     """
 
-    def __init__(self, recipe: Recipe, slots: Sequence[Slot], ranks: Ranks) -> None:
+    def __init__(self, recipe: Recipe, windows: Sequence[Window], ranks: Ranks) -> None:
         self._recipe = recipe
-        self._slots = slots
+        self._slots = windows
         self._ranks = ranks
         self._replicas: dict[DistributedDataParallel, Replica] = {}
-        self._closing: list[Slot] = list(slots)
+        self._closing: list[Window] = list(windows)
         self._handles: list[Any] = []
 
     def wrap(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
@@ -103,25 +103,25 @@ class Replicas:
                 )
                 self._handles.append(model.register_forward_pre_hook(notice))
 
-    def open(self, closing: Sequence[Slot]) -> None:
+    def open(self, closing: Sequence[Window]) -> None:
         """Let the wrappers reduce only where a window closes, from the next forward pass on."""
         self._closing = list(closing)
         for replica in self._replicas.values():
             self._set_sync(replica)
 
     def before_backward(
-        self, slots: Sequence[Slot], inputs: Sequence[torch.Tensor] | None
+        self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None
     ) -> list[Replica]:
         """Get ready for gradients.
 
         Args:
-            slots: Those whose parameters the backward may reach.
+            windows: Those whose parameters the backward may reach.
             inputs: The parameters that it is limited to, or None.
 
         Returns:
             The wrappers that will reduce it.
         """
-        reached = [r for r in self._replicas.values() if _reached(r, slots)]
+        reached = [r for r in self._replicas.values() if _reached(r, windows)]
         if inputs is not None:
             given = set(inputs)
             for replica in reached:
@@ -134,13 +134,13 @@ class Replicas:
         return reducing
 
     def after_backward(
-        self, reducing: Sequence[Replica], slots: Sequence[Slot], *, whole: bool
+        self, reducing: Sequence[Replica], windows: Sequence[Window], *, whole: bool
     ) -> None:
         """Note which gradients are averaged now.
 
         Args:
             reducing: What `before_backward` returned.
-            slots: Those whose parameters the backward may have reached.
+            windows: Those whose parameters the backward may have reached.
             whole: Whether it saw all gradients of the window, not those of one loss alone.
         """
         for replica in self._replicas.values():
@@ -148,27 +148,27 @@ class Replicas:
                 replica.expects = False
                 if replica.reduction:
                     replica.reduction.put_back()
-            for slot in _reached(replica, slots):
-                if replica in reducing and whole and not slot.true_grads:
-                    replica.unreduced.discard(slot)
+            for window in _reached(replica, windows):
+                if replica in reducing and whole and not window.true_grads:
+                    replica.unreduced.discard(window)
                 else:
-                    replica.unreduced.add(slot)
+                    replica.unreduced.add(window)
 
-    def average(self, slots: Sequence[Slot]) -> None:
-        """Average what is not averaged yet of the gradients of `slots`."""
+    def average(self, windows: Sequence[Window]) -> None:
+        """Average what is not averaged yet of the gradients of `windows`."""
         for replica in self._replicas.values():
-            for slot in self._slots:
-                if slot in slots and slot in replica.unreduced:
-                    replica.unreduced.discard(slot)
-                    params = replica.those_of(slot)
+            for window in self._slots:
+                if window in windows and window in replica.unreduced:
+                    replica.unreduced.discard(window)
+                    params = replica.those_of(window)
                     _average_grads(params, self._recipe, self._ranks)
-                    if slot.true_grads:
-                        _average_true(slot.true_grads, params, self._ranks)
+                    if window.true_grads:
+                        _average_true(window.true_grads, params, self._ranks)
 
-    def forget(self, slots: Sequence[Slot]) -> None:
-        """Forget the windows of `slots`, whose gradients are used or dropped."""
+    def forget(self, windows: Sequence[Window]) -> None:
+        """Forget the windows of `windows`, whose gradients are used or dropped."""
         for replica in self._replicas.values():
-            replica.unreduced.difference_update(slots)
+            replica.unreduced.difference_update(windows)
 
     def close(self) -> None:
         """Leave the wrappers alone."""
@@ -185,8 +185,10 @@ class Replicas:
             for name, param in wrapper.module.named_parameters()
             if param.requires_grad and name not in ignored
         }
-        slots = [slot for slot in self._slots if any(param in params for param in slot.params)]
-        replica = Replica(wrapper, params, slots, self._hooked(wrapper))
+        windows = [
+            window for window in self._slots if any(param in params for param in window.params)
+        ]
+        replica = Replica(wrapper, params, windows, self._hooked(wrapper))
         self._ranks.join(wrapper.process_group)
         self._replicas[wrapper] = replica
         # The wrapper's own hooks run before it asks whether it is to reduce.
@@ -210,7 +212,7 @@ class Replicas:
         return reduction
 
     def _set_sync(self, replica: Replica) -> None:
-        closing = not replica.slots or any(slot in self._closing for slot in replica.slots)
+        closing = not replica.windows or any(window in self._closing for window in replica.windows)
         replica.wrapper.require_backward_grad_sync = replica.by_wrapper and closing
 
     def _before_forward(self, replica: Replica) -> None:
@@ -227,7 +229,7 @@ class Replicas:
         if active is None or active in self._replicas:
             return
         wrapped = set(active.parameters())
-        if any(param in wrapped for slot in self._slots for param in slot.params):
+        if any(param in wrapped for window in self._slots for param in window.params):
             self._before_forward(self._adopt(active))  # and not that of a copy of the model
 
 
@@ -240,8 +242,8 @@ def _sharded(model: nn.Module) -> bool:
     return type(model).__name__.startswith("FSDP")
 
 
-def _reached(replica: Replica, slots: Iterable[Slot]) -> list[Slot]:
-    return [slot for slot in replica.slots if slot in slots]
+def _reached(replica: Replica, windows: Iterable[Window]) -> list[Window]:
+    return [window for window in replica.windows if window in windows]
 
 
 def _average_grads(params: Sequence[torch.Tensor], recipe: Recipe, ranks: Ranks) -> None:
@@ -261,7 +263,7 @@ def _average_grads(params: Sequence[torch.Tensor], recipe: Recipe, ranks: Ranks)
         means = _means(grads, group, _chosen(recipe) or dtype, ranks)
         for param, mean in zip(group, means, strict=True):
             if mean is not None:
-                put_grad(param, mean.to(dtype))
+                put(param, mean.to(dtype))
 
 
 def _average_true(

@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 
+from halfstep.kernels.gradients import put
 from halfstep.techniques.base import HALVES
-from halfstep.techniques.gradients import put_grad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,9 +65,9 @@ class Reduction:
         for param, wanted in self._wanted.items():
             mean, before = self._means.get(param), self._aside.get(param)
             if mean is not None and (param.grad is not None or before is not None):
-                put_grad(param, mean.to(wanted))
+                put(param, mean.to(wanted))
             elif before is not None:
-                put_grad(param, before)
+                put(param, before)
             elif param.grad is None:
                 param.grad_dtype = wanted
         self._aside.clear()

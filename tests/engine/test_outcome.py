@@ -182,3 +182,18 @@ def test_skipped_counts_windows_that_were_left_out() -> None:
             take_step(engine, overflow=overflow)
         assert engine.skipped == 2
         assert engine.steps == 3
+
+
+def test_asking_how_many_steps_were_skipped_settles_nothing() -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    with Engine(model, optimizer, recipe="fp16", scheduler=scheduler) as engine:
+        take_step(engine, overflow=True)
+        assert engine.skipped == 1
+        take_step(engine)
+        assert engine.skipped == 1
+        assert scheduler.last_epoch == 0
+        engine.flush()
+        assert engine.skipped == 1
+        assert scheduler.last_epoch == 1

@@ -1,0 +1,71 @@
+"""Optimizers that evaluate the loss inside their step (LBFGS): what they cannot have, and instead.
+
+The engine cannot measure, clip or skip what happens inside of such a step.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.optim import Optimizer
+
+    from halfstep.engine.clipping import Clipping
+    from halfstep.recipe import Recipe
+
+CLOSURE = (
+    "write engine.step(closure=closure), where closure() calls engine.zero_grad(), computes the "
+    "loss inside `with engine.autocast():`, calls engine.backward(loss) and returns float(loss)"
+)
+"""What to write for an optimizer that evaluates the loss inside its step."""
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def refuse_recipe(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
+    """Refuse a recipe under which an optimizer cannot evaluate the loss inside its step.
+
+    Raises:
+        TypeError: Naming recipes under which it can.
+    """
+    for optimizer in optimizers:
+        reason = needs_closure(optimizer) and recipe.refusal("closure")
+        if reason:
+            raise TypeError(
+                f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
+                f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
+            )
+
+
+def refuse_missing_closure(optimizers: Iterable[Optimizer]) -> None:
+    """Refuse to step an optimizer that needs a closure without one."""
+    for optimizer in optimizers:
+        if needs_closure(optimizer):
+            raise TypeError(
+                f"{type(optimizer).__name__} evaluates the loss inside its step; {CLOSURE}"
+            )
+
+
+def refuse_closure(optimizers: int, accumulate: int, clipping: Clipping, recipe: Recipe) -> None:
+    """Refuse a closure where the optimizer cannot be left alone with the loss.
+
+    Args:
+        optimizers: How many optimizers are to step.
+        accumulate: Micro-steps of a full window.
+        clipping: How gradients are clipped.
+        recipe: The recipe of the engine.
+    """
+    plain = optimizers == accumulate == 1 and not clipping
+    if not plain or recipe.refusal("closure"):
+        raise TypeError(
+            f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and a "
+            f"recipe that neither scales the loss nor changes parameters; given: {optimizers} "
+            f"optimizers, accumulate={accumulate}, {clipping}, recipe={recipe.name!r}"
+        )

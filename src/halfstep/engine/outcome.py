@@ -1,0 +1,266 @@
+"""What follows from a step: schedulers, the history of the loss scale, an error when it collapses.
+
+It needs to know on the host what happened on the device. The answer is copied while the device
+works on, and read at the start of the next step, when it has long arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from halfstep.techniques import LossScaleCollapse
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from halfstep.engine.scales import ScaleUpdate
+    from halfstep.engine.window import Window
+    from halfstep.techniques import LossScaler
+
+
+class HostCopy:
+    """A copy of a small tensor on its way to the host.
+
+    Args:
+        values: 1-d tensor on any device.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()
+            # Of the tensor's GPU, which need not be the current one.
+            self._event.record(torch.cuda.current_stream(values.device))
+        else:
+            self._values = values.clone()
+
+    def read(self) -> list[float]:
+        """Wait for the copy and return it."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[float] = self._values.tolist()
+        return values
+
+
+class WindowOutcome(NamedTuple):
+    """What a closed window left: numbers that are still on the device have their place in a copy.
+
+    Attributes:
+        optimizer: The optimizer.
+        params: Its parameters that had a gradient.
+        each_norm: 2-norm of each of these gradients; None without any.
+        found_inf: Place of its found_inf; None when nobody looked.
+    """
+
+    optimizer: Optimizer
+    params: Sequence[torch.Tensor]
+    each_norm: torch.Tensor | None
+    found_inf: int | None
+
+
+class ScaleOutcome(NamedTuple):
+    """What became of a loss scale: its name, itself, and the places of its found_inf and value."""
+
+    loss_id: Hashable
+    scaler: LossScaler
+    found_inf: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one engine step left to be settled.
+
+    Attributes:
+        step: Number of the step, from 1.
+        windows: Windows that closed with gradients.
+        scales: Loss scales that were updated.
+        numbers: Those that they name by place, on their way to the host.
+    """
+
+    step: int
+    windows: Sequence[WindowOutcome]
+    scales: Sequence[ScaleOutcome]
+    numbers: HostCopy | None
+
+    def read(self) -> list[float]:
+        """Wait for the numbers and return them."""
+        return self.numbers.read() if self.numbers else []
+
+    def skipped(self, numbers: Sequence[float]) -> list[WindowOutcome]:
+        """Return the windows whose optimizer skipped the step."""
+        return [w for w in self.windows if w.found_inf is not None and numbers[w.found_inf]]
+
+
+def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdate]) -> Outcome:
+    """Return what a step leaves to be settled, and start the copy of its numbers.
+
+    Args:
+        step: Number of the step, from 1.
+        closed: Windows that closed with gradients.
+        updates: Loss scales that the step has updated.
+    """
+    numbers: list[torch.Tensor] = []
+
+    def place_of(number: torch.Tensor) -> int:
+        numbers.append(number)
+        return len(numbers) - 1
+
+    windows = [
+        WindowOutcome(
+            window.optimizer,
+            window.reached,
+            window.each_norm,
+            None if window.found_inf is None else place_of(window.found_inf),
+        )
+        for window in closed
+    ]
+    scales = [
+        ScaleOutcome(loss_id, scaler, place_of(found_inf), place_of(scaler.scale))
+        for loss_id, scaler, found_inf in updates
+    ]
+    return Outcome(step, windows, scales, HostCopy(torch.stack(numbers)) if numbers else None)
+
+
+class Settlement:
+    """Carries out what follows from steps, one step later.
+
+    Args:
+        schedulers: Stepped once for each real step of the optimizer that they belong to.
+        names: Names of the parameters, for messages.
+        overflows_early: Whether the recipe has anything in fp16, so that another format may help.
+
+    Attributes:
+        settled_skips: Skipped optimizer steps among those that are settled.
+    """
+
+    def __init__(
+        self,
+        schedulers: Sequence[LRScheduler],
+        names: Mapping[torch.Tensor, str],
+        *,
+        overflows_early: bool,
+    ) -> None:
+        self.schedulers = list(schedulers)
+        self.settled_skips = 0
+        self._names = names
+        self._left_at: list[tuple[object, int]] = []
+        self._overflows_early = overflows_early
+        self._pending: Outcome | None = None
+
+    @property
+    def skipped(self) -> int:
+        """Skipped optimizer steps so far, the last step included; reading it waits for that."""
+        if self._pending is None:
+            return self.settled_skips
+        return self.settled_skips + len(self._pending.skipped(self._pending.read()))
+
+    def add(self, outcome: Outcome) -> None:
+        """Leave the outcome of a step to the next `settle`."""
+        assert self._pending is None, "the step before was not settled"
+        self._pending = outcome
+        self._left_at = [_place(scheduler) for scheduler in self.schedulers]
+
+    def settle(self) -> None:
+        """Carry out what follows from the last step.
+
+        Raises:
+            LossScaleCollapse: If the loss scale cannot help any more.
+            RuntimeError: If somebody else has stepped a scheduler since the last step.
+        """
+        outcome, self._pending = self._pending, None
+        if outcome is None:
+            return
+        for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
+            rates, epoch = _place(scheduler)
+            # An earlier state may have been loaded, which is no step.
+            if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
+                refuse_double_schedule(scheduler)
+        numbers = outcome.read()
+        skipped = [window.optimizer for window in outcome.skipped(numbers)]
+        self.settled_skips += len(skipped)
+        stepped = [w.optimizer for w in outcome.windows if w.optimizer not in skipped]
+        for scheduler in self.schedulers:
+            if any(scheduler.optimizer is optimizer for optimizer in stepped):
+                scheduler.step()
+        for loss_id, scaler, found_inf, scale in outcome.scales:
+            reason = scaler.record(
+                outcome.step, scale=numbers[scale], found_inf=bool(numbers[found_inf])
+            )
+            if reason:
+                raise LossScaleCollapse(self._explain(loss_id, scaler, outcome, reason))
+
+    def _explain(self, loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:
+        names = self._not_finite(outcome.windows)
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        which = "the loss scale" if loss_id is None else f"the scale of loss {loss_id!r}"
+        remedy = ", or write recipe='bf16'" if self._overflows_early else ""
+        return (
+            f"{which} collapsed at step {outcome.step}, down to {scaler.history[-1].scale:g}: "
+            f"{reason}. Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
+            + (
+                "Look for inf or NaN in the inputs, the loss or the forward pass; lower the "
+                f"learning rate{remedy}"
+                if scaler.settings.dynamic
+                else "A static scale cannot back off; write loss_scale='dynamic'"
+            )
+        )
+
+    def _not_finite(self, windows: Sequence[WindowOutcome]) -> list[str]:
+        """Name the parameters whose gradient was not finite."""
+        names = []
+        for window in windows:
+            if window.each_norm is not None:
+                finite = window.each_norm.isfinite().tolist()
+                names += [
+                    self._names.get(param, f"a parameter of shape {tuple(param.shape)}")
+                    for param, is_finite in zip(window.params, finite, strict=True)
+                    if not is_finite
+                ]
+        return names
+
+
+def refuse_schedulers(schedulers: Sequence[LRScheduler], optimizers: Sequence[Optimizer]) -> None:
+    """Refuse schedulers that the engine cannot step.
+
+    Raises:
+        TypeError: If one wants a metric.
+        ValueError: If one belongs to an optimizer of elsewhere.
+    """
+    for scheduler in schedulers:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise TypeError(
+                "ReduceLROnPlateau needs a metric, which the engine does not have; call "
+                "scheduler.step(metric) yourself after each validation"
+            )
+        if all(scheduler.optimizer is not optimizer for optimizer in optimizers):
+            raise ValueError(
+                f"{type(scheduler).__name__} belongs to an optimizer that this engine does not "
+                "own, and would never step; build it over one of the engine's optimizers"
+            )
+
+
+def refuse_double_schedule(scheduler: LRScheduler) -> None:
+    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
+    name = type(scheduler).__name__
+    raise RuntimeError(
+        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
+        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
+    )
+
+
+_UNCOUNTED = -1
+
+
+def _place(scheduler: LRScheduler) -> tuple[object, int]:
+    """Return what a step of a scheduler replaces, as there is no hook, and how far it has come."""
+    # ChainedScheduler counts no epochs.
+    return vars(scheduler).get("_last_lr"), vars(scheduler).get("last_epoch", _UNCOUNTED)

@@ -1,0 +1,160 @@
+"""What happens when windows close: unscale, measure, clip, step, and put things in order after.
+
+Every optimizer is measured before any of them steps, so that a host that must know what was found
+waits for the device once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.engine.agreement import agree
+from halfstep.engine.fused import has_momentum, skipping, start_momentum, supports_skipping
+from halfstep.engine.outcome import outcome_of
+from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.kernels import gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from halfstep.engine.assemble import Assembly
+    from halfstep.engine.window import Window
+
+
+def close_windows(
+    assembly: Assembly,
+    closing: Sequence[Window],
+    *,
+    step: int,
+    closure: Callable[[], float] | None = None,
+) -> StepResult:
+    """Close windows: each of their optimizers steps, or skips on a gradient that is not finite.
+
+    Args:
+        assembly: The engine's parts.
+        closing: Windows to close, each with its remaining weight.
+        step: Number of the step, from 1.
+        closure: Passed to the optimizer, which then makes its own gradients.
+
+    Returns:
+        What every optimizer of the engine did.
+    """
+    try:
+        _measure(assembly, closing)
+        done = {window: window.snapshot(by_closure=closure is not None) for window in closing}
+        moving = [window for window in closing if window.reached or closure is not None]
+        skipped = _skipped_by_host(assembly, moving)
+        for window in moving:
+            if window.average:
+                window.average.cover(window.params)
+            if window not in skipped:
+                _take_step(assembly, window, closure)
+            if window.average:
+                window.average.update(window.found_inf)
+        _settle_statistics(assembly, closing)
+        if moving:
+            waiting = [window for window in assembly.windows if window not in closing]
+            updates = assembly.scales.update(closing, waiting)
+            assembly.settlement.add(outcome_of(step, moving, updates))
+    finally:
+        # After an error too: what is left is neither scaled nor whole.
+        for window in closing:
+            window.zero_grad()
+        assembly.replicas.forget(closing)
+    still_open = OptimizerStep(closed=False)
+    return StepResult(tuple(done.get(window, still_open) for window in assembly.windows))
+
+
+def _measure(assembly: Assembly, closing: Sequence[Window]) -> None:
+    """Turn what the windows hold into true gradients, measure them, and clip them."""
+    for window in closing:
+        window.hide_true_grads()
+    assembly.replicas.average(closing)
+    for window in closing:
+        _make_true(assembly, window)
+        window.measure()
+    agree(closing, assembly.ranks)
+    for window in closing if assembly.clipping else ():
+        if window.grad_norm is not None:
+            assembly.clipping.apply(
+                window.reached, window.dense_gradients, window.grad_norm, assembly.full_precision
+            )
+
+
+def _make_true(assembly: Assembly, window: Window) -> None:
+    """Undo the loss scale, and give the window its remaining weight as far as it is known."""
+    weight = window.remaining_weight
+    weighs = weight != 1.0 or window.full_samples is not None
+    gradients.coalesce(window.params)
+    if assembly.scales or assembly.clipping or weighs:
+        gradients.widen(window.params)
+    if assembly.scales:
+        assembly.scales.unscale(window)
+    elif weight != 1.0:
+        for grad in window.dense_gradients:
+            grad.mul_(weight)
+
+
+def _skipped_by_host(assembly: Assembly, moving: Sequence[Window]) -> list[Window]:
+    """Ask the device about those optimizers that cannot skip a step by themselves."""
+    checked = [window for window in moving if window.found_inf is not None]
+    for window in checked:
+        if supports_skipping(window.optimizer, window.params, assembly.techniques):
+            start_momentum(window.optimizer)
+    asking = [window for window in checked if not _skips_itself(assembly, window)]
+    if not asking:
+        return []
+    found = torch.stack([w.found_inf for w in asking if w.found_inf is not None]).tolist()
+    return [window for window, found_inf in zip(asking, found, strict=True) if found_inf]
+
+
+def _skips_itself(assembly: Assembly, window: Window) -> bool:
+    optimizer = window.optimizer
+    supports = supports_skipping(optimizer, window.params, assembly.techniques)
+    return supports and has_momentum(optimizer)
+
+
+def _take_step(assembly: Assembly, window: Window, closure: Callable[[], float] | None) -> None:
+    optimizer, found_inf = window.optimizer, window.found_inf
+    skips_itself = found_inf is not None and _skips_itself(assembly, window)
+    for technique in assembly.techniques:
+        technique.before_step(optimizer, window.reached)
+
+    def take() -> None:
+        if closure is None:
+            optimizer.step()
+        else:
+            optimizer.step(closure)
+
+    for technique in assembly.techniques:
+        take = partial(technique.step, optimizer, take)
+    with window.guard.opened(), skipping(optimizer, found_inf if skips_itself else None):
+        take()
+    for technique in assembly.techniques:
+        technique.after_step(optimizer)
+
+
+def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
+    """Put back the running statistics of models whose step was skipped."""
+    looked = [window for window in closing if window.found_inf is not None]
+    still_open = [w for w in assembly.windows if w.backwards and w not in closing]
+    for statistics in assembly.statistics:
+        own = [window for window in looked if statistics.belong_to(window.params)]
+        if not own and not any(statistics.belong_to(window.params) for window in still_open):
+            # Nobody trains the model now: it was used in the turn of those that close.
+            own = looked
+        found = [window.found_inf for window in own if window.found_inf is not None]
+        if found:
+            statistics.settle(torch.stack(found).amax())
+
+
+def refuse_idle(windows: Iterable[Window]) -> None:
+    """Refuse a step that no backward came before."""
+    if not any(window.pending for window in windows):
+        raise RuntimeError(
+            "engine.step() was called without an engine.backward() since the last step; call "
+            "engine.backward(loss) once or more for each step"
+        )

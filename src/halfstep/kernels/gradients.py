@@ -1,0 +1,148 @@
+"""What is done to gradients, one verb each: put, keep, widen, coalesce, unscale, multiply, clip.
+
+Everything runs on the device of the gradients and waits for nothing. `Tensor.grad_dtype` lets
+autograd accumulate in fp32 beside a half parameter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def put(param: torch.Tensor, grad: torch.Tensor) -> None:
+    """Set `param.grad`, and the format of what is accumulated into it from now on."""
+    if param.grad_dtype != grad.dtype:
+        param.grad = None
+        param.grad_dtype = grad.dtype
+    param.grad = grad
+
+
+def keep(param: torch.Tensor, dtype: torch.dtype) -> None:
+    """Cast `param.grad`, and what is accumulated into it from now on, to `dtype`."""
+    grad = param.grad
+    if grad is not None and grad.dtype != dtype:
+        put(param, grad.to(dtype))
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the format that gradients of `dtype` are computed with: fp32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def widen(params: Iterable[torch.Tensor]) -> None:
+    """Keep gradients in fp32 at least."""
+    for param in params:
+        if param.grad is not None:
+            keep(param, wide(param.grad.dtype))
+
+
+def coalesce(params: Iterable[torch.Tensor]) -> None:
+    """Add up those values of sparse gradients that share an index, as they are one number."""
+    for param in params:
+        if param.grad is not None and param.grad.is_sparse:
+            param.grad = param.grad.coalesce()
+
+
+def dense(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients of those `params` that have one; of a coalesced one, its values."""
+    grads = [param.grad for param in params if param.grad is not None]
+    return [grad.values() if grad.is_sparse else grad for grad in grads]
+
+
+def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> None:
+    """Multiply gradients by the inverse of a loss scale in place, and look for non-finite ones.
+
+    Args:
+        grads: Dense gradients of any shape, each fp32 or fp64, on any devices.
+        inverse: fp32 scalar on any device.
+        found_inf: fp32 scalar, set to 1 where a gradient is not finite before it is multiplied.
+    """
+    for group in _alike(grads):
+        device = group[0].device
+        is_here = device == found_inf.device
+        here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, here, inverse.to(device))
+        if not is_here:
+            found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
+
+
+def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiply dense gradients in place by a scalar on any device."""
+    for group in _alike(grads):
+        torch._foreach_mul_(group, factor.to(group[0].device))
+
+
+def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the 2-norm of each gradient, computed in fp32 at least: shape (len(grads),)."""
+    found: list[torch.Tensor] = [torch.empty(0)] * len(grads)
+    for (_, dtype), places in _places(grads).items():
+        group = [grads[place] for place in places]
+        computed_in = None if wide(dtype) == dtype else wide(dtype)
+        for place, norm in zip(
+            places, torch._foreach_norm(group, 2.0, dtype=computed_in), strict=True
+        ):
+            found[place] = norm
+    return torch.stack([norm.to(grads[0].device) for norm in found])
+
+
+def clip_norm(grads: Sequence[torch.Tensor], limit: float, total_norm: torch.Tensor) -> None:
+    """Scale gradients down together, so that their 2-norm, now `total_norm`, is at most `limit`."""
+    multiply(grads, torch.clamp(limit / (total_norm + 1e-6), max=1.0))
+
+
+def clip_value(grads: Sequence[torch.Tensor], limit: float) -> None:
+    """Clamp every element of the gradients to [-limit, limit]."""
+    for group in _alike(grads):
+        torch._foreach_clamp_min_(group, -limit)
+        torch._foreach_clamp_max_(group, limit)
+
+
+def clip_adaptively(param: torch.Tensor, weight: torch.Tensor, limit: float) -> None:
+    """Scale each unit of the gradient of `param` to `limit` times the norm of its weights.
+
+    Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization"
+    (arXiv:2102.06171), equation 3; a unit is a row of a matrix, a filter of a convolution, and the
+    whole of a vector.
+
+    Args:
+        param: A parameter with a gradient.
+        weight: Its most precise value.
+        limit: Largest ratio of the two norms.
+
+    Raises:
+        TypeError: If the gradient is sparse.
+    """
+    grad = param.grad
+    assert grad is not None
+    if grad.is_sparse:
+        raise TypeError(
+            "clip_adaptive compares whole rows of gradient and weight, and a gradient is sparse; "
+            "write clip_norm instead, or sparse=False in the embedding"
+        )
+    grad_norm, weight_norm = _unit_norms(grad), _unit_norms(weight).clamp(min=1e-3)
+    allowed = weight_norm * limit
+    shrink = allowed / grad_norm.clamp(min=1e-6)
+    grad.mul_(torch.where(grad_norm > allowed, shrink, 1.0).to(grad.dtype))
+
+
+def _unit_norms(tensor: torch.Tensor) -> torch.Tensor:
+    exact = tensor.to(wide(tensor.dtype))
+    within_unit = tuple(range(1, exact.ndim)) or tuple(range(exact.ndim))
+    return exact.square().sum(dim=within_unit, keepdim=True).sqrt()
+
+
+def _places(grads: Sequence[torch.Tensor]) -> dict[tuple[torch.device, torch.dtype], list[int]]:
+    places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, grad in enumerate(grads):
+        places.setdefault((grad.device, grad.dtype), []).append(place)
+    return places
+
+
+def _alike(grads: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Split gradients into lists of one device and one format each."""
+    return [[grads[place] for place in places] for places in _places(grads).values()]

@@ -1,0 +1,27 @@
+"""The momentum that a fused SGD is given before its first step."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from halfstep.engine.fused import has_momentum, start_momentum
+
+
+def test_start_momentum_gives_zeros_unless_dampening_needs_the_first_gradient() -> None:
+    params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+    optimizer = SGD(
+        [{"params": params[:1], "momentum": 0.9}, {"params": params[1:], "momentum": 0.0}],
+        fused=True,
+    )
+    assert not has_momentum(optimizer)
+    assert not optimizer.state, "asking changes nothing"
+    start_momentum(optimizer)
+    assert has_momentum(optimizer)
+    assert torch.equal(optimizer.state[params[0]]["momentum_buffer"], torch.zeros(2))
+    assert "momentum_buffer" not in optimizer.state[params[1]]
+    dampened = SGD([nn.Parameter(torch.ones(2))], momentum=0.9, dampening=0.1, fused=True)
+    start_momentum(dampened)
+    assert not has_momentum(dampened)
+    assert has_momentum(SGD([nn.Parameter(torch.ones(2))], momentum=0.9)), "it is not fused"
