@@ -74,7 +74,7 @@ def _compare(program: Program, node: ast.If, found: Branches) -> None:
             return
         test = program.source.code(node.test)
         for statement in amp:
-            if _normal(program, [statement])[0] in clips:
+            if any(text in clips for text in _normal(program, [statement])):
                 found.only_with_amp[statement] = test if with_amp[0] else f"not ({test})"
     found.amp[node] = amp
     found.dead.update(each for statement in other for each in inner(statement))

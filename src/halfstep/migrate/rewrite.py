@@ -13,6 +13,7 @@ from halfstep.migrate.names import STARRED, argument, assigned, fresh, is_apex, 
 from halfstep.migrate.on_engine import on_engine
 from halfstep.migrate.on_torch import on_torch
 from halfstep.migrate.placement import place
+from halfstep.migrate.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.render import Edits, Region
 from halfstep.migrate.source import inner
 from halfstep.migrate.targets import O3, EngineTarget, TorchTarget
@@ -171,10 +172,9 @@ class Rewriter:
         if odd:
             about.leave(odd, BY_HAND.format(self.target.called))
             return
-        grouped = text if not isinstance(loss.loss, ast.Starred) else text
         for statement, call in backwards.items():
             assert isinstance(call.func, ast.Attribute)
-            owner = loss.name if changed else grouped
+            owner = loss.name if changed else text
             written = re.sub(rf"\b{loss.name}\b", lambda _, o=owner: o, code(call.func.value))  # type: ignore[misc]  # a default
             options = self._options(call)
             self.edits.replaced[statement] = [
@@ -371,9 +371,12 @@ class Rewriter:
         self.expressions.losses = recipes.losses
         self.expressions.read({*about.branches.dead, *written, *heads, *calls})
         self.edits.expressions |= self.expressions.changed
+        known = {INITIALIZE, SCALE_LOSS, MASTER_PARAMS} if about.reasons else set()
         for node in self.expressions.amp_left:
             name = about.program.imports.qualified(node)
             assert name is not None
+            if name in known:
+                continue
             if name in {"apex.amp", "apex"}:
                 about.leave(node, PASSED_ON)
             else:
