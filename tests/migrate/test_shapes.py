@@ -22,6 +22,7 @@ LEFT = {
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
     "outside": "this backward does not go through amp",
+    "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
     "unpacked_settings": "the settings of amp are in **amp_args",
 }

@@ -42,6 +42,8 @@ NOT_AMPS = (
     "loss scale here, as they were with Apex"
 )
 HALF = "the program calls .half() itself, and torch.amp has fp32 parameters"
+STEP_FIRST = "the step comes before the first backward, where there are no gradients to step with"
+NOT_ALWAYS = "the backward stands under a test, and its step does not: there may be nothing to step"
 NOT_THERE = (
     "what amp.initialize is given has no plain names, by which it could be found without amp"
 )
@@ -78,7 +80,7 @@ class Rewriter:
             on_engine(self.about, self.target, self.edits)
         else:
             on_torch(self.about, self.target, self.edits)
-        self._prime()
+        self._without_backward()
         for given in self.about.trained:
             self._initialize(given)
         for statement in self.about.outside:
@@ -279,24 +281,44 @@ class Rewriter:
             return None
         return text
 
-    def _prime(self) -> None:
-        """Drop a step without gradients, by which programs made Apex allocate its masters."""
-        source = self.about.program.source
+    def _without_backward(self) -> None:
+        """Drop or refuse steps that no backward came before: a target has nothing to step with.
+
+        Programs stepped so once, before they trained, to make Apex allocate its masters.
+        """
+        source, live = self.about.program.source, self.about.live
         for move in self.about.steps:
-            suite = source.suite(move.statement)
-            at = suite.index(move.statement)
+            step = move.statement
             losses = [
                 each.statement
                 for each in self.about.program.losses
-                if source.function(each.statement) is source.function(move.statement)
+                if live(each) and source.function(each.statement) is source.function(step)
             ]
-            zeroes = [each.statement for each in self.about.zero_grads]
-            first = bool(losses) and all(each.lineno > move.statement.lineno for each in losses)
-            looped = source.loop(move.statement)
-            if first and at and suite[at - 1] in zeroes and looped is None:
-                for each in suite[at - 1 : at + 1]:
-                    self.edits.replaced[each] = []
-                    self.edits.after.pop(each, None)
+            before = [each for each in losses if each.lineno < step.lineno]
+            loop = source.loop(step)
+            if losses and not before and loop is None:
+                self.edits.replaced[step] = []
+                self.edits.after.pop(step, None)
+            elif losses and not before:
+                self.about.leave(step, STEP_FIRST)
+            elif before and all(self._is_conditional(each, step) for each in before):
+                self.about.leave(step, NOT_ALWAYS)
+
+    def _is_conditional(self, loss: ast.stmt, step: ast.stmt) -> bool:
+        """Tell whether a backward stands under a test that its step does not stand under."""
+        pair = self.about.windows.apart(loss, step)
+        if pair is None:
+            return True
+        head = pair[0]
+        if not isinstance(head, ast.If):
+            return False
+        if not head.orelse:
+            return True
+        holds = [
+            any(self.about.program.losses_in(each) for each in side)
+            for side in (head.body, head.orelse)
+        ]
+        return not all(holds)
 
     def _initialize(self, given: Initialize) -> None:
         """Write what takes the place of `amp.initialize`."""
