@@ -1,4 +1,4 @@
-"""Multi-tensor kernels against plain arithmetic in fp64."""  # noqa: N999  (the module's name)
+"""Multi-tensor kernels against plain arithmetic in fp64."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def flag():
 @pytest.mark.parametrize("format_", FORMATS)
 def test_norms_of_all_and_of_each(format_):
     (tensors,) = lists(1, format_)
-    norm, each = amp_C.multi_tensor_l2norm(2048, flag(), [tensors], True)
+    norm, each = amp_C.multi_tensor_l2norm(2048, flag(), [tensors], per_tensor=True)
     expected = torch.stack([tensor.double().norm() for tensor in tensors])
     torch.testing.assert_close(each.double(), expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(norm.double(), expected.norm().reshape(1), rtol=1e-6, atol=0)

@@ -1,4 +1,4 @@
-"""Tensors are put behind each other and taken apart again."""  # noqa: N999  (the module's name)
+"""Tensors are put behind each other and taken apart again."""
 
 import torch
 

@@ -46,7 +46,9 @@ ENGINE = ["imagenet", "accumulate", "tacotron2", "swin"]
 def test_on_the_engine(run, name):
     notes = compare(run, source(name), "halfstep").notes
     if name == "swin":  # it clips after every micro-batch
-        assert [note.reason[:37] for note in notes] == ["Apex clipped after every backward, her"[:37]]
+        assert [note.reason[:37] for note in notes] == [
+            "Apex clipped after every backward, her"[:37]
+        ]
     else:
         assert notes == ()
 

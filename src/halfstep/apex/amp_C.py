@@ -1,4 +1,4 @@
-"""`amp_C`: of the kernels that Apex compiled, those that programs call themselves, on torch's foreach.
+"""`amp_C`: of the kernels that Apex compiled, those that programs call, on torch's foreach.
 
 Each takes its arguments as `multi_tensor_applier` passes them on. Lists may mix formats; arithmetic
 is fp32 at least. The flag is set to 1 where a kernel of Apex's sets it, and never cleared.
@@ -58,7 +58,8 @@ def multi_tensor_scale(
     source, target = tensor_lists
     wide = _wide(source)
     _flag(noop_flag, wide)
-    torch._foreach_copy_(list(target), torch._foreach_mul(wide, scale))
+    for written, one in zip(target, wide, strict=True):
+        written.copy_(one * scale)
 
 
 @torch.no_grad()
@@ -85,8 +86,8 @@ def multi_tensor_axpby(
     wide_x, wide_y = _wide(x), _wide(y)
     checked = {0: wide_x, 1: wide_y}.get(arg_to_check, [*wide_x, *wide_y])
     _flag(noop_flag, checked)
-    sums = torch._foreach_add(torch._foreach_mul(wide_x, a), torch._foreach_mul(wide_y, b))
-    torch._foreach_copy_(list(out), sums)
+    for written, one, two in zip(out, wide_x, wide_y, strict=True):
+        written.copy_(one * a + two * b)
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`apex_C`: what Apex compiled to make one tensor of several and to take it apart; torch has both."""  # noqa: N999  (Apex's name)
+"""`apex_C`: one tensor made of several, and taken apart again, as torch does."""  # noqa: N999  (Apex's name)
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["flatten", "unflatten"]
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors of one format behind each other, of shape [elements of all]."""
-    return _flatten_dense_tensors(tuple(tensors))
+    flat: torch.Tensor = _flatten_dense_tensors(tuple(tensors))
+    return flat
 
 
 def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

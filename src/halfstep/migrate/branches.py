@@ -107,8 +107,8 @@ def _normal(program: Program, body: Sequence[ast.stmt]) -> list[str]:
         if loss is None:
             found.append(_plain(statement))
             continue
-        for each in loss.statement.body:
-            found.append(_with_loss(_plain(each), loss.name, loss.loss))
+        plain = map(_plain, loss.statement.body)
+        found += [_with_loss(text, loss.name, loss.loss) for text in plain]
     return [text for text in found if text != "pass"]
 
 

@@ -164,9 +164,7 @@ CALLS: dict[str, Translate] = {
     "FusedAdam": _alike("torch.optim.AdamW", places=_ADAM, defaults={"weight_decay": "0.0"}),
     "FusedSGD": _alike("torch.optim.SGD"),
     "FusedAdagrad": _alike("torch.optim.Adagrad", places=_ADAGRAD),
-    "FusedLAMB": _alike(
-        "halfstep.techniques.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB
-    ),
+    "FusedLAMB": _alike("halfstep.techniques.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB),
     "FusedNovoGrad": _alike(
         "halfstep.techniques.novograd.NovoGrad", places=_NOVOGRAD_PLACES, renamed=_NOVOGRAD
     ),

@@ -149,7 +149,7 @@ class Expressions:
         return self.target.scale() if _SCALERS.match(name) else None
 
     def _asked(self, node: ast.AST) -> str | None:
-        """Answer what a program asks of amp itself: whether it is there, what it has, its scales."""
+        """Answer what a program asks of amp: whether it is there, what it has, its scales."""
         qualified = self.program.imports.qualified
         scale = self._scales(node)
         if scale is not None:
@@ -217,5 +217,3 @@ _MODULES = {"apex", "apex.amp"}
 
 def _negated(node: ast.AST) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.names import assigned, calls, last_name, paths
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 CHANGES = (
     "whether amp is initialized changes while the program runs, and its losses are scaled only then"
 )
-_ABOUT_AMP = re.compile(r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE)
+_ABOUT_AMP = re.compile(
+    r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE
+)
 _PURE = {
     *("hasattr", "getattr", "isinstance", "len", "bool", "int", "str", "is_available", "get"),
     *("lower", "upper", "startswith", "endswith", "all", "any"),
@@ -28,7 +31,7 @@ _PURE = {
 
 
 def guards(about: Understanding, given: Initialize) -> list[ast.If]:
-    """Return the tests around an `amp.initialize` that decide whether there is amp, outermost first.
+    """Return the tests that decide whether `amp.initialize` is called, outermost first.
 
     Without a branch that trains in plain fp32 there is nothing to decide.
     """
@@ -39,7 +42,7 @@ def guards(about: Understanding, given: Initialize) -> list[ast.If]:
     names = set().union(*(paths(each.test) for each in switches))
     way = source.way_in(given.statement, given.function)
     found = []
-    for outer, each in zip(way, way[1:], strict=False):
+    for outer, each in pairwise(way):
         if not isinstance(outer, ast.If) or _is_main(outer):
             continue
         about_amp = _ABOUT_AMP.search(source.code(outer.test)) or (paths(outer.test) & names)

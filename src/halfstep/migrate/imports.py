@@ -109,9 +109,9 @@ class _Pruner:
             self._try(statement)
         elif isinstance(statement, ast.If):
             self._if(statement)
-        elif isinstance(statement, ast.Assert) and _is(statement.test, True):
-            self._drop(statement)
-        elif self._is_unset(statement):
+        elif self._is_unset(statement) or (
+            isinstance(statement, ast.Assert) and _is(statement.test, value=True)
+        ):
             self._drop(statement)
 
     def _drop(self, statement: ast.stmt) -> None:
@@ -158,13 +158,11 @@ class _Pruner:
 
     def _if(self, statement: ast.If) -> None:
         """Remove an `if` that only imported Apex, or whose test is answered."""
-        if _is(statement.test, True):
+        if _is(statement.test, value=True):
             self.edits.replaced[statement] = [statement.body]
-        elif _is(statement.test, False):
+        elif _is(statement.test, value=False):
             self.edits.replaced[statement] = [statement.orelse] if statement.orelse else []
-        elif self._gone(statement.body) and (
-            not statement.orelse or self._gone(statement.orelse)
-        ):
+        elif self._gone(statement.body) and (not statement.orelse or self._gone(statement.orelse)):
             self._drop(statement)
 
     def _is_unset(self, statement: ast.stmt) -> bool:
@@ -173,9 +171,12 @@ class _Pruner:
             isinstance(statement, ast.Assign)
             and isinstance(statement.value, ast.Constant)
             and statement.value.value is None
-            and all(isinstance(each, ast.Name) and each.id in self._bound for each in statement.targets)
-            and not any(isinstance(each, ast.Name) and each.id in self._used
-                        for each in statement.targets)
+            and all(
+                isinstance(each, ast.Name) and each.id in self._bound for each in statement.targets
+            )
+            and not any(
+                isinstance(each, ast.Name) and each.id in self._used for each in statement.targets
+            )
         )
 
     def _is_apex(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
@@ -184,7 +185,7 @@ class _Pruner:
         return is_apex(f"{node.module}.{alias.name}")
 
 
-def _is(node: ast.expr, value: bool) -> bool:
+def _is(node: ast.expr, *, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
@@ -248,5 +249,3 @@ def _after_imports(source: Source) -> int:
         elif isinstance(statement, Function | ast.ClassDef):
             break
     return last
-
-

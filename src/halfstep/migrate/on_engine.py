@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.names import bound, calls, fresh, last_name, paths
 from halfstep.migrate.source import Function, inner
-from halfstep.migrate.targets import EngineTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from halfstep.migrate.render import Edits
     from halfstep.migrate.source import Loop
     from halfstep.migrate.steps import Move
+    from halfstep.migrate.targets import EngineTarget
     from halfstep.migrate.understanding import Understanding
     from halfstep.migrate.windows import Touch
 
@@ -52,7 +52,11 @@ def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
     zeroed = {owner for move in about.zero_grads for owner in [move.loop or move.owner]}
     if not zeroed and not _zeroed_by_hand(about):
         source = about.program.source
-        again = [each for each in about.steps if source.loop(each.statement) or source.function(each.statement)]
+        again = [
+            each
+            for each in about.steps
+            if source.loop(each.statement) or source.function(each.statement)
+        ]
         for move in again:
             edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
     for move in about.zero_grads:
@@ -162,9 +166,7 @@ def _same(about: Understanding, step: Move, move: Move) -> bool:
     return optimizer in {"", f"[{step.owner}]"}
 
 
-def _counts(
-    about: Understanding, event: ast.stmt, move: Move, around: Loop | None
-) -> bool:
+def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
     """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
     if around is None:
         loop = about.program.source.loop(move.statement)
@@ -298,15 +300,15 @@ class _Clips:
         for function in functions:
             if path in _parameters(function):
                 return not any(
-                    path in bound(each)
-                    for each in inner(function)
-                    if isinstance(each, ast.Assign | ast.AugAssign | ast.For)
+                    isinstance(each, ast.Assign | ast.AugAssign | ast.For)
+                    and path in bound(each)
                     and each.lineno > home.lineno
+                    for each in inner(function)
                 )
-            made = [each.lineno for each in inner(function) if _binds(each, path)]
+            made = _lines_that_bind(function, path)
             if made:
                 return max(made) < home.lineno
-        made = [each.lineno for each in inner(source.tree, functions=False) if _binds(each, path)]
+        made = _lines_that_bind(source.tree, path, functions=False)
         if not made and any(path in _globals(each) for each in users + functions):
             return True
         return bool(made) and (bool(functions) or max(made) < home.lineno)
@@ -315,6 +317,15 @@ class _Clips:
 def paths_in(text: str) -> set[str]:
     """Return the names in a piece of source."""
     return set(re.findall(r"[\w.]+", text))
+
+
+def _lines_that_bind(node: ast.AST, name: str, *, functions: bool = True) -> list[int]:
+    """Return the lines of the statements in a node that bind a name."""
+    return [
+        each.lineno
+        for each in inner(node, functions=functions)
+        if isinstance(each, ast.stmt) and each is not node and _binds(each, name)
+    ]
 
 
 def _binds(node: ast.AST, name: str) -> bool:
@@ -330,9 +341,7 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 def _parameters(function: Function) -> set[str]:
     arguments = function.args
-    return {
-        each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    }
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def _changed_in(function: Function) -> set[str]:

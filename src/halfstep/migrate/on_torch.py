@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from halfstep.migrate.understanding import Understanding
     from halfstep.migrate.windows import Touch
 
-TWICE = (
-    "gradients are read after every backward, and a GradScaler unscales them once for each step"
-)
+TWICE = "gradients are read after every backward, and a GradScaler unscales them once for each step"
 NO_STEP = "no step in this function follows what reads these gradients"
 PER_MICRO_BATCH = (
     "Apex clipped after every backward; a GradScaler unscales, and this clips, once for each step"
@@ -47,42 +45,44 @@ def _unscale(
     touch: Touch,
     unscaled: dict[ast.stmt, int],
 ) -> None:
+    """Unscale before what touches gradients, or say why that cannot be."""
     clips = touch.setting in {"clip_norm", "clip_value"}
     if touch.scaled and not clips:
         return  # Apex had not unscaled either
     step = touch.step
-    losses = [loss.statement.lineno for loss in about.program.losses if about.live(loss)]
-    at = touch.statement.lineno
     if step is None:
-        source = about.program.source
-        function = source.function(touch.statement)
-        before = [
-            each.statement.lineno
-            for each in about.program.losses
-            if source.function(each.statement) is function and each.statement.lineno < at
-        ]
-        stepped = [each.statement.lineno for each in about.steps if each.statement.lineno < at]
-        if before and max(stepped, default=0) < max(before):
+        if _is_scaled(about, touch):
             about.leave(touch.statement, NO_STEP)
         return
-    if not touch.scaled and any(at < line < step.statement.lineno for line in losses):
+    losses = [loss.statement.lineno for loss in about.program.losses if about.live(loss)]
+    between = range(touch.statement.lineno + 1, step.statement.lineno)
+    if not touch.scaled and any(line in between for line in losses):
         return  # gradients of the step before, which the scaler has unscaled
     assert touch.head is not None
-    whose = step.owner
-    lines = [f"{target.object}.unscale_({whose})"]
+    lines = [f"{target.object}.unscale_({step.owner})"]
     if step.loop is not None:
-        lines = [f"for {whose} in {step.loop}:\n    {lines[0]}"]
+        lines = [f"for {step.owner} in {step.loop}:\n    {lines[0]}"]
     if touch.moved or touch.scaled:
         if not clips or touch.value_used:
             about.leave(touch.statement, TWICE)
-            return
-        edits.replaced[touch.statement] = []
-        clip = _written(about, touch)
-        for test in reversed(touch.tests):
-            clip = f"if {test}:\n    " + clip.replace("\n", "\n    ")
-        edits.before[step.statement] += [*lines, clip]
-        edits.notes[step.statement].append(SCALED_CLIP if touch.scaled else PER_MICRO_BATCH)
+        else:
+            _move(about, edits, touch, lines)
         return
+    _unscale_here(about, edits, touch, lines, unscaled)
+
+
+def _unscale_here(
+    about: Understanding,
+    edits: Edits,
+    touch: Touch,
+    lines: list[str],
+    unscaled: dict[ast.stmt, int],
+) -> None:
+    """Unscale before what touches gradients, once for each step."""
+    step = touch.step
+    assert step is not None
+    assert touch.head is not None
+    clips = touch.setting in {"clip_norm", "clip_value"}
     line = touch.head.lineno
     if unscaled.get(step.statement, line) >= line:
         unscaled[step.statement] = line
@@ -94,6 +94,31 @@ def _unscale(
     level = {about.recipes[each.call].level for each in about.trained}
     if clips and touch.of_model and level == {"O2"}:
         edits.notes[touch.statement].append(HALF_CLIP)
+
+
+def _is_scaled(about: Understanding, touch: Touch) -> bool:
+    """Tell whether a backward came after the last step before what touches gradients."""
+    source, at = about.program.source, touch.statement.lineno
+    function = source.function(touch.statement)
+    before = [
+        each.statement.lineno
+        for each in about.program.losses
+        if source.function(each.statement) is function and each.statement.lineno < at
+    ]
+    stepped = [each.statement.lineno for each in about.steps if each.statement.lineno < at]
+    return bool(before) and max(stepped, default=0) < max(before)
+
+
+def _move(about: Understanding, edits: Edits, touch: Touch, unscale: list[str]) -> None:
+    """Clip before the step, and no more after every backward."""
+    assert touch.step is not None
+    edits.replaced[touch.statement] = []
+    clip = _written(about, touch)
+    for test in reversed(touch.tests):
+        clip = f"if {test}:\n    " + clip.replace("\n", "\n    ")
+    place = touch.step.statement
+    edits.before[place] += [*unscale, clip]
+    edits.notes[place].append(SCALED_CLIP if touch.scaled else PER_MICRO_BATCH)
 
 
 def _written(about: Understanding, touch: Touch) -> str:
@@ -118,7 +143,7 @@ def _update(about: Understanding, target: TorchTarget, edits: Edits) -> None:
     """Update the scale behind the last step of each suite, or where an optimizer steps again."""
     suites: dict[int, list[Move]] = {}
     for move in about.steps:
-        if move.statement in edits.replaced and edits.replaced[move.statement]:
+        if edits.replaced.get(move.statement):
             suites.setdefault(id(about.windows.suite(move.statement)), []).append(move)
     for moves in suites.values():
         again = len({move.owner for move in moves}) < len(moves)

@@ -229,7 +229,7 @@ class Program:
             result = each.statement
             if isinstance(result, ast.Assign) and len(result.targets) == 1 and each.optimizers:
                 pair = elements(result.targets[0])
-                if len(pair) == 2:  # noqa: PLR2004  (models and optimizers)
+                if len(pair) == 2:
                     self.models.update(map(self.source.code, elements(pair[0])))
                     self.optimizers.update(map(self.source.code, elements(pair[1])))
         for loss in self.losses:

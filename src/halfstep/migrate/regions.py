@@ -117,7 +117,7 @@ class Forwards:
             running = [back for back in taken if self._runs(suite[back])]
             if running and self._in_one_suite(suite[min(running)], suite[max(taken)]):
                 used = [back for back in taken if assigned(suite[back]) & needed] or running
-                last = max(max(used), max(running)) if not found else max(running)
+                last = max(running) if found else max(*used, *running)
                 return Forward(suite[min(running)], suite[last])
             around = self.program.source.parent[place]
             if isinstance(around, ast.For) and paths(around.target) & needed:

@@ -315,7 +315,9 @@ class _Renderer:
                 changed = entries[at][0][:start] + text + entries[until][0][stop:]
                 entries[at : until + 1] = [(changed, entries[at][1])]
         return [
-            shift.of(part) if moves else part for line, moves in entries for part in line.split("\n")
+            shift.of(part) if moves else part
+            for line, moves in entries
+            for part in line.split("\n")
         ]
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.guards import CHANGES, branches_without, changing, guards, simple
 from halfstep.migrate.leftovers import STARS
-from halfstep.migrate.names import STARRED, argument, assigned, fresh, is_apex, last_name, plain, used_names
+from halfstep.migrate.losses import Losses, loss_name
+from halfstep.migrate.names import (
+    STARRED,
+    is_apex,
+    plain,
+)
 from halfstep.migrate.on_engine import on_engine
 from halfstep.migrate.on_torch import on_torch
 from halfstep.migrate.placement import place
@@ -17,22 +21,15 @@ from halfstep.migrate.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.render import Edits, Region
 from halfstep.migrate.source import inner
 from halfstep.migrate.targets import O3, EngineTarget, TorchTarget
-from halfstep.migrate.understanding import PASSED_ON, PRIVATE, constant
+from halfstep.migrate.understanding import PASSED_ON, PRIVATE
 
 if TYPE_CHECKING:
     from halfstep.migrate.expressions import Expressions
-    from halfstep.migrate.program import Initialize, ScaledLoss
+    from halfstep.migrate.program import Initialize
     from halfstep.migrate.regions import Forward
     from halfstep.migrate.render import Piece
     from halfstep.migrate.understanding import Understanding
 
-BY_HAND = (
-    "the scaled loss is used for more than scaled_loss.backward(), which {} does not give away"
-)
-DIFFERENTIATED = (
-    "gradients that can be differentiated again come from engine.grad(...), not from a backward"
-)
-DELAYED_CHECK = "delay_overflow_check leaves it to the program to skip steps, which {} does itself"
 NO_FORWARD = (
     "the forward pass of this loss is not found, and without autocast it would be in fp32; write "
     "it into this function, before amp.scale_loss"
@@ -73,9 +70,11 @@ class Rewriter:
         for node, side in self.about.branches.amp.items():
             self.edits.replaced[node] = [side]
         self._forwards()
+        losses = Losses(self.about, self.target, self.edits)
+        hoisted = [each.hoisted for each in self.about.forwards.found]
         for loss in self.about.program.losses:
             if self.about.live(loss):
-                self._loss(loss)
+                losses.write(loss, hoisted=loss in hoisted)
         if isinstance(self.target, EngineTarget):
             on_engine(self.about, self.target, self.edits)
         else:
@@ -140,7 +139,7 @@ class Rewriter:
         tail: tuple[str, ...] = ()
         loss = forward.hoisted
         if loss is not None:
-            name = self._hoisted(loss)
+            name = loss_name(self.about.program)
             tail = (f"{name} = {self.about.program.source.code(loss.loss)}",)
         if forward.first is not None and forward.last is not None:
             beside = loss is not None and self._next_to(forward.last, loss.statement)
@@ -153,133 +152,6 @@ class Rewriter:
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
         suite = self.about.program.source.suite(first)
         return second in suite and suite.index(second) == suite.index(first) + 1
-
-    def _hoisted(self, loss: ScaledLoss) -> str:
-        """Return the name for a loss that was computed in the argument of `scale_loss`."""
-        return fresh("loss", self.about.program.names)
-
-    def _loss(self, loss: ScaledLoss) -> None:
-        """Write a `with amp.scale_loss(...)`."""
-        about, code = self.about, self.about.program.source.code
-        delayed = constant(loss.call, "delay_overflow_check", 5)
-        if delayed not in {None, False}:
-            about.leave(loss.call, DELAYED_CHECK.format(self.target.called))
-        hoisted = any(each.hoisted is loss for each in about.forwards.found)
-        text = self._hoisted(loss) if hoisted else code(loss.loss)
-        backwards, changed, odd = self._body(loss)
-        if isinstance(self.target, TorchTarget) and (odd or changed):
-            pieces: list[Piece] = [f"{loss.name} = {self.target.object}.scale({text})"]
-            self.edits.replaced[loss.statement] = [*pieces, loss.statement.body]
-            return
-        if odd:
-            about.leave(odd, BY_HAND.format(self.target.called))
-            return
-        for statement, call in backwards.items():
-            assert isinstance(call.func, ast.Attribute)
-            owner = loss.name if changed else text
-            written = re.sub(rf"\b{loss.name}\b", lambda _, o=owner: o, code(call.func.value))  # type: ignore[misc]  # a default
-            options = self._options(call)
-            self.edits.replaced[statement] = [
-                self.target.backward(written, options, self._reached(loss), self._loss_id(loss))
-            ]
-        first: list[Piece] = [f"{loss.name} = {text}"] if changed else []
-        self.edits.replaced[loss.statement] = [*first, loss.statement.body]
-
-    def _body(
-        self, loss: ScaledLoss
-    ) -> tuple[dict[ast.stmt, ast.Call], bool, ast.AST | None]:
-        """Read the body of a `with amp.scale_loss(...)`.
-
-        Returns:
-            Its backwards, whether it multiplies the scaled loss by a factor, and a statement that
-            uses the scaled loss for anything else, or None.
-        """
-        found: dict[ast.stmt, ast.Call] = {}
-        changed = False
-        for statement in loss.statement.body:
-            call = statement.value if isinstance(statement, ast.Expr) else None
-            backward = isinstance(call, ast.Call) and last_name(call.func) == "backward"
-            if backward and isinstance(call, ast.Call) and loss.name in used_names(call.func):
-                found[statement] = call
-            elif loss.name in used_names(statement):
-                if not self._only_changes(statement, loss.name):
-                    return found, changed, statement
-                changed = True  # by a factor, which scaled and true losses have alike
-        source = self.about.program.source
-        function = source.function(loss.statement) or source.tree
-        for node in inner(function):
-            if isinstance(node, ast.Name) and node.id == loss.name:
-                around = [self.about.program.loss_of(each) for each in source.above(node)]
-                if not any(each and each.name == loss.name for each in around):
-                    return found, changed, node
-        return found, changed, None if found else loss.statement
-
-    def _only_changes(self, statement: ast.stmt, name: str) -> bool:
-        """Tell whether all that a statement does with a name is to bind it anew."""
-        for node in inner(statement):
-            if isinstance(node, ast.Name) and node.id == name:
-                holder = self.about.program.source.statement(node)
-                if not isinstance(holder, ast.Assign | ast.AugAssign) or (
-                    name not in assigned(holder)
-                ):
-                    return False
-        return True
-
-    def _options(self, call: ast.Call) -> list[str]:
-        """Return the arguments of a backward that can stay."""
-        code = self.about.program.source.code
-        if isinstance(self.target, TorchTarget):
-            return [code(each) for each in (*call.args, *call.keywords)]
-        options = []
-        for each in call.keywords:
-            if each.arg == "retain_graph":
-                options.append(code(each))
-            elif each.arg != "create_graph" or constant(call, "create_graph") is not False:
-                self.about.leave(call, DIFFERENTIATED)
-        if call.args:
-            self.about.leave(call, DIFFERENTIATED)
-        return options
-
-    def _reached(self, loss: ScaledLoss) -> str:
-        """Return the optimizers whose parameters a loss reaches, or "" for all."""
-        given = argument(loss.call, "optimizers", 1)
-        assert given is not None
-        text = self.about.program.source.code(given)
-        whole = {each.optimizers_text for each in self.about.trained}
-        names = {tuple(each.optimizers) for each in self.about.trained}
-        if not self.about.program.several_optimizers or text in whole:
-            return ""
-        if tuple(loss.optimizers) in names:
-            return ""
-        listed = isinstance(given, ast.List | ast.Tuple) or self._is_list(text)
-        return text if listed else f"[{text}]"
-
-    def _is_list(self, text: str) -> bool:
-        return any(
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.List | ast.ListComp)
-            and text in map(self.about.program.source.code, node.targets)
-            for node in inner(self.about.program.source.tree)
-        )
-
-    def _loss_id(self, loss: ScaledLoss) -> str | None:
-        """Return the name of a loss's own scale."""
-        given = argument(loss.call, "loss_id", 2)
-        several = any(self.about.recipes[each.call].losses != "1" for each in self.about.trained)
-        if given is None or not several:
-            return None
-        text = self.about.program.source.code(given)
-        reads = any(
-            isinstance(node, ast.Attribute) and node.attr == "grad"
-            for node in inner(loss.statement)
-        )
-        if reads and isinstance(self.target, EngineTarget):
-            self.edits.notes[loss.statement].append(
-                f"loss_id={text} is left out: the engine keeps gradients with a scale of their own "
-                "apart, where the code below would not find them"
-            )
-            return None
-        return text
 
     def _without_backward(self) -> None:
         """Drop or refuse steps that no backward came before: a target has nothing to step with.
@@ -332,8 +204,8 @@ class Rewriter:
         alone = simple(about, given, tests)
         rest = self._rest(given)
         if alone is not None and rest is None:
-            test = about.program.source.code(alone.test)
-            self.edits.replaced[alone] = [self.target.setup(given, recipe, test)]
+            when = about.program.source.code(alone.test)
+            self.edits.replaced[alone] = [self.target.setup(given, recipe, when)]
             self.edits.notes[alone] += self.edits.notes.pop(given.statement)
             return
         setup: list[Piece] = [self.target.setup(given, recipe, None)]

@@ -202,12 +202,12 @@ def inner(node: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
             yield each
             at += 1
         else:
-            at = getattr(each, _PLACE)[2]
+            _, _, at = getattr(each, _PLACE)
 
 
 def first_line(statement: ast.AST) -> int:
     """Return the line on which a statement starts, with its decorators."""
-    decorators = getattr(statement, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     assert isinstance(statement, ast.stmt | ast.ExceptHandler)
     return min([statement.lineno, *(each.lineno for each in decorators)])
 

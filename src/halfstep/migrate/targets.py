@@ -57,7 +57,7 @@ class Target(Protocol):
     def autocast(self) -> str:
         """Write the head of a `with` around a forward pass."""
 
-    def backward(
+    def backward_text(
         self, loss: str, options: Sequence[str], optimizers: str, loss_id: str | None
     ) -> str:
         """Write a backward; `optimizers` is "" where it reaches all."""
@@ -110,7 +110,7 @@ class EngineTarget:
         """Write the engine's own context."""
         return f"with {self.object}.autocast():"
 
-    def backward(
+    def backward_text(
         self, loss: str, options: Sequence[str], optimizers: str, loss_id: str | None
     ) -> str:
         """Write the engine's backward."""
@@ -194,7 +194,7 @@ class TorchTarget:
         on = "" if self.always_on else f", enabled={self.object}.is_enabled()"
         return f"with torch.autocast({self.device}, dtype=torch.float16{on}):"
 
-    def backward(
+    def backward_text(
         self, loss: str, options: Sequence[str], optimizers: str, loss_id: str | None
     ) -> str:
         """Write a scaled backward."""

@@ -121,25 +121,29 @@ class Understanding:
                 self.leave(node, NO_INITIALIZE.format(self.called))
             return
         for each in program.initializes:
-            if not each.optimizers:
-                self.leave(each.call, INFERENCE)
-            spread = [keyword for keyword in each.call.keywords if keyword.arg is None]
-            spread_args = [arg for arg in each.call.args if isinstance(arg, ast.Starred)]
-            for part in (*spread, *spread_args):
-                stars = "**" if isinstance(part, ast.keyword) else "*"
-                self.leave(
-                    each.call, UNPACKED.format(f"{stars}{program.source.code(part.value)}")
-                )
-            if not isinstance(each.statement, ast.Assign | ast.Expr | ast.Return) or (
-                each.statement.value is not each.call
-            ):
-                self.leave(each.call, "amp.initialize stands in a larger expression")
-            elif not program.losses and each.optimizers:
-                self.leave(each.call, NO_LOSS.format(self.called))
+            self._initialize(each)
         kinds = {(*each.models, *each.optimizers) for each in trained}
         if len(kinds) > 1 or self._one_after_another(trained):
             for each in trained:
                 self.leave(each.call, SEVERAL.format(self.called))
+
+    def _initialize(self, given: Initialize) -> None:
+        """Note what of one `amp.initialize` is not understood."""
+        call, statement = given.call, given.statement
+        if not given.optimizers:
+            self.leave(call, INFERENCE)
+        stars = [f"**{self._code(each.value)}" for each in call.keywords if each.arg is None]
+        stars += [self._code(each) for each in call.args if isinstance(each, ast.Starred)]
+        for each in stars:
+            self.leave(call, UNPACKED.format(each))
+        kinds = ast.Assign | ast.Expr | ast.Return
+        if not isinstance(statement, kinds) or statement.value is not call:
+            self.leave(call, "amp.initialize stands in a larger expression")
+        elif not self.program.losses and given.optimizers:
+            self.leave(call, NO_LOSS.format(self.called))
+
+    def _code(self, node: ast.AST) -> str:
+        return self.program.source.code(node)
 
     def _one_after_another(self, trained: list[Initialize]) -> bool:
         source = self.program.source
@@ -250,7 +254,7 @@ _NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}
 
 
 def constant(call: ast.Call, name: str, place: int | None = None) -> object:
-    """Return an argument that is a constant; None where it is not given, ... where it is not one."""
+    """Return a constant argument: None where it is not given, ... where it is no constant."""
     given = argument(call, name, place)
     if given is None:
         return None

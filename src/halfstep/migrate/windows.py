@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.branches import CLIPS
@@ -149,7 +150,7 @@ class Windows:
 
     def _tests(self, head: ast.stmt, statement: ast.stmt) -> Iterator[str]:
         way = self.way(statement)
-        for outer, each in zip(way, way[1:], strict=False):
+        for outer, each in pairwise(way):
             if isinstance(outer, ast.If) and outer.lineno >= head.lineno:
                 test = self.program.source.code(outer.test)
                 body = any(each is one or one in self._around(each) for one in outer.body)
@@ -169,10 +170,14 @@ class Windows:
                     return True
                 if re.search(r"clip_grad|grad_norm|grads?_clip|gradients?$", name):
                     return bool(each.args)
-            elif isinstance(each, ast.Attribute) and each.attr == "grad":
-                if self._is_of_parameters(each) and not self._is_dropped(each):
-                    return True
+            elif isinstance(each, ast.Attribute) and self._is_gradient(each):
+                return True
         return False
+
+    def _is_gradient(self, node: ast.Attribute) -> bool:
+        """Tell whether an attribute is a parameter's gradient, and more than set to None."""
+        named = node.attr == "grad"
+        return named and self._is_of_parameters(node) and not self._is_dropped(node)
 
     def _is_of_parameters(self, node: ast.Attribute) -> bool:
         """Tell whether `x.grad` is a parameter's, not that of an input that a program made."""

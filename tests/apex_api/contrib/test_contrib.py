@@ -36,7 +36,7 @@ def test_cross_entropy_of_each_row_against_its_definition(smoothing):
 def test_half_logits_give_half_losses_unless_asked_for():
     logits, labels = torch.randn(3, 4).half(), torch.tensor([1, 2, 3])
     assert SoftmaxCrossEntropyLoss.apply(logits, labels).dtype == torch.float16
-    assert SoftmaxCrossEntropyLoss.apply(logits, labels, 0.0, 0, True).dtype == torch.float32
+    assert SoftmaxCrossEntropyLoss.apply(logits, labels, half_to_float=True).dtype == torch.float32
 
 
 def trained(wrapper):

@@ -16,6 +16,6 @@ def test_a_kernel_is_called_with_the_chunk_size_first():
 
 def test_the_norm_of_gradients_as_bert_scripts_take_it():
     grads = [torch.randn(3, 4), torch.randn(5).half()]
-    norm, _ = multi_tensor_applier(amp_C.multi_tensor_l2norm, torch.zeros(1), [grads], False)
+    norm, _ = multi_tensor_applier(amp_C.multi_tensor_l2norm, torch.zeros(1), [grads], 0)
     expected = torch.cat([grad.double().flatten() for grad in grads]).norm()
     torch.testing.assert_close(norm.double(), expected.reshape(1), rtol=1e-6, atol=0)
