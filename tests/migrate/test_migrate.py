@@ -273,3 +273,17 @@ def test_what_is_not_python_and_unknown_targets_are_refused():
         migrate("x = 1\nprint 'x'\n", name="train.py")
     with pytest.raises(UserError, match=r"--to is 'troch'; allowed: halfstep, torch; did you mean"):
         migrate("", "troch")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_function_that_autocast_casts_by_itself_needs_no_word(to):
+    lines = (
+        "try:\n    import apex\n    apex.amp.register_half_function(torch, 'einsum')\n"
+        "except ImportError:\n    raise ImportError('Please install apex')\nnet, opt = amp"
+    )
+    text = program("net, opt = amp.initialize(net, opt)").replace("net, opt = amp", lines)
+    done = migrate(text, to)
+    assert done.notes == ()
+    assert "apex" not in done.after
+    other = migrate(text.replace("'einsum'", "'erfinv'"), to)
+    assert "apex.amp.register_half_function is amp's own state" in other.notes[0].reason

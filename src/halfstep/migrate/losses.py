@@ -71,7 +71,9 @@ class Losses:
             written = re.sub(rf"\b{loss.name}\b", lambda _, o=owner: o, code(call.func.value))  # type: ignore[misc]  # a default
             options = self._options(call)
             self.edits.replaced[statement] = [
-                self.target.backward_text(written, options, self._reached(loss), self._loss_id(loss))
+                self.target.backward_text(
+                    written, options, self._reached(loss), self._loss_id(loss)
+                )
             ]
         first: list[Piece] = [f"{loss.name} = {text}"] if changed else []
         self.edits.replaced[loss.statement] = [*first, loss.statement.body]

@@ -11,6 +11,8 @@ from halfstep.migrate.leftovers import STARS
 from halfstep.migrate.losses import Losses, loss_name
 from halfstep.migrate.names import (
     STARRED,
+    calls,
+    dotted,
     is_apex,
     plain,
 )
@@ -44,6 +46,9 @@ NOT_ALWAYS = "the backward stands under a test, and its step does not: there may
 NOT_THERE = (
     "what amp.initialize is given has no plain names, by which it could be found without amp"
 )
+HALF_FUNCTION = "apex.amp.register_half_function"
+_MODULE_AND_NAME = ("module", "name")
+_CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
 _PAIR = ("models", "optimizers")
 
 
@@ -251,8 +256,23 @@ class Rewriter:
             return None
         return f"{bound} = {', '.join(values)}"
 
+    def _registered(self) -> None:
+        """Drop what told O1 to cast a function that autocast casts by itself."""
+        about = self.about
+        for call in calls(about.program.source.tree):
+            if about.program.imports.qualified(call.func) != HALF_FUNCTION or len(call.args) != len(
+                _MODULE_AND_NAME
+            ):
+                continue
+            module, name = call.args
+            statement = about.program.source.parent[call]
+            known = isinstance(name, ast.Constant) and name.value in _CAST_BY_AUTOCAST
+            if known and dotted(module) == "torch" and isinstance(statement, ast.Expr):
+                self.edits.replaced[statement] = []
+
     def _expressions(self) -> None:
         """Rewrite what stands in expressions, and see whether something of amp is left."""
+        self._registered()
         about = self.about
         written = {
             statement
@@ -260,10 +280,10 @@ class Rewriter:
             if not any(isinstance(each, list) for each in pieces)
         }
         heads = {loss.statement.items[0] for loss in about.program.losses}
-        calls = set(self.edits.expressions)
+        clips = set(self.edits.expressions)
         recipes = about.recipes[about.trained[0].call]
         self.expressions.losses = recipes.losses
-        self.expressions.read({*about.branches.dead, *written, *heads, *calls})
+        self.expressions.read({*about.branches.dead, *written, *heads, *clips})
         self.edits.expressions |= self.expressions.changed
         known = {INITIALIZE, SCALE_LOSS, MASTER_PARAMS} if about.reasons else set()
         for node in self.expressions.amp_left:
