@@ -1,11 +1,11 @@
 """What `halfstep migrate` makes of programs that others wrote, and how long it takes.
 
-    python benchmarks/migrate_programs.py FOLDER ... [--each 4] [--out results/migrate_programs.json]
+    python benchmarks/migrate_programs.py FOLDER ... [--each 4] [--out migrate_programs.json]
 
 A folder holds Python files named `owner+repository__path.py`; of each repository no more than
-`--each` are taken, so that one that copied a script often does not count often. What a reader has to
-judge is not decided here: a program counts as suspicious where what came out breaks a rule that holds
-for every right translation, and those are listed by name.
+`--each` are taken, so that one that copied a script often does not count often. What a reader has
+to judge is not decided here: a program counts as suspicious where what came out breaks a rule that
+holds for every right translation, and those are listed by name.
 """
 
 from __future__ import annotations

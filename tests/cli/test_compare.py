@@ -40,8 +40,13 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--options", "model.args.layer=1"], "timm.s resnet18 refuses"),
         (["digits", "--device", "gpu"], "'gpu' .*allowed: auto, cpu"),
         (["digits", "--grid", "batch_size"], "--grid takes key=value,value"),
-        (["digits", "--grid", "batch=1,2"], "no key is named 'batch'"),
-        (["digits", "--grid", "batch_size=32,few"], "batch_size is 'few'"),
+        (["digits", "--grid", "batch=1,2"], "error: --grid: no key is named 'batch'"),
+        (["digits", "--grid", "batch_size=32,few"], "error: --grid: batch_size is 'few'"),
+        (["digits", "--grid", "model.args={a: [},1"], "error: --grid model.args={a: "),
+        (
+            ["digits", "--options", "epoch=1", "--grid", "batch_size=1,2"],
+            "error: --options: no key is named 'epoch'",
+        ),
         (["digits", "--grid", "recipe=fp32,fp16"], "--grid sets 'recipe', .* write --recipes"),
         (["digits", "--grid", "epochs=1,2", "--options", "epochs=3"], "epochs is in --options and"),
         (["digits", "--devices", "cpu,0"], "--devices is 'cpu,0'; allowed: numbers of GPUs"),
@@ -97,7 +102,7 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
             assert (None if spread is None else spread["mean"]) == measured, name
     table = Path("runs/compare/digits/table.md").read_text()
     for name, summary in summaries.items():
-        assert re.search(rf"\| {name}[ ◆†]* \| {100 * summary['best_accuracy']:.2f} \|", table)
+        assert re.search(rf"\| {name}[ ◆†‡]* \| {100 * summary['best_accuracy']:.2f} \|", table)
     assert r"memory MiB\*" in table
 
     inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]

@@ -2,12 +2,15 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from halfstep.train import loop
+from halfstep.train.launch import LAUNCHER
 
 
 def summary(run):
@@ -185,3 +188,14 @@ def test_early_end_in_good_order_is_said(halfstep, tiny_arguments):
     code, out, _ = halfstep("train", "digits", *arguments)
     assert code == 0
     assert "stopped early: the validation accuracy has not been better than" in out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]])
+def test_a_run_ends_with_the_comparison_that_started_it(processes, tmp_path):
+    # The one that is named has ended already, as it is not this process.
+    late = {**os.environ, LAUNCHER: "0"}
+    program = [sys.executable, "-m", "halfstep", "train", "digits", *processes]
+    done = subprocess.run(program, env=late, check=False, cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())

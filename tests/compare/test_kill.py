@@ -16,6 +16,8 @@ import pytest
 
 from halfstep.compare.grid import Plan
 
+from .processes import below, is_gone
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -32,6 +34,8 @@ TIMES = {
     "on_front",
     "verdicts",
     "environment",
+    "core_wait_share",
+    "disturbed",
     "checkpoint_bytes",  # which holds times
 }
 
@@ -77,8 +81,17 @@ def logged(directory: Path) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in files)
 
 
-def killed_at(point: int, directory: Path, program: Sequence[str], folder: Path) -> bool:
-    """Start a comparison and kill it with its runs once they have logged a number of lines.
+def killed_at(
+    point: int, directory: Path, program: Sequence[str], folder: Path, *, alone: bool
+) -> bool:
+    """Start a comparison and kill it once its runs have logged a number of lines.
+
+    Args:
+        point: How many lines.
+        directory: The comparison's.
+        program: The comparison.
+        folder: Where it starts.
+        alone: Whether it is killed without its runs, which then have to end by themselves.
 
     Returns:
         Whether it was killed, and had not ended before.
@@ -90,8 +103,16 @@ def killed_at(point: int, directory: Path, program: Sequence[str], folder: Path)
         time.sleep(0.001)
     if process.poll() is not None:
         return False
-    os.killpg(process.pid, signal.SIGKILL)
+    if not alone:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+    runs = below(process.pid)
+    process.kill()
     process.wait()
+    assert all(map(is_gone, runs))
+    said = {file: file.read_text() for file in directory.glob("*/stderr.log")}
+    assert not any(said.values()), said
     return True
 
 
@@ -106,7 +127,7 @@ def table_of(directory: Path) -> Any:
 
 
 def campaign(
-    directory: Path, program: Sequence[str], folder: Path, kills: int
+    directory: Path, program: Sequence[str], folder: Path, kills: int, *, alone: bool = False
 ) -> tuple[Any, Any, int]:
     """Return the table of a comparison left alone, that of one often killed, and how often."""
     subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -114,7 +135,7 @@ def campaign(
     directory.rename(directory.with_name("left-alone"))
     chance = random.Random(0)
     points = sorted(chance.randrange(lines) for _ in range(kills))
-    done = sum(killed_at(point, directory, program, folder) for point in points)
+    done = sum(killed_at(point, directory, program, folder, alone=alone) for point in points)
     subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return expected, table_of(directory), done
 
@@ -135,16 +156,83 @@ def test_killed_comparisons_come_to_the_table_of_one_left_alone(
     assert killed > 0
 
 
+# Says which process it is, keeps others out of its run directory, and waits to be told to finish.
+WAITING = """
+import fcntl, json, os, pathlib, sys, time
+from halfstep.train.launch import end_with_launcher
+
+end_with_launcher()
+run = pathlib.Path(sys.argv[1])
+run.mkdir(exist_ok=True)
+lock = open(run / "lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+(run / "pid").write_text(str(os.getpid()))
+until = time.monotonic() + 60
+while not (run.parents[2] / "finish").exists() and time.monotonic() < until:
+    time.sleep(0.01)
+(run / "summary.json").write_text(json.dumps({"status": "finished", "best_accuracy": 0.5}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_the_runs_of_a_comparison_that_is_killed_alone_end_and_run_once_again(
+    make_grid: Callable[..., Any], tmp_path: Path
+) -> None:
+    grid = make_grid(("fp32", "fp16"))
+    directory = grid.cells[0].directory.parent
+    script, plan = tmp_path / "waiting.py", tmp_path / "plan.pickle"
+    script.write_text(WAITING)
+    plan.write_bytes(pickle.dumps((Plan(grid, directory, ("cpu", "cpu")), str(script))))
+    program = [sys.executable, "-c", COMPARE, str(plan)]
+    process = subprocess.Popen(program, cwd=tmp_path)
+    pids = [cell.run_directory / "pid" for cell in grid.cells]
+    while not all(file.exists() and file.read_text() for file in pids):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert all(is_gone(int(file.read_text())) for file in pids)
+    (tmp_path / "finish").touch()
+    subprocess.run(program, cwd=tmp_path, check=True)
+    assert json.loads((directory / "comparison.json").read_text())["complete"] is True
+
+
+TRAININGS = ["compare", "digits", "--recipes", "fp32,fp16", "--seeds", "2", "--device", "cpu"]
+TRAININGS += ["--out", "compared", "--options", "epochs=3", "data.resolution=8", "log_every=1"]
+TRAININGS += ["model.args={channels: [8, 8, 8, 8]}", "checkpoints.every_steps=5"]
+
+
 @pytest.mark.slow
 def test_killed_trainings_come_to_the_table_of_trainings_left_alone(
     tmp_path: Path, write_results: Callable[[str, Any], None]
 ) -> None:
-    options = ["epochs=3", "data.resolution=8", "batch_size=64", "log_every=1"]
-    options += ["model.args={channels: [8, 8, 8, 8]}", "checkpoints.every_steps=5"]
-    program = [sys.executable, "-m", "halfstep", "compare", "digits", "--recipes", "fp32,fp16"]
-    program += ["--seeds", "2", "--device", "cpu", "--out", "compared", "--options", *options]
+    program = [sys.executable, "-m", "halfstep", *TRAININGS, "batch_size=64"]
     expected, found, killed = campaign(tmp_path / "compared", program, tmp_path, kills=10)
     assert expected["complete"] is True
     assert found == expected
     assert killed >= 5
     write_results("compare_kills.json", {"killed": killed, "tables_equal": True})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_trainings_whose_comparison_is_killed_end_and_come_to_the_same_table(
+    tmp_path: Path, write_results: Callable[[str, Any], None]
+) -> None:
+    seen = {}
+    cases = {
+        "one process, two loader workers": ["batch_size=64", "data.workers=2"],
+        "two processes": ["batch_size=32", "--processes", "2"],
+    }
+    for number, (name, more) in enumerate(cases.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = [sys.executable, "-m", "halfstep", *TRAININGS, *more]
+        expected, found, killed = campaign(
+            folder / "compared", program, folder, kills=6, alone=True
+        )
+        assert expected["complete"] is True
+        assert found == expected
+        assert killed >= 3
+        seen[name] = {"killed": killed, "left_behind": 0, "tracebacks": 0, "tables_equal": True}
+    write_results("compare_killed_alone.json", seen)

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from halfstep.compare.directory import prepare, result_of
 from halfstep.compare.runner import RunningCell, run_cell
+
+from .processes import is_gone
 
 
 @pytest.fixture
@@ -118,19 +119,6 @@ end_with_launcher()
 pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
 time.sleep(60)
 """
-
-
-def is_gone(pid):
-    for _ in range(500):
-        try:
-            # One that nobody has waited for yet is there, as a zombie.
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")

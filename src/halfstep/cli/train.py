@@ -95,6 +95,9 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     Exits with 1 if the loss or its scale went wrong, with 130 after Ctrl-C, and after SIGTERM (143)
     or SIGUSR1 (138) once a checkpoint is written that --resume goes on from.
     """
+    from halfstep.train.launch import end_with_launcher
+
+    end_with_launcher()
     if gpus is not None:
         if processes not in {None, gpus}:
             raise UserError(f"--gpus is {gpus} and --processes {processes}; write one of them")
@@ -158,10 +161,9 @@ def _train_here(
 ) -> None:
     """Train in this process, which may be one of several."""
     from halfstep.train import distributed
-    from halfstep.train.launch import end_with_launcher, is_over
+    from halfstep.train.launch import is_over
     from halfstep.train.loop import train as train_run
 
-    end_with_launcher()
     if is_over():
         return
     if distributed.restarts() and distributed.began(run):

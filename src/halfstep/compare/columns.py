@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from halfstep.compare.measures import Measure
     from halfstep.compare.results import Result, Spread
     from halfstep.compare.rows import Row
-    from halfstep.compare.statistics import Estimate
+    from halfstep.compare.statistics import Estimate, Ratio
 
 REHEARSED = "†"
 ON_FRONT = "◆"
+DISTURBED = "‡"
 
 Cells = tuple[str, ...]
 
@@ -75,21 +76,21 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
         if measure.name == "final_accuracy":
             found.append(_difference(grid))
         if measure.name == "images_per_second":
-            found.append(
-                Column("speed|x", lambda row: _spread(row.speed, units.ratio), "speed", _speed)
-            )
+            found.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
         if measure.name == "peak_memory_bytes" and everything:
             title = f"memory|x{footnote}"
-            found.append(
-                Column(title, lambda row: _spread(row.memory, units.ratio), "memory", _memory)
-            )
+            found.append(Column(title, lambda row: _ratio(row.memory), "memory", _memory))
     found.append(Column("non-|finite|at step", _step, "first_nonfinite_step", _first))
     return found
 
 
 def name(row: Row) -> str:
     """Return what a row is called: its recipe, and the marks that the notes explain."""
-    marks = (REHEARSED if row.rehearsed else "", ON_FRONT if row.on_front else "")
+    marks = (
+        REHEARSED if row.rehearsed else "",
+        DISTURBED if row.disturbed else "",
+        ON_FRONT if row.on_front else "",
+    )
     return " ".join(filter(None, (row.recipe, *marks)))
 
 
@@ -114,7 +115,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     if several:
         said.append(
             "± is the standard deviation over the seeds that finished; of a difference, half of "
-            "its confidence interval."
+            "its interval."
         )
         said.append(interval_note())
     else:
@@ -123,6 +124,8 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         said.append(f"{ON_FRONT} {front_note(results)}.")
     if _on_cpu(results):
         said.append("* rise of the process's resident memory over training.")
+    if any(row.disturbed for row in rows):
+        said.append(f"{DISTURBED} {disturbed_note()}.")
     said += _rehearsals(rows)
     said += mixed(results)
     arms = len(grid.points) > 1
@@ -138,6 +141,14 @@ def front_note(results: Sequence[Result]) -> str:
     ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
     aside = ", rehearsed ones aside" if any(map(_is_rehearsed, results)) else ""
     return f"no other row is as good in {ways}{aside}"
+
+
+def disturbed_note() -> str:
+    """Say what the mark of disturbed times means, and what to do."""
+    return (
+        "times disturbed: other processes had the cores; run fewer at a time, or write "
+        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, with --fresh"
+    )
 
 
 def _is_rehearsed(result: Result) -> bool:
@@ -198,6 +209,14 @@ def _interval(difference: Estimate | None) -> Cells:
     if difference.high is None or difference.high == difference.mean:
         return (mean,)
     return mean, f"±{units.percent(difference.high - difference.mean)}"
+
+
+def _ratio(ratio: Ratio | None) -> Cells:
+    if ratio is None:
+        return (MISSING,)
+    mean = units.ratio(ratio.mean)
+    # In two words, which a terminal, where width is scarce, puts below each other.
+    return (mean, *units.ratio_interval(ratio.low, ratio.high).split())
 
 
 def _speed(row: Row) -> float | None:

@@ -50,6 +50,7 @@ MEASURES = (
     Measure("images_per_second", "images|/s", units.rate, "more", main=True),
     Measure("step_seconds_median", "step ms|median", units.milliseconds, "less"),
     Measure("step_seconds_p95", "step ms|p95", units.milliseconds, "less"),
+    Measure("core_wait_share", "waited for|a core %", units.percent, "less"),
     Measure("peak_memory_bytes", "memory|MiB", units.mebibytes, "less", main=True),
     Measure("peak_memory_reserved_bytes", "reserved|MiB", units.mebibytes, "less"),
     Measure("energy_joules", "energy|J", units.plain, "less"),

@@ -119,6 +119,7 @@ def _row(row: Row) -> dict[str, Any]:
         "speed": None if row.speed is None else asdict(row.speed),
         "memory": None if row.memory is None else asdict(row.memory),
         "rehearsed": list(row.rehearsed),
+        "disturbed": row.disturbed,
         "on_front": row.on_front,
         "sources": row.sources.split(),
     }

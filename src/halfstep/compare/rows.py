@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.measures import MEASURES
 from halfstep.compare.results import Spread
-from halfstep.compare.statistics import Estimate, estimate, pareto
+from halfstep.compare.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
+from halfstep.train.core_wait import DISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ class Row:
         memory: Peak memory over the baseline's under the same seed.
         rehearsed: What the device computed without units of its own, and why; its speed says
             nothing about hardware that has them.
+        disturbed: Whether threads of a run waited so long for cores that other processes had that
+            its times say little.
         on_front: Whether no other row is as good in accuracy, time and memory (on a device) and
             better in one; None where there is nothing to choose from, or it is rehearsed.
         results: What the row is made of.
@@ -52,9 +55,10 @@ class Row:
     first_nonfinite_step: int | None
     is_baseline: bool
     difference: Estimate | None
-    speed: Spread | None
-    memory: Spread | None
+    speed: Ratio | None
+    memory: Ratio | None
     rehearsed: tuple[str, ...]
+    disturbed: bool
     on_front: bool | None
     results: tuple[Result, ...]
     measured: tuple[Result, ...]
@@ -130,11 +134,12 @@ def _row(
         ),
         is_baseline=arm == base,
         difference=estimate([each for each in differences if each is not None]),
-        speed=Spread.over(_ratio("images_per_second", *pair) for pair in pairs),
-        memory=Spread.over(_ratio("peak_memory_bytes", *pair) for pair in pairs),
+        speed=_ratio("images_per_second", pairs),
+        memory=_ratio("peak_memory_bytes", pairs),
         rehearsed=tuple(
             dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
         ),
+        disturbed=any((each.number("core_wait_share") or 0.0) >= DISTURBED for each in measured),
         on_front=None,
         results=tuple(own),
         measured=tuple(measured),
@@ -173,6 +178,7 @@ def _difference(result: Result, base: Result) -> float | None:
     return None if mine is None or theirs is None else mine - theirs
 
 
-def _ratio(name: str, result: Result, base: Result) -> float | None:
-    mine, theirs = result.number(name), base.number(name)
-    return None if mine is None or not theirs else mine / theirs
+def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:
+    numbers = [(result.number(name), base.number(name)) for result, base in pairs]
+    # What is measured as nothing, such as memory that did not rise, has no ratio.
+    return estimate_ratio([mine / theirs for mine, theirs in numbers if mine and theirs])

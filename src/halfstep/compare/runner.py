@@ -1,7 +1,8 @@
 """Run one cell as a process of its own and say how it ended, whatever way that was.
 
 The process is in the comparison's process group: what kills the group (a closed terminal, a job
-scheduler) takes the cell with it. Where several processes train, it is the one that launched them:
+scheduler) takes the cell with it. It is told whom it must not outlive, so that a SIGKILL to the
+comparison alone ends it, too. Where several processes train, it is the one that launched them:
 it hands on what it is asked, and they do not outlive it. What they say goes to log files in the
 cell's directory.
 """
@@ -22,6 +23,7 @@ from halfstep.compare.directory import result_of
 from halfstep.compare.grid import Cell
 from halfstep.compare.results import Result
 from halfstep.compare.units import duration
+from halfstep.train.launch import LAUNCHER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +77,7 @@ class RunningCell:
                 stdout=out,
                 stderr=errors,
                 pass_fds=tuple(keep_open),
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, LAUNCHER: str(os.getpid()), **(environment or {})},
             )
 
     def poll(self) -> Result | None:

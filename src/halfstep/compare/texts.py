@@ -22,6 +22,7 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     "◆": r"$\diamond$",
     "<": "$<$",
     ">": "$>$",

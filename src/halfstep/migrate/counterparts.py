@@ -98,9 +98,9 @@ def _group(whole: bool, call: ast.Call, code: Code) -> Written:
 
 def _larc(whole: bool, call: ast.Call, code: Code) -> Written:
     if not whole:
-        return Written(reasons=["torch has no LARC; halfstep.techniques.larc.LARC is one"])
+        return Written(reasons=["torch has no LARC; halfstep.optim.larc.LARC is one"])
     return _written(
-        "halfstep.techniques.larc.LARC", [code(each) for each in (*call.args, *call.keywords)]
+        "halfstep.optim.larc.LARC", [code(each) for each in (*call.args, *call.keywords)]
     )
 
 
@@ -164,9 +164,9 @@ CALLS: dict[str, Translate] = {
     "FusedAdam": _alike("torch.optim.AdamW", places=_ADAM, defaults={"weight_decay": "0.0"}),
     "FusedSGD": _alike("torch.optim.SGD"),
     "FusedAdagrad": _alike("torch.optim.Adagrad", places=_ADAGRAD),
-    "FusedLAMB": _alike("halfstep.techniques.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB),
+    "FusedLAMB": _alike("halfstep.optim.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB),
     "FusedNovoGrad": _alike(
-        "halfstep.techniques.novograd.NovoGrad", places=_NOVOGRAD_PLACES, renamed=_NOVOGRAD
+        "halfstep.optim.novograd.NovoGrad", places=_NOVOGRAD_PLACES, renamed=_NOVOGRAD
     ),
     "FusedLayerNorm": _alike("torch.nn.LayerNorm"),
     "FusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),

@@ -9,10 +9,8 @@ outlive the launcher.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import sys
 import tempfile
 import uuid
@@ -20,15 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfstep.train.orphans import end_with
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 _OUTCOME = "HALFSTEP_OUTCOME"
-_LAUNCHER = "HALFSTEP_LAUNCHER"
-_PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when the one that started it ends."""
+LAUNCHER = "HALFSTEP_LAUNCHER"
+"""The variable that tells `halfstep train` the process id of what it must not outlive."""
 _FAILED = 1
 _BY_SIGNAL = 128
 _LONGEST_SAVE_S = "120"
@@ -71,7 +70,7 @@ def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> in
     )
     with tempfile.TemporaryDirectory() as folder:
         outcome = Path(folder) / "outcome"
-        os.environ |= {_OUTCOME: str(outcome), _LAUNCHER: str(os.getpid())}
+        os.environ |= {_OUTCOME: str(outcome), LAUNCHER: str(os.getpid())}
         code, killed = 0, ""
         try:
             elastic_launch(config, sys.executable)("-m", "halfstep", *arguments)
@@ -80,7 +79,7 @@ def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> in
         except SignalException as stopped:
             code = _BY_SIGNAL + stopped.sigval
         finally:
-            del os.environ[_LAUNCHER]
+            del os.environ[LAUNCHER]
         if outcome.exists():
             return int(outcome.read_text(encoding="utf-8"))
         sys.stderr.write(killed)
@@ -88,16 +87,11 @@ def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> in
 
 
 def end_with_launcher() -> None:
-    """Let this process be killed when the one that launched it ends, in whatever way.
-
-    On Linux; elsewhere it would train to its end.
-    """
-    launcher = os.environ.get(_LAUNCHER)
-    if launcher is None or sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(launcher):  # it ended while this process was starting
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Let this process end with the one that launched it, if one did that wants it so."""
+    # Not for what this process starts in turn.
+    launcher = os.environ.pop(LAUNCHER, None)
+    if launcher is not None:
+        end_with(int(launcher))
 
 
 def _killed(rank: int, first: ProcessFailure) -> str:

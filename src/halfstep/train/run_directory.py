@@ -88,6 +88,8 @@ class Summary:
         unchanged_share: Of probes: the share of the weights that a step leaves unchanged, on
             average over all looks, for the last step of a schedule moves little in any format.
         processes: How many trained it together.
+        core_wait_share: Of the time that threads of the process computed or could have, the share
+            in which other processes had the cores, 0 to 1; None where the kernel does not say.
     """
 
     status: Status
@@ -125,6 +127,7 @@ class Summary:
     newest: dict[str, float] = field(default_factory=dict)
     unchanged_share: float | None = None
     processes: int = 1
+    core_wait_share: float | None = None
 
 
 def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:

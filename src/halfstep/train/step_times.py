@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from halfstep.train.core_wait import CoreWait
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,11 +30,15 @@ class StepTimes:
     Args:
         device: Where the steps run.
         clock: What counts seconds where the device is no GPU.
+
+    Attributes:
+        cores: How long the steps waited for a core.
     """
 
     def __init__(
         self, device: torch.device, clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        self.cores = CoreWait(device)
         self._device = device
         self._clock = clock
         self._before: float | torch.cuda.Event | None = None
@@ -43,9 +49,11 @@ class StepTimes:
     def begin(self) -> None:
         """Start anew after a pause: the next step has nothing to be measured from."""
         self._before = None
+        self.cores.begin()
 
     def step_done(self) -> None:
         """Count the time since the last step ended."""
+        self.cores.step_done()
         now = self._now()
         if self._to_warm_up:
             self._to_warm_up -= 1

@@ -1,5 +1,7 @@
+import ctypes
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -58,3 +60,34 @@ def test_workers_that_are_terminated_make_no_error_of_it():
     worker.terminate()
     worker.join(60)
     assert worker.exitcode == 0
+
+
+class Failing(Dataset):
+    """Ends a thread of its worker by an error, as the thread that hands tensors over may end."""
+
+    def __getitem__(self, error):
+        sys.excepthook(type(error), error, None)
+
+
+def test_a_worker_that_the_run_hangs_up_on_says_nothing(capfd):
+    loader = Loader(Failing(), workers=1, pinned=False)
+    errors = (ConnectionResetError("reset by peer"), BrokenPipeError("gone"), EOFError())
+    assert list(loader.load(iter(errors))) == [None] * 3
+    assert capfd.readouterr().err == ""
+    assert list(loader.load(iter([ArithmeticError("of its own")]))) == [None]
+    assert "ArithmeticError: of its own" in capfd.readouterr().err
+
+
+class EndsWithTheRun(Dataset):
+    """Gives the signal that Linux sends a worker when the training process ends."""
+
+    def __getitem__(self, job):
+        asked = ctypes.c_int()
+        ctypes.CDLL(None).prctl(2, ctypes.byref(asked))  # PR_GET_PDEATHSIG
+        return asked.value
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_workers_are_killed_when_the_training_process_ends():
+    loader = Loader(EndsWithTheRun(), workers=1, pinned=False)
+    assert list(loader.load(iter([0]))) == [signal.SIGKILL]

@@ -9,7 +9,7 @@ from torch.optim.optimizer import required
 from torch.optim.sgd import sgd
 
 from halfstep.apex.optimizers.fused import FusedOptimizer
-from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
+from halfstep.optim.foreach import by_format, gradients, in_chunks, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

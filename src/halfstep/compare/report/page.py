@@ -9,7 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.columns import ON_FRONT, REHEARSED, columns, front_note, notes, title
+from halfstep.compare.columns import (
+    DISTURBED,
+    ON_FRONT,
+    REHEARSED,
+    columns,
+    disturbed_note,
+    front_note,
+    notes,
+    title,
+)
 from halfstep.compare.grid import flat
 from halfstep.compare.report import facts
 from halfstep.compare.report.curves import read_curves
@@ -61,6 +70,8 @@ def page(grid: Grid, results: Sequence[Result]) -> str:
         front=ON_FRONT,
         front_note=front_note(results),
         rehearsed=REHEARSED,
+        disturbed=DISTURBED,
+        disturbed_note=disturbed_note(),
     )
 
 
@@ -129,6 +140,7 @@ def _table_row(
         "arm": grid.arms.index(row.arm),
         "recipe": row.recipe,
         "rehearsed": row.rehearsed,
+        "disturbed": row.disturbed,
         "front": row.on_front,
         "baseline": row.is_baseline,
         "status": row.status,

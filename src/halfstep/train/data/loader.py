@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from halfstep.train.orphans import end_with
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
     from halfstep.train.data.samples import Loaded
 
@@ -31,7 +36,7 @@ class Loader:
             batch_size=None,  # a job is a whole batch
             sampler=self._jobs,
             collate_fn=_as_it_is,
-            worker_init_fn=_leave_signals_to_the_run,
+            worker_init_fn=partial(_leave_all_to_the_run, os.getpid()),
             # Its own, since a loader without one draws from torch's at every epoch.
             generator=torch.Generator(),
             num_workers=workers,
@@ -60,14 +65,34 @@ def _as_it_is(loaded: Any) -> Any:
     return loaded
 
 
-def _leave_signals_to_the_run(worker: int) -> None:
-    """Keep a worker from failing when a Ctrl-C or a scheduler signals all processes of a run.
+def _leave_all_to_the_run(run: int, worker: int) -> None:
+    """Keep a worker from failing, or talking, when all processes of a run are to end.
 
-    The training process decides what follows: it may want to finish a step and save, which a worker
-    that is killed by a signal would break off with an error.
+    The training process decides what follows a Ctrl-C or a scheduler's signal: it may want to
+    finish a step and save, which a worker that is killed by a signal would break off with an error.
+
+    Args:
+        run: Process id of the training process.
+        worker: Number of the worker.
     """
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # Not ignored, since it is how Python ends the workers that are left when it exits.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    sys.excepthook = _print_unless_cut_off
+    # Some start methods put a process in between, which ends with the run by itself.
+    if os.getppid() == run:
+        end_with(run)
+
+
+def _print_unless_cut_off(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Print what ends a thread of a worker, but not that the run has hung up.
+
+    A thread hands over the tensors that the worker has loaded. The run hangs up on it where it
+    ends, and says itself why.
+    """
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, traceback)

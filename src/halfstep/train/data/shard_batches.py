@@ -8,17 +8,17 @@ another does, and an epoch can start at any batch without a repeated or a lost s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from halfstep.errors import UserError
 from halfstep.train.data import order
 from halfstep.train.data.batches import readable
 from halfstep.train.data.loader import Loader
 from halfstep.train.data.samples import LEAST, Loaded
-from halfstep.train.data.shard_reader import Place
+from halfstep.train.data.shard_reader import PartJob, Place
 from halfstep.train.data.shards import positions as positions_of
 
 if TYPE_CHECKING:
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from halfstep.train.data.part import Part
     from halfstep.train.data.shards import Positions, Shards
     from halfstep.train.data.webdataset import ShardSamples
-
-
-@dataclass(frozen=True, slots=True)
-class PartJob:
-    """What one worker loads of one batch.
-
-    Attributes:
-        epoch: Counted from 1; 0 in validation.
-        places: Where the samples are.
-        slots: Which image of the batch each of them is.
-    """
-
-    epoch: int
-    places: tuple[Place, ...]
-    slots: tuple[int, ...]
 
 
 class ShardBatches:
@@ -155,8 +140,10 @@ class ShardBatches:
                 # Other samples are out of reach; and without the batch, the ones after it would
                 # have other numbers than those that a checkpoint counts.
                 mistakes.append(
-                    f"too few images of a batch can be read, {len(labels)}; "
-                    f"leave out of the shards: {faults[0]}"
+                    UserError(
+                        f"too few images of a batch can be read, {len(labels)}; "
+                        f"leave out of the shards: {faults[0]}"
+                    )
                 )
             if self._pinned:
                 images, labels = images.pin_memory(), labels.pin_memory()

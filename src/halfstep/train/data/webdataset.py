@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.data import WebdatasetConfig
     from halfstep.train.data.samples import Shape, Transform
-    from halfstep.train.data.shard_batches import PartJob
-    from halfstep.train.data.shard_reader import Raw, ShardReader
+    from halfstep.train.data.shard_reader import PartJob, Raw, ShardReader
     from halfstep.train.data.shards import Shards
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -99,7 +98,7 @@ class ShardSamples(Dataset[Loaded]):
                 with seeded(self._seed, job.epoch, place.shard, number, 2):
                     self._take(part, slot, raw)
         except UserError as error:
-            return part.loaded(mistake=str(error))
+            return part.loaded(mistake=error)
         return part.loaded()
 
     def _take(self, part: Collector, slot: int, raw: Raw) -> None:
