@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 import halfstep
 from halfstep.recipe import PARTS
@@ -33,8 +35,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
-    "compare": ("train.loop", "train.setup", "train.evaluate", "bench", "doctor", "advise"),
-    "doctor": ("train", "apex", "compare", "advise"),
+    "compare": ("train.loop", "train.setup", "train.evaluate", "bench"),
     "train": ("apex",),
     "apex": ("train",),
     "migrate": ("apex", "train"),
@@ -63,6 +64,40 @@ def imports(path: Path) -> list[tuple[int, str]]:
     return found
 
 
+def module_name(path: Path) -> str:
+    """Return what a file is imported as, without "halfstep."; the public face is ""."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imported_files(path: Path, known: set[str]) -> set[str]:
+    """Return the files of the package that a file imports anywhere, for its types alone too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[2] for alias in node.names if is_ours(alias.name)}
+        elif isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
+            base = node.module.partition(".")[2]
+            names = {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
+            found |= {name if name in known else base for name in names}
+    return (found & known) - {module_name(path)}
+
+
+def is_ours(name: str) -> bool:
+    return name == "halfstep" or name.startswith("halfstep.")
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Return the groups of files of which each imports each other, over any number of others."""
+    names = list(edges)
+    matrix = [[other in edges[name] for other in names] for name in names]
+    count, labels = connected_components(csr_array(matrix), connection="strong")
+    groups: list[set[str]] = [set() for _ in range(count)]
+    for name, label in zip(names, labels, strict=True):
+        groups[label].add(name)
+    return [group for group in groups if len(group) > 1]
+
+
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
@@ -84,6 +119,24 @@ def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
                     asked = first.value, ast.unparse(node.func.value)
             if asked is not None and asked[0] in PARTS:
                 assert not asked[1].endswith("recipe"), f"{path}:{node.lineno} reads {asked[0]}"
+
+
+def test_every_stranger_exists() -> None:
+    modules = {module_name(path) for path in FILES}
+    for part, strangers in STRANGERS.items():
+        assert {part, *strangers} <= modules
+
+
+def test_no_two_files_import_each_other_in_a_circle() -> None:
+    every = [SOURCE / "__init__.py", *FILES]
+    known = {module_name(path) for path in every}
+    assert not circles({module_name(path): imported_files(path, known) for path in every})
+
+
+def test_a_circle_over_a_third_file_is_found() -> None:
+    edges = {"first": {"second"}, "second": {"third"}, "third": {"first"}, "outside": {"first"}}
+    assert circles(edges) == [{"first", "second", "third"}]
+    assert not circles({**edges, "third": set()})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -1,5 +1,6 @@
 """The programs of docs/rehearsal.md run."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import torch
 
 import halfstep
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rehearsal.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "rehearsal.md").read_text()
 KERNELS, ROUNDING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -40,3 +42,21 @@ def test_every_format_of_the_table_is_a_recipe():
         for name in row.split(", ")
     }
     assert named - {"rehearsed", "---"} <= set(halfstep.recipes())
+
+
+def test_distances_to_a_tensor_core_are_those_measured():
+    results = ROOT / "benchmarks" / "results" / "fp8_distance.json"
+    distances = json.loads(results.read_text())["distances"]
+    largest = {
+        product: max(d["before_rounding"] for d in distances if d["product"] == product)
+        for product in ("forward", "gradient")
+    }
+    of_fp8 = [d["of_fp8"] for d in distances]
+    said = (
+        f"Over {len(distances)} products of factors as networks have them, with sums of "
+        f"{min(d['inner'] for d in distances):,} to {max(d['inner'] for d in distances):,}, "
+        f"`fp8`'s differ from an H100's by at most {largest['forward']:.2%} forward and "
+        f"{largest['gradient']:.2%} in gradients, where FP8 itself is {min(of_fp8):.1%} to "
+        f"{max(of_fp8):.1%} away"
+    )
+    assert said in " ".join(PAGE.split())

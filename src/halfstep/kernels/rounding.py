@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from halfstep.formats import FORMATS
+from halfstep.formats.limits import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.formats import Format
+    from halfstep.formats.limits import Format
 
 Rounding = Literal["nearest", "stochastic"]
 Overflow = Literal["standard", "saturate"]

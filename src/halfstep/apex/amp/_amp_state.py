@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.apex.amp.handle import AmpHandle
-    from halfstep.apex.amp.properties import Properties
-    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.apex.amp.interfaces import Handle, Options, Scaler
 
 
 class AmpState:
@@ -30,11 +28,11 @@ class AmpState:
         handle: What O1 patched.
     """
 
-    opt_properties: Properties
-    loss_scalers: list[LossScaler]
+    opt_properties: Options
+    loss_scalers: list[Scaler]
     min_loss_scale: float | None
     max_loss_scale: float
-    handle: AmpHandle
+    handle: Handle
 
     def __init__(self) -> None:
         self.hard_override = False

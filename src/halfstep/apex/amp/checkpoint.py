@@ -12,7 +12,7 @@ from halfstep.apex.amp._amp_state import _amp_state, say
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.apex.amp.interfaces import Scaler
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -65,5 +65,5 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
         )
 
 
-def _scalers() -> list[LossScaler]:
+def _scalers() -> list[Scaler]:
     return getattr(_amp_state, "loss_scalers", [])

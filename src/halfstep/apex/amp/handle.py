@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.apex.amp.function_casts import FunctionCasts
-    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.apex.amp.interfaces import Scaler
 
 
 @contextmanager
@@ -192,7 +192,7 @@ class NoOpHandle:
         pass
 
 
-def _overflows(reached: list[Any], scaler: LossScaler, delay_check: bool) -> bool:
+def _overflows(reached: list[Any], scaler: Scaler, delay_check: bool) -> bool:
     scaler.clear_overflow_state()
     for optimizer in reached:
         optimizer._post_amp_backward(scaler)
@@ -210,7 +210,7 @@ def _reached(optimizers: Any) -> list[Any]:
     return reached
 
 
-def _scaler(loss_id: int) -> LossScaler:
+def _scaler(loss_id: int) -> Scaler:
     scalers = _amp_state.loss_scalers
     if not -len(scalers) <= loss_id < len(scalers):
         raise IndexError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from halfstep.apex.amp.handle import AmpHandle, NoOpHandle
+    from halfstep.apex.amp.interfaces import Handle
 
 
 class OptimWrapper:
@@ -31,9 +31,7 @@ class OptimWrapper:
         num_loss: How many losses have a backward before each step.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, amp_handle: AmpHandle | NoOpHandle, num_loss: int
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, amp_handle: Handle, num_loss: int) -> None:
         self._optimizer = optimizer
         self._amp_handle = amp_handle
         self._stash = AmpOptimizerState(None)

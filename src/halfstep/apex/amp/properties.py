@@ -67,6 +67,9 @@ class Properties:
     """
 
     options: dict[str, Any]
+    enabled: bool
+    master_weights: bool | None
+    patch_torch_functions: bool
 
     def __init__(self) -> None:
         object.__setattr__(self, "options", dict(_UNSET))

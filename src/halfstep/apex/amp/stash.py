@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from halfstep.apex.amp.scaler import LossScaler
+    from halfstep.apex.amp.interfaces import Scaler
     from halfstep.techniques.master import MasterWeights
 
 Params = list[torch.Tensor]
@@ -98,7 +98,7 @@ class AmpOptimizerState:
                 param.grad.detach_().zero_()
         self.drop_master_grads()
 
-    def mark_skip(self, scaler: LossScaler, loss_id: int) -> None:
+    def mark_skip(self, scaler: Scaler, loss_id: int) -> None:
         """Let the next step be a skip; the first of several losses that overflow is named."""
         if self.already_patched:
             return
@@ -122,7 +122,7 @@ class AmpOptimizerState:
             param.grad = None
 
     @torch.no_grad()
-    def finish(self, scaler: LossScaler) -> None:
+    def finish(self, scaler: Scaler) -> None:
         """Unscale the gradients of one loss and add them to those of earlier ones."""
         halves = zip(self.all_fp16_params, self.all_fp32_from_fp16_params, strict=False)
         to_masters = [(m, p.grad.float()) for p, m in halves if p.grad is not None]

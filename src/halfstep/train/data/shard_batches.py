@@ -8,7 +8,6 @@ another does, and an epoch can start at any batch without a repeated or a lost s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ from halfstep.train.data import order
 from halfstep.train.data.batches import readable
 from halfstep.train.data.loader import Loader
 from halfstep.train.data.samples import LEAST, Loaded
-from halfstep.train.data.shard_reader import Place
+from halfstep.train.data.shard_reader import PartJob, Place
 from halfstep.train.data.shards import positions as positions_of
 
 if TYPE_CHECKING:
@@ -30,21 +29,6 @@ if TYPE_CHECKING:
     from halfstep.train.data.part import Part
     from halfstep.train.data.shards import Positions, Shards
     from halfstep.train.data.webdataset import ShardSamples
-
-
-@dataclass(frozen=True, slots=True)
-class PartJob:
-    """What one worker loads of one batch.
-
-    Attributes:
-        epoch: Counted from 1; 0 in validation.
-        places: Where the samples are.
-        slots: Which image of the batch each of them is.
-    """
-
-    epoch: int
-    places: tuple[Place, ...]
-    slots: tuple[int, ...]
 
 
 class ShardBatches:

@@ -42,6 +42,21 @@ class Place:
     rank: int
 
 
+@dataclass(frozen=True, slots=True)
+class PartJob:
+    """What one worker loads of one batch.
+
+    Attributes:
+        epoch: Counted from 1; 0 in validation.
+        places: Where the samples are.
+        slots: Which image of the batch each of them is.
+    """
+
+    epoch: int
+    places: tuple[Place, ...]
+    slots: tuple[int, ...]
+
+
 class ShardReader:
     """Returns samples of shards that are read at about the same pace.
 

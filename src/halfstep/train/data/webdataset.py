@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.data import WebdatasetConfig
     from halfstep.train.data.samples import Shape, Transform
-    from halfstep.train.data.shard_batches import PartJob
-    from halfstep.train.data.shard_reader import Raw, ShardReader
+    from halfstep.train.data.shard_reader import PartJob, Raw, ShardReader
     from halfstep.train.data.shards import Shards
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")

@@ -1,4 +1,4 @@
-"""The number formats and their limits, as plain data.
+"""The limits of the number formats, as plain data.
 
 Everything that must know how large, how small or how fine a format is asks here. The module does
 not import torch, so that printing a table of recipes stays instant; `torch_dtype` does when called.
@@ -7,12 +7,10 @@ not import torch, so that printing a table of recipes stays instant; `torch_dtyp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-    from halfstep.kernels.rounding import round_to as round_to  # noqa: PLC0414  # re-exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,3 @@ def format_name(dtype: torch.dtype) -> str:
     """Return the format that `dtype` stores ("fp16" for `torch.float16`), or torch's own name."""
     name = str(dtype).removeprefix("torch.")
     return next((fmt.name for fmt in FORMATS.values() if fmt.dtype == name), name)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "round_to":
-        from halfstep.kernels.rounding import round_to
-
-        return round_to
-    raise AttributeError(f"module 'halfstep.formats' has no attribute {name!r}")

@@ -1,0 +1,173 @@
+"""How far the fp8 rehearsal is from an FP8 tensor core, beside how far FP8 is from fp32.
+
+Both multiply the same FP8 factors. The rehearsal sums in fp32; a tensor core aligns and truncates
+blocks of products, and its fast accumulation keeps fewer bits of the running sum. The package
+`mmaemu` computes what an H100 PCIe would return, bit for bit, on a CPU. Distances are relative:
+norm of the difference over norm of the rehearsal. Forward products take the fast accumulation and
+gradients the exact one, as Transformer Engine and torchao have it.
+
+    pip install 'halfstep[bench]'
+    python benchmarks/fp8_distance.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mmaemu
+import torch
+
+from halfstep.kernels.float8 import Quantised, float8_product, quantised
+
+if TYPE_CHECKING:
+    from halfstep.kernels.float8 import Role
+
+RESULTS = Path(__file__).parent / "results" / "fp8_distance.json"
+ROWS = COLUMNS = 64
+INNER = (256, 1024, 4096)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One product.
+
+    Attributes:
+        factors: What the input looks like.
+        product: "forward" (fp8-e4m3 by fp8-e4m3) or "gradient" (fp8-e5m2 by fp8-e4m3).
+        inner: Length of the sums.
+        fast_accumulation: Whether the tensor core keeps fewer bits of a sum.
+        before_rounding: Distance of the tensor core's sums to the rehearsal's, in fp32.
+        in_bf16: The same of the results in bf16.
+        different_in_bf16: Share of the results in bf16 that differ.
+        of_fp8: Distance of the product of the unquantised factors, in float64: what FP8 itself
+            costs.
+    """
+
+    factors: str
+    product: str
+    inner: int
+    fast_accumulation: bool
+    before_rounding: float
+    in_bf16: float
+    different_in_bf16: float
+    of_fp8: float
+
+
+class OwnLargest:
+    """Dynamic scales: each tensor's by its own largest value."""
+
+    def largest(self, role: Role, value: torch.Tensor, *, training: bool) -> torch.Tensor:
+        """Return it."""
+        del role, training
+        return value.detach().abs().max()
+
+
+def factors(inner: int) -> dict[str, torch.Tensor]:
+    """Inputs of linear layers as networks have them, (ROWS, inner) in bf16."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(ROWS, inner, generator=generator)
+    channels = torch.where(torch.rand(inner, generator=generator) < 0.01, 30.0, 1.0)
+    spread = torch.randn(ROWS, inner, generator=generator)
+    made = {
+        "normal": normal,
+        "after relu": normal.relu(),
+        "1% of channels 30 times as large": normal * channels,
+        "log-normal": normal * spread.exp(),
+    }
+    return {name: value.bfloat16() for name, value in made.items()}
+
+
+def weight_of(inner: int) -> torch.Tensor:
+    """A weight as it is initialised, (COLUMNS, inner) in bf16."""
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(COLUMNS, inner, generator=generator) / inner**0.5
+    return weight.bfloat16()
+
+
+def by_tensor_core(
+    left: Quantised, right: Quantised, dtype: torch.dtype, *, fast: bool
+) -> torch.Tensor:
+    """Return left @ right.t() as an H100 PCIe gives it, its sums not split among blocks."""
+    scales = 1 / left.scale, 1 / right.scale
+    result: torch.Tensor = mmaemu.scaled_mm(
+        left.values, right.values.t(), *scales, out_dtype=dtype, use_fast_accum=fast, splitk=1
+    )
+    return result
+
+
+def rehearsed(
+    value: torch.Tensor, weight: torch.Tensor, product: str, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return value @ weight.t() as `fp8` computes it, forward or as the gradient of an input."""
+    if product == "forward":
+        return float8_product(value.to(dtype), weight, None, OwnLargest())
+    start = torch.zeros(len(value), len(weight), dtype=dtype, requires_grad=True)
+    result = float8_product(start, weight.t().contiguous(), None, OwnLargest())
+    (by_start,) = torch.autograd.grad(result, start, value.to(dtype))
+    return by_start
+
+
+def distance(name: str, value: torch.Tensor, product: str) -> Distance:
+    """Compare one product."""
+    inner = value.shape[1]
+    weight, fast = weight_of(inner), product == "forward"
+    role: Role = "input" if fast else "gradient"
+    left = quantised(value, role, OwnLargest())
+    right = quantised(weight, "weight", OwnLargest())
+    ours, theirs = {}, {}
+    for dtype in (torch.float32, torch.bfloat16):
+        ours[dtype] = rehearsed(value, weight, product, dtype)
+        theirs[dtype] = by_tensor_core(left, right, dtype, fast=fast)
+    return Distance(
+        factors=name,
+        product=product,
+        inner=inner,
+        fast_accumulation=fast,
+        before_rounding=relative(theirs[torch.float32], ours[torch.float32]),
+        in_bf16=relative(theirs[torch.bfloat16], ours[torch.bfloat16]),
+        different_in_bf16=float((theirs[torch.bfloat16] != ours[torch.bfloat16]).double().mean()),
+        of_fp8=relative(value.double() @ weight.double().t(), ours[torch.float32]),
+    )
+
+
+def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Norm of the difference over the norm of the reference."""
+    error = (value.double() - reference.double()).norm() / reference.double().norm()
+    return float(error.detach())
+
+
+def main() -> None:
+    """Compare, print and keep."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    found = [
+        distance(name, value, product)
+        for product in ("forward", "gradient")
+        for inner in INNER
+        for name, value in factors(inner).items()
+    ]
+    print(
+        f"{'factors':34}{'product':10}{'sums of':>8}{'fp32':>10}{'bf16':>10}{'differ':>9}{'FP8':>9}"
+    )
+    for each in found:
+        print(
+            f"{each.factors:34}{each.product:10}{each.inner:8}{each.before_rounding:10.1e}"
+            f"{each.in_bf16:10.1e}{each.different_in_bf16:9.1%}{each.of_fp8:9.1e}"
+        )
+    environment = {
+        "torch": torch.__version__,
+        "mmaemu": mmaemu.__version__,
+        "python": platform.python_version(),
+        "profile": "hopper: H100 PCIe, cuBLASLt 12.8.3.14, sums not split",
+    }
+    document = {"environment": environment, "distances": [asdict(each) for each in found]}
+    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()
