@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from halfstep.engine.assemble import Parallel, assemble
+from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.batches import Batches, Loops
@@ -29,6 +29,7 @@ from halfstep.engine.misuse import (
     warn_outside_autocast,
     warn_touched,
 )
+from halfstep.engine.parallel.placement import Parallel
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.engine.step import close_windows, refuse_idle
@@ -422,5 +423,5 @@ class Engine:
 
     def _give_back(self) -> None:
         self._closed = True
-        self._assembly.close()
         self.models = self.bare_models
+        self._assembly.close()
