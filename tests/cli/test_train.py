@@ -80,6 +80,49 @@ def test_finished_run_of_another_config_is_kept_unless_overwritten(halfstep, tin
     assert halfstep("train", "digits", "--overwrite", *tiny_arguments, "log_every=1")[0] == 0
 
 
+def test_run_is_not_replaced_without_a_word(halfstep, tiny_arguments):
+    arguments = ("train", "digits", "--out", "run", *tiny_arguments)
+    assert halfstep(*arguments)[0] == 0
+    kept = {each: each.read_bytes() for each in Path("run").rglob("*") if each.is_file()}
+    code, out, err = halfstep(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        "error: 'run' holds a finished run; write --resume auto to go on from it, --tag with a new "
+        "name to keep both, or --overwrite to replace it\n",
+        err,
+    )
+    Path("run/summary.json").unlink()
+    code, _, err = halfstep(*arguments)
+    assert code == 2
+    assert "the checkpoints of a run that has not finished; write --resume auto" in err
+    for file, content in kept.items():
+        assert file.name in {"summary.json", ".lock"} or file.read_bytes() == content
+    assert halfstep(*arguments, "--resume", "auto")[0] == 0
+    assert halfstep(*arguments, "--overwrite")[0] == 0
+    assert not Path("run/replaced").exists()
+
+
+def test_second_run_in_a_directory_is_refused_while_the_first_trains(
+    halfstep, tiny_arguments, monkeypatch
+):
+    real, second = loop.validate, []
+
+    def start_another(setup):
+        if not second:
+            arguments = ("train", "digits", "--out", "run", "--overwrite", *tiny_arguments)
+            second.append("started")
+            second[:] = halfstep(*arguments, "seed=1")
+        return real(setup)
+
+    monkeypatch.setattr(loop, "validate", start_another)
+    assert halfstep("train", "digits", "--out", "run", *tiny_arguments)[0] == 0
+    code, _, err = second
+    assert code == 2
+    assert re.search(rf"'run' is in use: process {os.getpid()} on \S+ trains in it; wait for", err)
+    assert summary("run")["seed"] == 0
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["seed"] == 0
+
+
 def test_run_that_goes_nan_exits_with_1_and_says_so(halfstep, tiny_arguments):
     code, out, err = halfstep(
         "train", "digits", *tiny_arguments, "optimizer.lr=1e30", "log_every=1"

@@ -13,7 +13,7 @@ from halfstep.compare.tables import write_tables
 
 def finish(cell):
     prepare(cell)
-    cell.run_directory.mkdir()
+    cell.run_directory.mkdir(exist_ok=True)
     (cell.run_directory / "summary.json").write_text('{"status": "finished"}')
 
 
@@ -61,7 +61,7 @@ def test_preparing_a_cell_removes_its_last_run_and_writes_the_config_of_the_next
     (make_grid().cells[0].run_directory / "checkpoints").mkdir()
     cell = make_grid(lr=0.2).cells[0]
     prepare(cell)
-    assert not cell.run_directory.exists()
+    assert not list(cell.run_directory.iterdir())
     assert yaml.safe_load(cell.config_file.read_text()) == cell.settings
     assert result_of(cell).status == "pending"
 
@@ -73,7 +73,7 @@ def test_what_an_interrupted_run_left_stays_to_go_on_from(make_grid, directory):
     prepare(cell)
     assert (cell.run_directory / "checkpoints").exists()
     prepare(cell, fresh=True)
-    assert not cell.run_directory.exists()
+    assert not list(cell.run_directory.iterdir())
 
 
 def test_other_versions_start_an_interrupted_run_anew(make_grid, directory, monkeypatch):
@@ -86,7 +86,22 @@ def test_other_versions_start_an_interrupted_run_anew(make_grid, directory, monk
     (cell.run_directory / "checkpoints").mkdir(parents=True)
     monkeypatch.setattr(kept, "versions", lambda: {"torch": "3.0"})
     prepare(cell)
-    assert not cell.run_directory.exists()
+    assert not list(cell.run_directory.iterdir())
+
+
+def test_a_finished_cell_that_runs_again_lies_aside_until_there_is_a_checkpoint(
+    make_grid, directory
+):
+    cell = make_grid().cells[0]
+    finish(cell)
+    (cell.run_directory / "checkpoints").mkdir()
+    (cell.run_directory / "checkpoints" / "best.pt").touch()
+    again = make_grid(lr=0.2).cells[0]
+    for _ in range(2):  # the second time, a crash at once has left nothing
+        prepare(again)
+        assert result_of(again).status == "pending"
+        left = [str(each.relative_to(cell.run_directory)) for each in cell.run_directory.rglob("*")]
+        assert {"replaced/summary.json", "replaced/checkpoints/best.pt"} < set(left)
 
 
 def test_a_result_knows_what_it_was_made_with(make_grid, directory):
@@ -111,7 +126,7 @@ def test_a_comparison_killed_before_its_first_table_does_not_block_the_next(dire
 def test_a_second_comparison_in_the_same_directory_is_refused(directory):
     with (
         claimed(directory, "digits"),
-        pytest.raises(ValueError, match="in use by the comparison with process id"),
+        pytest.raises(ValueError, match=r"in use by the comparison that is process \d+ on"),
         claimed(directory, "digits"),
     ):
         pass

@@ -8,6 +8,8 @@ from torch.optim import SGD, AdamW
 
 from halfstep import Engine, recipes
 from halfstep.engine import EMA, LossScaleCollapse
+from halfstep.techniques.cpu_half import CpuHalf
+from halfstep.techniques.gradients import GradientFormat
 
 from .tiny import digits_net, mlp, with_infinite_gradient
 
@@ -46,6 +48,31 @@ def test_a_closed_engine_leaves_an_fp32_model_that_another_can_train(recipe: str
         assert all(param.grad.dtype == torch.float32 for param in model.parameters())
         assert engine.step().stepped
     assert all(not torch.equal(b, p) for b, p in zip(before, model.parameters(), strict=True))
+
+
+def test_closing_gives_everything_back_whatever_a_technique_raises(monkeypatch) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, recipe="o2", average=EMA(0.5))
+    engine.backward(loss_of(engine))
+    engine.step()
+
+    closes = {technique: technique.close for technique in (CpuHalf, GradientFormat)}
+
+    def fails(technique: CpuHalf | GradientFormat) -> None:
+        closes[type(technique)](technique)
+        raise RuntimeError(type(technique).__name__)
+
+    for technique in closes:
+        monkeypatch.setattr(technique, "close", fails)
+    with pytest.raises(RuntimeError, match="CpuHalf"):  # the last in is the first out
+        engine.close()
+    monkeypatch.undo()
+    assert engine.models == [model]
+    assert {param.dtype for param in model.parameters()} == {torch.float32}
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
+    optimizer.step()  # nobody guards it any more
+    Engine(model, optimizer, recipe="fp16").close()
 
 
 def test_a_part_of_an_o2_model_loads_and_saves_fp32() -> None:

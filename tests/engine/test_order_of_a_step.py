@@ -107,8 +107,9 @@ def test_a_model_is_called_with_floats_of_its_format_and_other_tensors_as_they_a
     with Engine(model, SGD(model.parameters(), lr=0.01), recipe=name) as engine:
         with engine.autocast():
             loss_of(engine.model)
-            loss_of(engine.model, INPUTS.double() if engine.recipe.half_params else INPUTS)
-        wanted = {"x": model.layer.weight.dtype, "index": torch.int64}
+            format_ = model.layer.weight.dtype
+            loss_of(engine.model, INPUTS if format_ == torch.float32 else INPUTS.double())
+        wanted = {"x": format_, "index": torch.int64}
     assert model.called_with == [wanted, wanted]
 
 

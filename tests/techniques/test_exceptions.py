@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -212,6 +213,69 @@ def test_the_longest_pattern_decides_whatever_the_order() -> None:
             assert model.blocks[1].attn.q.weight.dtype == torch.float16
             assert model.blocks[1].up.weight.dtype == torch.float32
             assert all(torch.isfinite(torch.tensor(train(engine))))
+
+
+class Listed(nn.Module):
+    """Calls the layers of a list, which has no forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean(1)
+
+
+@pytest.mark.parametrize("name", ["fp16", "o2"])
+def test_naming_a_list_names_the_modules_in_it(name: str) -> None:
+    engine = engine_for(name, {"layers": "fp32"}, Listed())
+    seen = observed(engine).seen
+    products = {dtype for operator in ("addmm", "mm") for dtype in seen[operator]}
+    assert products == {torch.float32}
+    engine.close()
+
+
+@pytest.mark.parametrize("exception", ["head", "head.linear"])
+def test_a_module_whose_forward_was_replaced_is_an_exception_too(exception: str) -> None:
+    class Head(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.linear(x, self.weight, self.bias)
+
+    model = net()
+    model.head = Head(16, 4)
+    calls: list[torch.dtype] = []
+    own = model.head.forward
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        result = own(x)
+        calls.append(result.dtype)
+        return result
+
+    model.head.forward = replaced
+    with engine_for("fp16", {exception: "fp32"}, model) as engine:
+        train(engine, 1)
+    assert model.head.forward is replaced
+    with engine_for("fp16", {"blocks": "fp32"}, model) as engine:
+        train(engine, 1)
+    assert calls == [torch.float32, torch.float16]
+
+
+def test_an_excepted_module_without_parameters_leaves_the_autocast_of_its_model(monkeypatch):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim=-1)).to("meta")
+    exceptions = recipe({"base": "fp16", "exceptions": {"1": "fp32"}})
+    technique = exceptions.techniques()[-1]
+    technique.prepare([model], [])
+    left = []
+
+    def autocast(device_type: str, **_: object) -> nullcontext[None]:
+        left.append(device_type)
+        return nullcontext()
+
+    monkeypatch.setattr(torch, "autocast", autocast)
+    model(torch.ones(2, 4, device="meta"))
+    assert left == ["meta"]
 
 
 def test_closing_gives_modules_their_class_back() -> None:

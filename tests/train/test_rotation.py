@@ -94,12 +94,13 @@ def test_run_on_a_disk_that_is_full_for_a_while_trains_on(
 
     monkeypatch.setattr(checkpoint, "write_atomically", write_atomically)
     config = tiny("checkpoints={every_steps: 2, keep: 9}")
-    with pytest.warns(CheckpointWarning, match="training goes on") as caught:
+    with pytest.warns(CheckpointWarning, match=r"could not be saved") as caught:
         summary = train(config, tmp_path, quiet=True)
-    assert len(caught) == 2
+    assert sum(each.category is CheckpointWarning for each in caught) == 3
     assert summary.status == "finished"
+    # Step 6 had the best validation so far; the next ones wait for a better one, at step 12.
     assert [name for name in names(tmp_path) if name.startswith("step")] == [
-        f"step-{step:08d}.pt" for step in (2, 8, 10, 12)
+        f"step-{step:08d}.pt" for step in (2, 12)
     ]
     last = checkpoint.load(checkpoint.path(tmp_path, "last")).model
     whole = checkpoint.load(checkpoint.path(finished_run, "last")).model

@@ -1,10 +1,12 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train import run_directory
+from halfstep.train import replaced, run_directory
 from halfstep.train.config.files import load
 
 
@@ -27,23 +29,97 @@ def test_tag_that_cannot_name_a_folder_is_refused(tiny, tag):
         run_directory.place(tiny(), tag)
 
 
-def test_finished_run_of_another_config_is_refused(tiny, tmp_path):
-    run_directory.prepare(tmp_path, tiny(), {})
-    run_directory.refuse_another_run(tmp_path, tiny("epochs=9"))  # not finished: may be replaced
-    (tmp_path / "summary.json").write_text("{}")
-    run_directory.refuse_another_run(tmp_path, tiny())
-    with pytest.raises(
-        UserError, match=r"finished run of another config; write --tag .*--overwrite"
-    ):
-        run_directory.refuse_another_run(tmp_path, tiny("epochs=9"))
-    (tmp_path / "config.yaml").unlink()
+@pytest.fixture
+def earlier(tiny, tmp_path):
+    """Leave what a run leaves: a config, metrics, a checkpoint, and a summary if it has ended."""
+
+    def left(*, finished, checkpoints=True):
+        run_directory.prepare(tmp_path, tiny(), {})
+        (tmp_path / "metrics.jsonl").write_text("a line")
+        if checkpoints:
+            (tmp_path / "checkpoints").mkdir()
+            (tmp_path / "checkpoints" / "best.pt").write_text("weeks of work")
+        if finished:
+            (tmp_path / "summary.json").write_text("{}")
+        return tmp_path
+
+    return left
+
+
+@pytest.mark.parametrize(
+    ("finished", "options", "auto", "said"),
+    [
+        (True, (), False, "holds a finished run; write --resume auto to go on from it, --tag"),
+        (True, ("epochs=9",), False, "holds a finished run of another config; write --tag"),
+        (True, ("epochs=9",), True, "holds a finished run of another config; write --tag"),
+        (False, (), False, "of a run that has not finished; write --resume auto to go on from it"),
+        (False, ("epochs=9",), False, "that has not finished of another config; write --tag"),
+        (False, (), True, "of a run that has not finished; write --tag .*, or --overwrite to rep"),
+    ],
+)
+def test_run_with_checkpoints_is_not_replaced_unasked(tiny, earlier, finished, options, auto, said):
+    run = earlier(finished=finished)
+    with pytest.raises(UserError, match=said):
+        run_directory.refuse_to_replace(run, tiny(*options), auto=auto)
+
+
+def test_run_that_left_no_checkpoint_is_only_kept_if_it_has_ended(tiny, earlier):
+    run = earlier(finished=False, checkpoints=False)
+    for auto in (True, False):
+        run_directory.refuse_to_replace(run, tiny("epochs=9"), auto=auto)
+    run = earlier(finished=True, checkpoints=False)
+    run_directory.refuse_to_replace(run, tiny(), auto=True)
+    with pytest.raises(UserError, match="holds a finished run; write"):
+        run_directory.refuse_to_replace(run, tiny(), auto=False)
+    (run / "config.yaml").unlink()
     with pytest.raises(UserError, match="finished run of another config"):
-        run_directory.refuse_another_run(tmp_path, tiny())
+        run_directory.refuse_to_replace(run, tiny(), auto=True)
+
+
+def test_replaced_run_lies_aside_until_the_new_one_has_a_checkpoint(tiny, earlier):
+    run = earlier(finished=True)
+    run_directory.prepare(run, tiny("epochs=9"), {})
+    assert load(str(run / "config.yaml")) == tiny("epochs=9")
+    assert load(str(run / "replaced" / "config.yaml")) == tiny()
+    assert (run / "replaced" / "checkpoints" / "best.pt").read_text() == "weeks of work"
+    assert not (run / "summary.json").exists()
+    # The new one dies without a checkpoint, and the next one too.
+    run_directory.prepare(run, tiny("epochs=8"), {})
+    assert (run / "replaced" / "checkpoints" / "best.pt").exists()
+    replaced.let_go(run)
+    assert sorted(each.name for each in run.iterdir()) == ["config.yaml", "environment.json"]
+
+
+def test_run_stays_in_its_place_when_the_disk_takes_no_other(tiny, earlier, monkeypatch):
+    run = earlier(finished=True)
+    before = {each: each.read_bytes() for each in run.rglob("*") if each.is_file()}
+    real = run_directory.write_atomically
+
+    def full(path, content):
+        if path.name == "environment.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(run_directory, "write_atomically", full)
+    for goes_on in (False, True):
+        with pytest.raises(UserError, match="No space left on device; make room, or write --out"):
+            run_directory.prepare(run, tiny(), {}, goes_on=goes_on)
+        assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file()} == before
+
+
+def test_directory_is_one_runs_at_a_time(tmp_path):
+    with (
+        run_directory.claimed(tmp_path / "run"),
+        pytest.raises(UserError, match=rf"/run' is in use: process {os.getpid()} on .*write --tag"),
+        run_directory.claimed(tmp_path / "run"),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
 
 
 def test_preparing_removes_what_a_run_left_and_nothing_else(tiny, tmp_path):
     run_directory.prepare(tmp_path, tiny("epochs=9"), {})
-    for name in ("checkpoints/best.pt", "tensorboard/events", "summary.json", "notes/mine.txt"):
+    for name in ("checkpoints/half.tmp", "tensorboard/events", "summary.json", "notes/mine.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     run_directory.prepare(tmp_path, tiny(), {"python": "3"})

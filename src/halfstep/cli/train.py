@@ -59,7 +59,7 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     ] = None,
     options: OptionsFlag = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a finished run of another config.")
+        bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.")] = False,
     resume: Annotated[

@@ -14,10 +14,8 @@ writes last, exists. Every other state, whatever caused it, means that the cell 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import functools
 import json
-import os
-import shutil
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,8 @@ from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
 from halfstep.train.config.text import dump
 from halfstep.train.files import write_atomically
+from halfstep.train.lock import locked
+from halfstep.train.replaced import make_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,27 +52,22 @@ def claimed(directory: Path, config: str) -> Iterator[int]:
         UserError: If the directory cannot be written, holds something else, or is in use.
     """
     _refuse_foreign(directory, config)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UserError(
-            f"cannot write into {directory}: {error.strerror}; name another directory with --out"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            lock = stack.enter_context(locked(directory, functools.partial(_refusal, directory)))
+        except OSError as error:
             raise UserError(
-                f"{directory} is in use by the comparison with process id {holder}, or by a run "
-                "that it started; wait for it, end it, or name another directory with --out"
-            ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+                f"cannot write into {directory}: {error.strerror}; name another directory with "
+                "--out"
+            ) from error
         yield lock
-    finally:
-        os.close(lock)
+
+
+def _refusal(directory: Path, holder: str) -> str:
+    return (
+        f"{directory} is in use by the comparison that is {holder}, or by a run that it started; "
+        "wait for it, end it, or name another directory with --out"
+    )
 
 
 def result_of(cell: Cell) -> Result:
@@ -116,8 +111,7 @@ def prepare(cell: Cell, *, fresh: bool = False) -> None:
     if not (fresh or over) and _record(cell) == wanted:
         return
     record.unlink(missing_ok=True)
-    if cell.run_directory.exists():
-        shutil.rmtree(cell.run_directory)
+    make_way(cell.run_directory)
     write_atomically(cell.config_file, dump(cell.config))
     write_atomically(record, json.dumps(wanted, indent=2, allow_nan=False) + "\n")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,50 +12,29 @@ from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.closure import refuse_recipe
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
-from halfstep.engine.misuse import (
-    refuse_parallel,
-    refuse_threads,
-    refuse_wrapped,
-    refuse_zero,
-)
 from halfstep.engine.outcome import Settlement, refuse_schedulers
-from halfstep.engine.parallel.ddp import Replicas, synchronize_batchnorm
-from halfstep.engine.parallel.dp import on_all_gpus
+from halfstep.engine.parallel.ddp import Replicas
+from halfstep.engine.parallel.dp import refuse_threads
 from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
 from halfstep.engine.parallel.ranks import Ranks
+from halfstep.engine.parallel.wrappers import refuse_wrapped, refuse_zero
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.clipping import Clipping
+    from halfstep.engine.parallel.placement import Parallel
     from halfstep.recipe import Recipe
     from halfstep.recipe.resolution import Resolution
     from halfstep.techniques import Technique
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """How the models are put on several devices, as `Engine` was given it.
-
-    Attributes:
-        how: "ddp", "dp", or None for models that are wrapped, sharded or alone.
-        ddp: Arguments of `DistributedDataParallel`.
-        dp: Arguments of `DataParallel`.
-        sync_batchnorm: Whether BatchNorm sees the batches of all processes.
-    """
-
-    how: str | None
-    ddp: Mapping[str, Any] = field(default_factory=dict)
-    dp: Mapping[str, Any] = field(default_factory=dict)
-    sync_batchnorm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +108,8 @@ class Assembly:
 
     def close(self) -> None:
         """Give back every setting, hook and format."""
-        for statistics in self.statistics:
-            statistics.close()
-        _undo(self.techniques, self.windows, self.replicas, self.guard)
+        statistics = [each.close for each in self.statistics]
+        _undo(self.techniques, self.windows, self.replicas, self.guard, first=statistics)
 
 
 def _undo(
@@ -139,15 +117,21 @@ def _undo(
     windows: Sequence[Window],
     replicas: Replicas,
     guard: ParameterGuard,
+    first: Sequence[Callable[[], None]] = (),
 ) -> None:
-    guard.close()
-    for window in windows:
-        window.close()
-    replicas.close()
+    """Give everything back, whatever a part of it raises; the first error is raised at the end."""
+    closes = [*first, guard.close, *(window.close for window in windows), replicas.close]
+    closes += [technique.close for technique in reversed(techniques)]
+    errors = []
     # An engine may be dropped inside inference mode; what it restores is to be trained again.
     with torch.inference_mode(mode=False):
-        for technique in reversed(techniques):
-            technique.close()
+        for close in closes:
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001  (raised below)
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def assemble(
@@ -181,14 +165,13 @@ def assemble(
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)
     refuse_other_recipe(models, recipe)
-    refuse_parallel(parallel, models, recipe)
+    parallel.refuse(models, recipe)
     refuse_threads(models, recipe)
-    refuse_zero(optimizers, recipe)
-    if any(technique.reshapes_params for technique in techniques):
+    reshapes = any(technique.reshapes_params for technique in techniques)
+    refuse_zero(optimizers, recipe, reshapes=reshapes)
+    if reshapes:
         refuse_wrapped(models, recipe.name)
-    if parallel.sync_batchnorm:
-        group = parallel.ddp.get("process_group")
-        models = [synchronize_batchnorm(model, group) for model in models]
+    models = parallel.synchronized(models)
     windows: list[Window] = []
     ranks = Ranks()
     replicas = Replicas(recipe, windows, ranks)
@@ -197,11 +180,7 @@ def assemble(
         _prepare(models, optimizers, techniques, windows)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
-        wrapped = models
-        if parallel.how == "ddp":
-            wrapped = [replicas.wrap(model, parallel.ddp) for model in models]
-        elif parallel.how == "dp":
-            wrapped = [on_all_gpus(model, parallel.dp) for model in models]
+        wrapped = parallel.wrap(models, replicas)
     except BaseException:
         _undo(techniques, windows, replicas, guard)
         raise
@@ -226,7 +205,7 @@ def assemble(
         scales=scales,
         clipping=clipping,
         statistics=[
-            RunningStatistics(model, called if parallel.how == "dp" else None)
+            RunningStatistics(model, called if parallel.in_threads else None)
             for model, called in pairs
         ],
         settlement=Settlement(
@@ -252,5 +231,5 @@ def _prepare(
     follows = any(technique.casts_params for technique in techniques)
     for window in windows:
         window.refresh()
-        if follows and window.optimizer.state:
-            window.load_optimizer(window.optimizer.state_dict())
+        if follows:
+            window.recast_optimizer()

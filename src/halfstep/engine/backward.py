@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.engine.misuse import refuse_sharded_inputs
+from halfstep.engine.parallel.fsdp import refuse_limited_backward
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.selection import trained
 
@@ -38,7 +38,7 @@ def accumulate_gradients(
     """
     inputs = trained(windows) if limited else None
     if inputs and any(is_sharded(param) for param in inputs):
-        refuse_sharded_inputs(of_all=len(windows) == len(assembly.windows))
+        refuse_limited_backward(of_all=len(windows) == len(assembly.windows))
         inputs = None
     for window in windows:
         window.hide_true_grads()

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from halfstep.engine import misuse
-from halfstep.engine.assemble import Parallel, assemble
+from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.batches import Batches, Loops
@@ -23,6 +23,7 @@ from halfstep.engine.clipping import Clipping
 from halfstep.engine.closure import refuse_closure
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
+from halfstep.engine.parallel.placement import Parallel
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.engine.step import close_windows, refuse_untimely
@@ -396,5 +397,5 @@ class Engine:
 
     def _give_back(self) -> None:
         self._closed = True
-        self._assembly.close()
         self.models = self.bare_models
+        self._assembly.close()

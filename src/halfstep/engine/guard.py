@@ -10,6 +10,7 @@ from weakref import WeakSet
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from halfstep.engine.closure import CLOSURE, needs_closure
+from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +115,7 @@ class StepGuard:
                 f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
                 "engine first"
             )
-        _owned.add(optimizer)
+        _owned.update((optimizer, local_optimizer(optimizer)))
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(self._refuse)
         own = optimizer.zero_grad
@@ -159,4 +160,4 @@ class StepGuard:
             del vars(self._optimizer)["zero_grad"]
             if self._before is not None:
                 vars(self._optimizer)["zero_grad"] = self._before
-            _owned.discard(self._optimizer)
+            _owned.difference_update((self._optimizer, local_optimizer(self._optimizer)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
-from halfstep.engine.parallel.ranks import is_zero
+from halfstep.optim.zero import is_zero
 from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:

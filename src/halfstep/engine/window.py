@@ -12,6 +12,7 @@ from halfstep.engine.guard import StepGuard
 from halfstep.engine.parallel.shards import local
 from halfstep.engine.result import OptimizerStep
 from halfstep.kernels import gradients
+from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -111,10 +112,19 @@ class Window:
                 "the state of a ZeroRedundancyOptimizer is whole on the first process only; load "
                 "what that one saved on every process"
             )
+        self._load(self.optimizer, saved)
+
+    def recast_optimizer(self) -> None:
+        """Give the state that the optimizer has the formats that the techniques keep it in."""
+        local = local_optimizer(self.optimizer)
+        if local.state:
+            self._load(local, local.state_dict())
+
+    def _load(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
         with ExitStack() as stack:
             for technique in self._techniques:
-                stack.enter_context(technique.loading(self.optimizer))
-            self.optimizer.load_state_dict(saved)
+                stack.enter_context(technique.loading(optimizer))
+            optimizer.load_state_dict(saved)
 
     @property
     def dense_gradients(self) -> list[torch.Tensor]:

@@ -167,6 +167,28 @@ def convert(
     return replacement
 
 
+def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
+    """Make every batch norm see the batches of all processes, by torch's layer where it can.
+
+    Args:
+        model: Changed in place; parameters stay the same objects.
+        group: The processes that share statistics; all of them by default.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: If a batch norm does more than that, and nobody knows what.
+    """
+    if next(model.parameters()).device.type == "cpu":
+        return convert(model, group)
+    fused = [name for name, layer in model.named_modules() if activates(layer)]
+    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
+    for name in fused:
+        synchronized.get_submodule(name).register_forward_hook(drop_and_act)
+    return synchronized
+
+
 def activates(layer: nn.Module) -> bool:
     """Tell whether a batch norm also drops and activates, as timm's BatchNormAct2d does.
 

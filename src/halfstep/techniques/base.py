@@ -78,7 +78,11 @@ class Technique:
         """Take in parameters that were added to `optimizer` after `prepare`."""
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context of a forward pass on `device`."""
+        """Return the context of a forward pass on `device`.
+
+        DataParallel enters it again in the threads of its replicas, where it is one of torch's
+        (autocast, a mode, saved-tensor hooks) or a context variable of Python.
+        """
         del device
         return nullcontext()
 

@@ -11,7 +11,7 @@ import re
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from halfstep.errors import closest
 from halfstep.formats import torch_dtype
 from halfstep.layers.swap import mix_in, take_out
-from halfstep.techniques.base import Stage, Technique
+from halfstep.techniques.base import Stage, Technique, device_types
 from halfstep.techniques.params import cast_floating, format_changes
 
 if TYPE_CHECKING:
@@ -63,18 +63,24 @@ class FormatExceptions(Technique):
             if pattern.startswith(OPERATOR)
         )
         self._layers: list[nn.Module] = []
+        self._patched: dict[nn.Module, Callable[..., Any]] = {}
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Give the modules that are meant a region of their own."""
         del optimizers
         for pattern, format_ in self._exceptions.items():
             self._refuse_unknown(pattern, format_, models)
+        device_type = next(iter(device_types(models)), "cpu")
         for model in models:
-            regions = self._regions(model)
+            regions = self._regions(model, device_type)
             for layer, region in regions.items():
                 mix_in(layer, _Excepted)
                 layer._exception = region  # type: ignore[assignment]  # noqa: SLF001  # the mixin's
                 self._layers.append(layer)
+                patched = vars(layer).get("forward")
+                if patched is not None:  # of the instance, which stands before that of the class
+                    self._patched[layer] = patched
+                    layer.forward = partial(_in_region, region, patched)
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
         """Intercept the operators that are meant everywhere."""
@@ -86,15 +92,18 @@ class FormatExceptions(Technique):
             take_out(layer)
             del layer._exception  # noqa: SLF001
         self._layers.clear()
+        for layer, forward in self._patched.items():
+            layer.forward = forward
+        self._patched.clear()
 
-    def _regions(self, model: nn.Module) -> dict[nn.Module, Region]:
+    def _regions(self, model: nn.Module, device_type: str) -> dict[nn.Module, Region]:
         regions: dict[nn.Module, Region] = {}
         if self._half_params is None:
             for module, inside, _ in format_changes(model, self._own_formats(model), None):
-                regions[module] = Region(inside)
+                regions[module] = Region(device_type, inside)
         for pattern, format_ in self._exceptions.items():
             for module, operator in calling(model, pattern):
-                region = regions.setdefault(module, Region(None))
+                region = regions.setdefault(module, Region(device_type, None))
                 region.operators[operator] = torch_dtype(format_)
         return regions
 
@@ -154,10 +163,13 @@ class Region:
     """What holds while a module runs.
 
     Attributes:
+        device_type: Whose autocast is meant; modules without parameters, and replicas, which have
+            none of their own, do not tell.
         inside: Format of the module; None leaves that to whatever is around it.
         operators: Operators with a format of their own.
     """
 
+    device_type: str
     inside: str | None
     operators: dict[str, torch.dtype] = field(default_factory=dict)
 
@@ -167,14 +179,16 @@ class _Excepted(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward in its region."""
-        region = self._exception
-        device = next((p.device.type for p in self.parameters()), "cpu")
-        with ExitStack() as stack:
-            if region.inside is not None:
-                args, kwargs = _enter(stack, region.inside, device, args, kwargs)
-            if region.operators:
-                stack.enter_context(_Intercepted(region.operators, device))
-            return super().forward(*args, **kwargs)
+        return _in_region(self._exception, super().forward, *args, **kwargs)
+
+
+def _in_region(region: Region, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with ExitStack() as stack:
+        if region.inside is not None:
+            args, kwargs = _enter(stack, region.inside, region.device_type, args, kwargs)
+        if region.operators:
+            stack.enter_context(_Intercepted(region.operators, region.device_type))
+        return forward(*args, **kwargs)
 
 
 def _enter(

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from halfstep.formats import torch_dtype
+from halfstep.optim.zero import local_optimizer
 from halfstep.techniques.base import HALVES, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class ParameterFormat(Technique):
         self._rnns.clear()
         if self._came_as and self.reshapes_params:
             for optimizer in self._optimizers:
-                optimizer.load_state_dict(optimizer.state_dict())  # in the parameters' format
+                local = local_optimizer(optimizer)
+                local.load_state_dict(local.state_dict())  # in the parameters' format
         self._came_as.clear()
 
     def _cast(self, model: nn.Module) -> None:
@@ -171,7 +173,8 @@ def format_changes(
     found: dict[nn.Module, tuple[str, str | None]] = {}
 
     def visit(module: nn.Module, around: str | None) -> None:
-        inside = own_formats.get(module)
+        runs = type(module).forward is not nn.Module.forward
+        inside = own_formats.get(module) if runs else around  # a ModuleList has nothing to cast
         if inside not in (None, around):
             found.setdefault(module, (inside, around))
         for child in module.children():

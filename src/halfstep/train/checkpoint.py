@@ -136,6 +136,25 @@ def named_parts(file: Path) -> Parts | None:
     Raises:
         OSError: If that cannot be told: the file is damaged, or cannot be read now.
     """
+    named: Parts | None = _glance(file).get("parts")
+    return named
+
+
+def epoch_of(file: Path) -> int | None:
+    """Return after how many epochs a checkpoint was made; None where there is none to be read."""
+    try:
+        epoch: int | None = _glance(file).get("epoch")
+    except OSError:
+        return None
+    return epoch
+
+
+def _glance(file: Path) -> dict[str, Any]:
+    """Return what a file holds, without reading its tensors.
+
+    Raises:
+        OSError: If it is damaged, or cannot be read now.
+    """
     try:
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (
@@ -146,7 +165,7 @@ def named_parts(file: Path) -> Parts | None:
         ValueError,
     ) as error:
         raise OSError(f"{str(file)!r} cannot be read: {error}") from error
-    return cast("Parts | None", found.get("parts")) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def size(file: Path) -> int:

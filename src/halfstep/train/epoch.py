@@ -10,6 +10,8 @@ from halfstep.train.in_step import in_step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
     from halfstep.engine import StepResult
     from halfstep.train.checkpoint import Which
     from halfstep.train.training import Training
@@ -99,18 +101,24 @@ def leave_behind(training: Training) -> None:
         training.roll_back()
 
 
-def save_if_sound(training: Training, *names: Which, validated: bool = False) -> None:
+def save_if_sound(
+    training: Training,
+    *names: Which,
+    validated: bool = False,
+    confusion: torch.Tensor | None = None,
+) -> None:
     """Write a checkpoint, unless it would be one that nobody wants to go back to.
 
     Args:
         training: The run.
         names: What else it is from now on.
         validated: Whether the newest validation is of these weights.
+        confusion: Counts of the best validation, if this is it; see `metrics.write_tables`.
     """
     if training.config.on_nonfinite == "rollback" and not training.weights_are_finite():
         leave_behind(training)
     else:
-        training.save(*names, validated=validated)
+        training.save(*names, validated=validated, confusion=confusion)
 
 
 def _with_last(items: Iterator[_Item]) -> Iterator[tuple[_Item, bool]]:

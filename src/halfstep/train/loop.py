@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from statistics import mean
 from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
+from halfstep.errors import UserError
 from halfstep.train import (
     checkpoint,
+    distributed,
     early_stopping,
     extend,
-    metrics,
     resume,
     rotation,
     run_directory,
@@ -45,6 +46,7 @@ from halfstep.train.training import Training, pick_up
 from halfstep.train.validate import validate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import torch
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
     from halfstep.train.processes import Processes
     from halfstep.train.resume import Start
-    from halfstep.train.validate import Figures
 
 
 def train(
@@ -72,10 +73,10 @@ def train(
 
     Args:
         config: What to train, and how.
-        run: The directory; made if need be. What an earlier run left in it goes, unless the run
-            goes on from it.
+        run: The directory; made if need be. No other process may train in it meanwhile.
         tag: What the user called the run, for the summary.
-        overwrite: Whether a finished run of another config may be replaced.
+        overwrite: Whether a run that is in the directory may be replaced. Its checkpoints stay in
+            `replaced/` until the new run has one.
         quiet: Whether to draw no progress bar.
         go_on: Where to go on from: "auto" for the newest whole checkpoint in `run`, if there is
             any; or the path of a checkpoint or of a run directory.
@@ -86,7 +87,8 @@ def train(
 
     Raises:
         UserError: If anything about the config, the device or the directory is wrong; nothing was
-            trained then. If memory does not suffice.
+            trained then. If memory does not suffice. If what the summary would say could not be
+            written; there is none then, and the run can go on.
         KeyboardInterrupt: With a message that says what is left, after a Ctrl-C in training.
         Stopped: The same, after a SIGTERM or SIGUSR1. Both after a signal to any process.
         FailedElsewhere: If another process raises one of these, or fails otherwise.
@@ -94,35 +96,76 @@ def train(
     began = time.perf_counter()
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
-    start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
-    goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
-    ended = start is not None and not goes_further
-    done = processes.from_first(lambda: _summary_of_finished(run)) if ended else None
-    if done is not None and go_on == resume.AUTO:
-        return done
-    setup = processes.together(lambda: _set_up(config, device, start, processes))
-    with setup.engine:
-        processes.from_first(lambda: _take_directory(run, config, setup, start, overwrite))
-        # Of a part of a run, or of one GPU of several, it would look like a saving.
-        known = start is None and config.distributed.strategy != "dp"
-        energy = Energy(device) if known else None
-        with StopRequests() as requests, PeakMemory(device) as memory:
-            setup = replace(setup, data=requests.obeyed(setup.data))
-            with _tracker(run, config, setup, start, quiet=quiet) as tracker:
-                training = _assemble(config, setup, run, tracker, memory)
-                try:
-                    with out_of_memory_explained(config):
-                        _epochs(training, start)
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt(_what_is_left(training)) from None
-                except Asked as asked:
-                    _leave(training, asked.number)
-                finally:
-                    training.nonfinite.close()
-            summary = _summary(training, tag, time.perf_counter() - began, energy)
-    if processes.is_first:
-        run_directory.write_summary(run, summary)
+    with _claimed(run, config, processes):
+        start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
+        goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+        ended = start is not None and not goes_further
+        done = processes.from_first(lambda: _summary_of_finished(run)) if ended else None
+        if done is not None and go_on == resume.AUTO:
+            return done
+        if not (overwrite or (start is not None and start.here)):
+            auto = go_on == resume.AUTO
+            processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
+        setup = processes.together(lambda: _set_up(config, device, start, processes))
+        with setup.engine:
+            processes.from_first(lambda: _take_directory(run, config, setup, start))
+            # Of a part of a run, or of one GPU of several, it would look like a saving.
+            known = start is None and config.distributed.strategy != "dp"
+            energy = Energy(device) if known else None
+            with StopRequests() as requests, PeakMemory(device) as memory:
+                setup = replace(setup, data=requests.obeyed(setup.data))
+                with _tracker(run, config, setup, start, quiet=quiet) as tracker:
+                    training = _assemble(config, setup, run, tracker, memory)
+                    try:
+                        with out_of_memory_explained(config):
+                            _epochs(training, start)
+                    except KeyboardInterrupt:
+                        raise KeyboardInterrupt(_what_is_left(training)) from None
+                    except Asked as asked:
+                        _leave(training, asked.number)
+                    finally:
+                        training.nonfinite.close()
+                summary = _summary(training, tag, time.perf_counter() - began, energy)
+        processes.from_first(lambda: _declare_over(training, summary))
     return summary
+
+
+@contextmanager
+def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
+    """Let the first process keep all others out of the run directory."""
+    # A node that is lost has its locks until the file server notices.
+    patience = config.distributed.timeout / 2 if distributed.restarts() else 0.0
+    with ExitStack() as stack:
+
+        def claim() -> None:
+            stack.enter_context(run_directory.claimed(run, patience=patience))
+
+        processes.from_first(claim)
+        yield
+
+
+def _declare_over(training: Training, summary: Summary) -> None:
+    """Write the summary, if the checkpoints hold what it says.
+
+    Raises:
+        UserError: If they do not, or if it cannot be written.
+    """
+    run = training.run
+    missing = [f"checkpoints/{name}.pt" for name in sorted(training.unsaved)]
+    try:
+        if not missing:
+            run_directory.write_summary(run, summary)
+            return
+        reason = ""
+    except OSError as error:
+        missing, reason = ["summary.json"], f" ({error.strerror or error})"
+    newest = rotation.newest_first(run)
+    begins = f"goes on from {newest[0].name}" if newest else "starts anew, as nothing was saved"
+    ended = f"{summary.status}: {summary.error}; " if summary.error else ""
+    raise UserError(
+        f"{ended}the run in {str(run)!r} is not finished, as {' and '.join(missing)} could not be "
+        f"written{reason}; make room and write --resume auto, which {begins}"
+    )
 
 
 def _summary_of_finished(run: Path) -> Summary | None:
@@ -149,15 +192,13 @@ def _take_directory(
     config: Config,
     setup: Setup,
     start: Start | None,
-    overwrite: bool,
 ) -> None:
     goes_on = start is not None and start.here
-    if not (goes_on or overwrite):
-        run_directory.refuse_another_run(run, config)
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
     if start is not None:
-        resume.tidy(run, start)
+        with run_directory.explained(run):
+            resume.tidy(run, start)
 
 
 def _tracker(
@@ -237,6 +278,7 @@ def _finish_epoch(training: Training) -> None:
     config, setup, progress = training.config, training.setup, training.progress
     epoch = progress.epoch
     names: list[Which] = []
+    confusion: torch.Tensor | None = None
     with training.memory.paused() if config.probes else nullcontext():
         seen = training.probes.epoch_done()
     if seen:
@@ -256,20 +298,10 @@ def _finish_epoch(training: Training) -> None:
         if progress.best is None or figures.accuracy > progress.best.accuracy:
             progress.best = progress.final
             names.append("best")
-            _write_tables(training, figures)
+            confusion = figures.confusion
         progress.note = early_stopping.look(config.early_stopping, progress, figures)
     progress.epochs, progress.batch = epoch, 0
-    save_if_sound(training, *names, validated=due)
-
-
-def _write_tables(training: Training, figures: Figures) -> None:
-    if figures.confusion is None or not training.processes.is_first:
-        return
-    try:
-        metrics.write_tables(training.run, figures.confusion, training.setup.data.classes)
-    except OSError as error:
-        reason = error.strerror or error
-        rotation.warn(f"classes.csv and confusion.csv could not be written: {reason}")
+    save_if_sound(training, *names, validated=due, confusion=confusion)
 
 
 def _leave(training: Training, number: int) -> None:
@@ -350,8 +382,15 @@ def _size(file: Path) -> int | None:
 
 
 def _what_is_left(training: Training) -> str:
-    epochs, run = training.progress.epochs, training.run
-    kept = f"checkpoints/last.pt holds epoch {epochs}" if epochs else "no epoch was finished"
+    run = training.run
+    epoch = checkpoint.epoch_of(checkpoint.path(run, "last"))
+    if epoch is not None:
+        kept = f"checkpoints/last.pt holds epoch {epoch}"
+    elif training.progress.epochs == 0:
+        kept = "no epoch was finished"
+    else:
+        kept = "no finished epoch was saved"
     newest = rotation.newest_first(run)
     on = f"; --resume auto goes on from {newest[0].name}" if newest else ""
-    return f"interrupted in epoch {epochs + 1}; the run lies in {str(run)!r}; {kept}{on}"
+    interrupted = training.progress.epoch
+    return f"interrupted in epoch {interrupted}; the run lies in {str(run)!r}; {kept}{on}"

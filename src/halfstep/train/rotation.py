@@ -44,7 +44,7 @@ def path(run: Path, step: int) -> Path:
 def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
     """Write a checkpoint beside the others, then let go of the oldest.
 
-    A disk that is full or gone is no reason to end a run: it is warned of, and what was written
+    A disk that is full or gone does not end a run here: it is warned of, and what was written
     before stays as it was.
 
     Args:
@@ -54,28 +54,35 @@ def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = 
         names: What else it is from now on.
 
     Returns:
-        Whether it was written.
+        Whether it was written, and is known by all of these names.
     """
     file = path(run, state.step)
     try:
         checkpoint.save(file, state)
+    except OSError as error:
+        give_up(run, state.step, error)
+        return False
+    try:
         for name in names:
             link(file, checkpoint.path(run, name))
+    except OSError as error:
+        named = " and ".join(f"{name}.pt" for name in names)
+        warn(f"{file.name} was saved, but not as {named}: {error.strerror or error}")
+        return False
+    try:
         for old in newest_first(run)[keep:]:
             old.unlink()
         remove_nameless_parts(run)
     except OSError as error:
-        give_up(run, state.step, error)
-        return False
+        warn(f"old checkpoints could not be removed: {error.strerror or error}")
     return True
 
 
 def give_up(run: Path, step: int, error: OSError) -> None:
     """Warn of a checkpoint that could not be written, and remove what there is of its parts."""
-    warn(
-        f"the checkpoint of step {step} could not be saved: {error.strerror or error}; "
-        "the one before is whole, and training goes on"
-    )
+    newest = newest_first(run)
+    left = f"the newest one is {newest[0].name}" if newest else "there is none in the run directory"
+    warn(f"the checkpoint of step {step} could not be saved: {error.strerror or error}; {left}")
     with suppress(OSError):
         remove_nameless_parts(run)
 

@@ -4,41 +4,34 @@
         config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
         classes.csv  confusion.csv
 
-`summary.json` is written last: a directory without one holds a run that did not finish.
+`summary.json` is written last: a directory without one holds a run that did not finish. One run at
+a time may write into it; see `lock`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import re
-import shutil
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
+from halfstep.train import replaced
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
 from halfstep.train.files import json_text, write_atomically
+from halfstep.train.lock import locked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from halfstep.train.config import Config
 
 Status = Literal["finished", "nonfinite", "collapsed"]
-
-_LEFT_BY_A_RUN = (
-    "summary.json",
-    "metrics.jsonl",
-    "environment.json",
-    "tensorboard",
-    "tracking.json",
-    "checkpoints",
-    "classes.csv",
-    "confusion.csv",
-    "export",
-    "wandb",
-)
-"""The summary first: without it a run is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,29 +137,68 @@ def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> 
     return root / config.name / (tag or f"{recipe_name}-seed{config.seed}")
 
 
-def refuse_another_run(run: Path, config: Config) -> None:
-    """Refuse a directory in which a run of another config has finished.
+@contextmanager
+def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep every other process from training in a directory; made if it does not exist.
+
+    Args:
+        run: The run directory.
+        patience: Seconds to wait for a process that trains in it.
+
+    Raises:
+        UserError: If another process trains in it, if it holds something that no run has left, or
+            if it cannot be written.
+    """
+    _refuse_foreign(run)
+    with ExitStack() as stack:
+        with explained(run):
+            stack.enter_context(locked(run, partial(_in_use, run), patience=patience))
+        yield
+
+
+def _in_use(run: Path, holder: str) -> str:
+    return (
+        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write --tag or "
+        "--out with a new name"
+    )
+
+
+def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
+    """Refuse to start a new run where an earlier one would be lost.
+
+    Args:
+        run: The run directory.
+        config: What the new run would train.
+        auto: Whether it is to go on from what is there, which has been found to be nothing.
 
     Raises:
         UserError: Naming what to write instead.
     """
-    if not (run / "summary.json").is_file():
+    finished, same = (run / "summary.json").is_file(), _is_of(run, config)
+    if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
+    held = "a finished run" if finished else "the checkpoints of a run that has not finished"
+    go_on = "--resume auto to go on from it, " if same and not auto else ""
+    raise UserError(
+        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}--tag with "
+        "a new name to keep both, or --overwrite to replace it"
+    )
+
+
+def _is_of(run: Path, config: Config) -> bool:
+    """Tell whether the run in a directory was started with exactly this config."""
+    file = run / "config.yaml"
     try:
-        theirs = parse((run / "config.yaml").read_text(encoding="utf-8"), str(run / "config.yaml"))
+        theirs = parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, ValueError):
-        theirs = None
-    if theirs != parse(resolved(config), "config"):
-        raise UserError(
-            f"{str(run)!r} holds a finished run of another config; write --tag with a new name to "
-            "keep both, or --overwrite to replace it"
-        )
+        return False
+    return bool(theirs == parse(resolved(config), "config"))
 
 
 def prepare(
     run: Path, config: Config, environment: dict[str, Any], *, goes_on: bool = False
 ) -> None:
-    """Make the directory ready: what an earlier run left goes, config and environment are written.
+    """Make the directory ready: an earlier run makes way, config and environment are written.
 
     Args:
         run: The directory.
@@ -175,23 +207,40 @@ def prepare(
         goes_on: Whether the run that is in it goes on, and only its summary goes.
 
     Raises:
-        UserError: If it cannot be written, or holds something that no run has left.
+        UserError: If it cannot be written, or holds something that no run has left; what is in it
+            stays as it was then.
     """
     _refuse_foreign(run)
-    try:
+    with explained(run):
         run.mkdir(parents=True, exist_ok=True)
         write_atomically(run / ".writable", b"")
         (run / ".writable").unlink()
-        for name in _LEFT_BY_A_RUN[:1] if goes_on else _LEFT_BY_A_RUN:
-            left = run / name
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
-        write_atomically(run / "config.yaml", resolved(config))
-        write_atomically(run / "environment.json", json_text(environment, indent=2) + "\n")
+        if not goes_on:
+            replaced.make_way(run)
+        try:
+            write_atomically(run / "config.yaml", resolved(config))
+            write_atomically(run / "environment.json", json_text(environment, indent=2) + "\n")
+        except OSError:
+            if not goes_on:
+                replaced.put_back(run)
+            raise
+        (run / "summary.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def explained(run: Path) -> Iterator[None]:
+    """Turn an error of writing into a directory into one that says what to do.
+
+    Raises:
+        UserError: For an OSError.
+    """
+    try:
+        yield
     except OSError as error:
-        reason = error.strerror or str(error)
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise UserError(
-            f"cannot write the run directory {str(run)!r}: {reason}; write --out with a directory "
-            "that you may write to"
+            f"cannot write the run directory {str(run)!r}: {error.strerror or error}; "
+            f"{'make room, or ' if full else ''}write --out with a directory that you may write to"
         ) from error
 
 
@@ -199,8 +248,11 @@ def _refuse_foreign(run: Path) -> None:
     """Refuse a directory of somebody's own, whose `checkpoints` are not a run's to remove."""
     if not run.is_dir() or (run / "config.yaml").is_file():
         return
-    # Hidden names are what a kill left of the very first write.
-    found = next((path.name for path in run.iterdir() if not path.name.startswith(".")), None)
+    # Hidden names are the lock, and what a kill left of the very first write.
+    names = (path.name for path in run.iterdir())
+    found = next(
+        (name for name in names if name != replaced.FOLDER and not name.startswith(".")), None
+    )
     if found is not None:
         raise UserError(
             f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"

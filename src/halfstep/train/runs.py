@@ -92,9 +92,14 @@ def _read(path: Path) -> Run:
         best_epoch=best["epoch"] if best else None,
         final_accuracy=validations[-1]["accuracy"] if validations else None,
         when=datetime.fromtimestamp(
-            max(file.stat().st_mtime for file in path.iterdir() if file.is_file()), UTC
+            max(file.stat().st_mtime for file in path.iterdir() if _is_written(file)), UTC
         ),
     )
+
+
+def _is_written(file: Path) -> bool:
+    """Tell whether a file holds what a run has written; its lock only says who was there last."""
+    return file.is_file() and not file.name.startswith(".")
 
 
 def _validations(file: Path) -> list[dict[str, Any]]:

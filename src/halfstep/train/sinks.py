@@ -189,7 +189,7 @@ def build(
     sinks: list[Sink] = []
     for name in dict.fromkeys(names):
         if name == "tensorboard":
-            sinks.append(TensorBoard(run, resumed_at))
+            sinks.append(Mortal(name, partial(TensorBoard, run, resumed_at)))
         else:
             make = partial(_PACKAGES[name], run, title, settings, resumed_at)
             sinks.append(Mortal(name, make))
@@ -236,7 +236,7 @@ class Mortal:
             self._sink = None
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             warnings.warn(
-                f"{self._name} gets no more figures of this run: {reason}; metrics.jsonl has them",
+                f"{self._name} gets no more figures of this run: {reason}; the run goes on",
                 TrackingWarning,
                 stacklevel=3,
             )

@@ -58,7 +58,9 @@ class Tracker:
             names, run, title=title, settings=settings or {}, resumed_at=resumed_at
         )
         mode = "w" if resumed_at is None else "a"
-        self._lines = (run / "metrics.jsonl").open(mode, encoding="utf-8")
+        # Without a buffer: it would lose what a full disk does not take.
+        self._lines = (run / "metrics.jsonl").open(f"{mode}b", buffering=0)
+        self._unwritten = b""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -102,10 +104,19 @@ class Tracker:
         """Record a look into the run; `figures` holds at least step and epoch."""
         self._write("probe", figures)
 
+    def write_out(self) -> None:
+        """Write the lines that a full disk did not take when they came.
+
+        Raises:
+            OSError: If it still does not.
+        """
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._lines.write(self._unwritten) :]
+
     def _write(self, kind: str, figures: Figures) -> None:
+        self._unwritten += f"{json_text({'kind': kind, **figures})}\n".encode()
         try:
-            self._lines.write(json_text({"kind": kind, **figures}) + "\n")
-            self._lines.flush()
+            self.write_out()
         except OSError as error:  # a full disk is no reason to end a run
             rotation.warn(f"metrics.jsonl could not be written: {error.strerror or error}")
         scalars = {f"{kind}/{name}": v for name, v in figures.items() if isinstance(v, float)}
@@ -139,6 +150,9 @@ class NoTracker:
 
     def probe(self, figures: Figures) -> None:
         """Record nothing."""
+
+    def write_out(self) -> None:
+        """Write nothing."""
 
     def __enter__(self) -> Self:
         return self

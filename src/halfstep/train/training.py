@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine import load_sharded
 from halfstep.engine.parallel.checkpoints import load_whole
 from halfstep.engine.parallel.shards import local
 from halfstep.errors import UserError
-from halfstep.train import each_process, parts, rotation
+from halfstep.train import each_process, metrics, parts, replaced, rotation
 from halfstep.train.checkpoint import Checkpoint
 from halfstep.train.nonfinite import remedy
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import torch
 
     from halfstep.engine import Engine, StepResult
     from halfstep.train.checkpoint import Which
@@ -50,6 +53,8 @@ class Training:
         tracker: Where figures go.
         memory: The most that was needed.
         probes: Looks into it, if asked to.
+        unsaved: Names of checkpoints that are not of the validation that they should be of, as that
+            could not be written; known to the first process.
     """
 
     config: Config
@@ -64,6 +69,7 @@ class Training:
     tracker: Tracker | NoTracker
     memory: PeakMemory
     probes: Probes
+    unsaved: set[Which] = field(default_factory=set)
 
     @property
     def processes(self) -> Processes:
@@ -111,15 +117,21 @@ class Training:
                 f"updated; try {remedy(engine.recipe)}",
             )
 
-    def save(self, *names: Which, validated: bool = False) -> bool:
+    def save(
+        self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
+    ) -> bool:
         """Write a checkpoint of this very moment, between two micro-batches.
 
         Of several processes every one calls it, and the first one writes; where they share the
         model, each writes its part before that.
 
+        A resume goes on from the newest checkpoint. So what belongs to one is written before it,
+        and none is written while the best validation so far is in none: it has to be made again.
+
         Args:
             names: What else it is from now on.
             validated: Whether the newest validation is of these weights.
+            confusion: Counts of that validation, if it is the best; see `metrics.write_tables`.
 
         Returns:
             Whether this process has written it.
@@ -127,16 +139,34 @@ class Training:
         running = self.stopwatch.running
         self.stopwatch.stop()
         self.progress.train_seconds = self.stopwatch.seconds
-        written = self._write(names, validated=validated)
+        written = self._write(names, confusion, validated=validated)
         self.step_times.begin()
         if running:
             self.stopwatch.start()
+        if written:
+            self.unsaved.difference_update(names)
+        elif self.processes.is_first:
+            if "best" in names and "best" not in self.unsaved:
+                rotation.warn(
+                    f"the best validation so far, of epoch {self.progress.epochs}, is in no "
+                    "checkpoint; until a better one is saved, no other is, so that --resume auto "
+                    "makes it again"
+                )
+            self.unsaved.update(names)
         return written
 
-    def _write(self, names: tuple[Which, ...], *, validated: bool) -> bool:
+    def _write(
+        self, names: tuple[Which, ...], confusion: torch.Tensor | None, *, validated: bool
+    ) -> bool:
         each = self.processes.gather(each_process.own_state(self.meter, self.nonfinite))
+        if self.processes.any("best" in self.unsaved and "best" not in names):
+            return False
         try:
             tensors = self._tensors()
+            if self.processes.is_first:
+                self.tracker.write_out()
+                if confusion is not None:
+                    metrics.write_tables(self.run, confusion, self.setup.data.classes)
         except OSError as error:
             if self.processes.is_first:
                 rotation.give_up(self.run, self.step, error)
@@ -144,7 +174,11 @@ class Training:
         if not self.processes.is_first:
             return False
         state = self._checkpoint(tensors, each, validated=validated)
-        return rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+        written = rotation.save(self.run, state, keep=self.config.checkpoints.keep, names=names)
+        if written:
+            with suppress(OSError):
+                replaced.let_go(self.run)
+        return written
 
     def _tensors(self) -> dict[str, Any]:
         """Return what a checkpoint has of weights and engine, or where it was written in parts.

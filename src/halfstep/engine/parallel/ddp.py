@@ -16,12 +16,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from halfstep.engine.misuse import refuse_partial_backward, refuse_sharded_late
-from halfstep.engine.parallel.reduction import Reduction
+from halfstep.engine.parallel.reduction import Reduction, average_grads, average_true_grads
+from halfstep.engine.parallel.wrappers import is_fully_sharded
 from halfstep.formats import torch_dtype
-from halfstep.kernels.gradients import put
-from halfstep.layers.sync_batchnorm import activates, convert, drop_and_act
-from halfstep.techniques.base import HALVES, as_function
+from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +70,7 @@ class Replicas:
 
     def __init__(self, recipe: Recipe, windows: Sequence[Window], ranks: Ranks) -> None:
         self._recipe = recipe
-        self._slots = windows
+        self._windows = windows
         self._ranks = ranks
         self._replicas: dict[DistributedDataParallel, Replica] = {}
         self._closing: list[Window] = list(windows)
@@ -97,7 +95,7 @@ class Replicas:
                 if isinstance(module, DistributedDataParallel):
                     self._adopt(module)
             if dist.is_available() and dist.is_initialized():
-                sharded = _sharded(model)
+                sharded = is_fully_sharded(model)
                 notice = as_function(
                     lambda module, _args, sharded=sharded: self._notice(module, sharded=sharded)
                 )
@@ -126,7 +124,7 @@ class Replicas:
             given = set(inputs)
             for replica in reached:
                 if replica.expects and not given >= replica.params.keys():
-                    refuse_partial_backward()
+                    _refuse_partial_backward()
         reducing = [replica for replica in reached if replica.expects]
         for replica in reducing:
             if replica.reduction:
@@ -157,13 +155,13 @@ class Replicas:
     def average(self, windows: Sequence[Window]) -> None:
         """Average what is not averaged yet of the gradients of `windows`."""
         for replica in self._replicas.values():
-            for window in self._slots:
+            for window in self._windows:
                 if window in windows and window in replica.unreduced:
                     replica.unreduced.discard(window)
                     params = replica.those_of(window)
-                    _average_grads(params, self._recipe, self._ranks)
+                    average_grads(params, _chosen(self._recipe), self._ranks)
                     if window.true_grads:
-                        _average_true(window.true_grads, params, self._ranks)
+                        average_true_grads(window.true_grads, params, self._ranks)
 
     def forget(self, windows: Sequence[Window]) -> None:
         """Forget the windows of `windows`, whose gradients are used or dropped."""
@@ -186,7 +184,7 @@ class Replicas:
             if param.requires_grad and name not in ignored
         }
         windows = [
-            window for window in self._slots if any(param in params for param in window.params)
+            window for window in self._windows if any(param in params for param in window.params)
         ]
         replica = Replica(wrapper, params, windows, self._hooked(wrapper))
         self._ranks.join(wrapper.process_group)
@@ -222,14 +220,14 @@ class Replicas:
     def _notice(self, model: nn.Module, *, sharded: bool) -> None:
         if torch.compiler.is_compiling():
             return
-        if not sharded and _sharded(model):
-            refuse_sharded_late()
+        if not sharded and is_fully_sharded(model):
+            _refuse_sharded_late()
         # torch's own compiler asks this, too; there is no public way.
         active = DistributedDataParallel._get_active_ddp_module()  # noqa: SLF001
         if active is None or active in self._replicas:
             return
         wrapped = set(active.parameters())
-        if any(param in wrapped for window in self._slots for param in window.params):
+        if any(param in wrapped for window in self._windows for param in window.params):
             self._before_forward(self._adopt(active))  # and not that of a copy of the model
 
 
@@ -238,77 +236,33 @@ def _chosen(recipe: Recipe) -> torch.dtype | None:
     return None if recipe.reduction in (None, "own") else torch_dtype(recipe.reduction)
 
 
-def _sharded(model: nn.Module) -> bool:
-    return type(model).__name__.startswith("FSDP")
-
-
 def _reached(replica: Replica, windows: Iterable[Window]) -> list[Window]:
     return [window for window in replica.windows if window in windows]
 
 
-def _average_grads(params: Sequence[torch.Tensor], recipe: Recipe, ranks: Ranks) -> None:
-    """Average `.grad` in fp32 at least, or as the recipe says; one that exists nowhere stays None.
-
-    Gradients of half parameters are fp32 after it on every process, those that had none included.
-    """
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
-        grads = [param.grad for param in group]
-        if any(grad is not None and grad.is_sparse for grad in grads):
-            raise TypeError(
-                "a sparse gradient was not reduced by the backward that made it, and cannot be "
-                "later; add up the losses of a forward pass and call engine.backward once, or "
-                "write sparse=False in the embedding"
-            )
-        means = _means(grads, group, _chosen(recipe) or dtype, ranks)
-        for param, mean in zip(group, means, strict=True):
-            if mean is not None:
-                put(param, mean.to(dtype))
+def refuse_no_processes() -> None:
+    """Refuse DDP where no process group has been started."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "parallel='ddp' needs a process group; write torch.distributed.init_process_group() "
+            "first and start the program by torchrun, or leave parallel out"
+        )
 
 
-def _average_true(
-    held: dict[torch.Tensor, torch.Tensor], params: Sequence[torch.Tensor], ranks: Ranks
-) -> None:
-    for dtype in sorted({_wide(param) for param in params}, key=str):
-        group = [param for param in params if _wide(param) == dtype]
-        means = _means([held.get(param) for param in group], group, dtype, ranks)
-        held.update({p: m for p, m in zip(group, means, strict=True) if m is not None})
+def _refuse_partial_backward() -> None:
+    """Refuse a backward that reaches a part of a wrapped model: DDP would wait for the rest."""
+    raise RuntimeError(
+        "engine.backward(optimizers=[...]) reaches some parameters of a model in "
+        "DistributedDataParallel, which waits for all of them; give every parameter of the model "
+        "to an optimizer of the engine, or freeze it with requires_grad_(False) before "
+        "Engine(..., parallel='ddp')"
+    )
 
 
-def _means(
-    values: Sequence[torch.Tensor | None],
-    like: Sequence[torch.Tensor],
-    dtype: torch.dtype,
-    ranks: Ranks,
-) -> list[torch.Tensor | None]:
-    """Average values that some processes may lack, in one sum; None for what no process has."""
-    pieces = [
-        (torch.zeros_like(param) if value is None else value).to(dtype).reshape(-1)
-        for value, param in zip(values, like, strict=True)
-    ]
-    there = torch.tensor([value is not None for value in values], device=like[0].device)
-    total = ranks.sum(torch.cat([*pieces, there.to(dtype)]).div_(ranks.size))
-    *means, there = total.split([*(piece.numel() for piece in pieces), len(pieces)])
-    return [
-        mean.view(param.shape) if present else None
-        for mean, param, present in zip(means, like, (there > 0).tolist(), strict=True)
-    ]
-
-
-def _wide(param: torch.Tensor) -> torch.dtype:
-    return torch.float32 if param.dtype in HALVES else param.dtype
-
-
-def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """Make every batch norm see the batches of all processes; parameters stay the same objects.
-
-    Raises:
-        TypeError: If a batch norm does more than that, and nobody knows what.
-    """
-    if next(model.parameters()).device.type == "cpu":
-        return convert(model, group)
-    fused = [name for name, layer in model.named_modules() if activates(layer)]
-    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
-    for name in fused:
-        synchronized.get_submodule(name).register_forward_hook(drop_and_act)
-    return synchronized
+def _refuse_sharded_late() -> None:
+    """Refuse a model that was sharded after its optimizer took hold of the parameters."""
+    raise RuntimeError(
+        "fully_shard(engine.model) came after the engine, and replaced the parameters that its "
+        "optimizer holds; write model = halfstep.shard(model, recipe), then the optimizer, then "
+        "Engine(model, optimizer, recipe=recipe)"
+    )

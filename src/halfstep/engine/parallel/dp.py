@@ -1,13 +1,13 @@
 """`torch.nn.DataParallel` under a recipe: one process, and on each GPU a replica in a thread.
 
 What a recipe has changed in the model itself (formats, hooks, classes of layers) its replicas have
-too, and what it has set for the process holds in every thread. Autocast is a setting of the thread:
-torch (2.15) turns it on in those of the replicas, but always in fp16.
+too, and what it has set for the process holds in every thread. What is set for a thread is entered
+again in those of the replicas: torch (2.15) itself turns on autocast alone, and always in fp16.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,21 +15,24 @@ from torch import nn
 from torch.nn.parallel import DataParallel
 from torch.nn.parallel.parallel_apply import parallel_apply
 
+from halfstep.engine.parallel.thread_state import ThreadState
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfstep.recipe import Recipe
 
 
 class ThreadedReplicas(DataParallel[nn.Module]):
-    """`DataParallel` whose replicas compute in the autocast of the thread that calls it."""
+    """`DataParallel` whose replicas compute in the state of the thread that calls it."""
 
     def parallel_apply(
         self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any
     ) -> list[Any]:
         """Run each replica on its part of the batch, in a thread of its own."""
-        entered = _autocast_here(self.src_device_obj.type)
+        state = ThreadState(self.src_device_obj.type)
         # They are called, and nothing else.
-        calls = cast("list[nn.Module]", [partial(_called, each, entered) for each in replicas])
+        calls = cast("list[nn.Module]", [state.carried_by(replica) for replica in replicas])
         return parallel_apply(calls, inputs, kwargs, self.device_ids[: len(replicas)])
 
 
@@ -48,21 +51,69 @@ def on_all_gpus(model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
     return ThreadedReplicas(model, **{"device_ids": [home, *others], **options})
 
 
-def _autocast_here(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
-    return partial(
-        torch.autocast,
-        device_type,
-        dtype=torch.get_autocast_dtype(device_type),
-        enabled=torch.is_autocast_enabled(device_type),
-        cache_enabled=torch.is_autocast_cache_enabled(),
-    )
+def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
+    """Refuse torch's own DataParallel for a recipe that its threads would not carry out.
+
+    They have autocast on as the caller has, but in fp16 whatever the caller's format is.
+    """
+    reason = recipe.refusal("replica_threads")
+    for model in models if reason else ():
+        if isinstance(model, DataParallel) and len(model.device_ids) > 1:
+            raise ValueError(
+                f"recipe {recipe.name!r} cannot be had with torch's DataParallel: {reason}; write "
+                "Engine(model, ..., parallel='dp') with the bare model"
+            )
 
 
-def _called(
-    replica: nn.Module,
-    entered: Callable[[], AbstractContextManager[Any]],
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    with entered():
-        return replica(*args, **kwargs)
+def refuse_data_parallel(
+    models: Sequence[nn.Module], recipe: Recipe, options: Mapping[str, Any]
+) -> None:
+    """Refuse models, or a recipe, of which `parallel="dp"` cannot make replicas in threads.
+
+    Raises:
+        ValueError: If the recipe cannot be had so, a model is compiled, or `options` name another
+            GPU than the one that it is on.
+        RuntimeError: If there is no GPU, or a model is not on one.
+    """
+    reason = recipe.refusal("data_parallel")
+    if reason:
+        raise ValueError(
+            f"recipe {recipe.name!r} cannot be had with DataParallel: {reason}; write "
+            "parallel='ddp', or leave that field out"
+        )
+    # A replica has its model's attributes, and what was compiled would run the model itself.
+    if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
+        raise ValueError(
+            "parallel='dp' makes replicas of the model at every forward pass, which its compiled "
+            "forward does not know; leave out compile(), or write parallel='ddp'"
+        )
+    _refuse_off_gpus(models, options)
+
+
+def _refuse_off_gpus(models: Iterable[nn.Module], options: Mapping[str, Any]) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "parallel='dp' needs GPUs, and torch sees none; leave parallel out, or write "
+            "parallel='ddp', which works on CPUs too"
+        )
+    for model in models:
+        devices = list(dict.fromkeys(map(str, (t.device for t in _tensors(model)))))
+        if len(devices) > 1 or not all(device.startswith("cuda") for device in devices):
+            raise RuntimeError(
+                f"parallel='dp' makes replicas of a model that is on one GPU, but one is on "
+                f"{' and '.join(devices)}; write model.cuda() before its optimizer"
+            )
+        given = [_on_gpu(each) for each in options.get("device_ids") or ()]
+        if devices and given and given[0] != devices[0]:
+            raise ValueError(
+                f"dp has device_ids {options['device_ids']}, but a model is on {devices[0]}; name "
+                f"that first, or write model.to({given[0]!r}) before its optimizer"
+            )
+
+
+def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
+def _on_gpu(given: int | str | torch.device) -> str:
+    return f"cuda:{given}" if isinstance(given, int) else str(torch.device(given))

@@ -7,7 +7,7 @@ sharded parameters, and the techniques that change parameters have nothing left 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,9 +18,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from halfstep.engine.misuse import refuse_wrapped
-from halfstep.engine.parallel.ddp import synchronize_batchnorm
+from halfstep.engine.parallel.thread_state import function_modes
+from halfstep.engine.parallel.wrappers import refuse_wrapped
 from halfstep.formats import torch_dtype
+from halfstep.layers.sync_batchnorm import synchronize_batchnorm
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
@@ -125,6 +126,19 @@ def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
             )
 
 
+def refuse_limited_backward(*, of_all: bool) -> None:
+    """Refuse to limit a backward to parameters that FSDP2 shares.
+
+    What autograd knows are the gathered parameters, not those that an optimizer holds.
+    """
+    if not of_all:
+        raise RuntimeError(
+            "engine.backward(optimizers=[...]) cannot be limited under halfstep.shard; leave "
+            "optimizers out and detach() what the loss is not to reach, or write "
+            "Engine(..., parallel='ddp')"
+        )
+
+
 def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:
     """Return those techniques that the sharding of a model does not replace."""
     return [technique for technique in techniques if not technique.done_by_sharding]
@@ -219,8 +233,27 @@ def _recompute(unit: nn.Module) -> None:
         checkpoint,
         unit.forward,
         use_reentrant=False,
-        context_fn=lambda: (nullcontext(), _statistics_at_rest(unit)),
+        context_fn=lambda: (nullcontext(), _Again(unit)),
     )
+
+
+class _Again(AbstractContextManager[None]):
+    """Around each time that activations are computed again: in the modes of the forward pass.
+
+    Autocast is what torch itself enters again.
+    """
+
+    def __init__(self, unit: nn.Module) -> None:
+        self._unit = unit
+        self._modes = function_modes()
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        self._held.enter_context(_statistics_at_rest(self._unit))
+        self._held.enter_context(self._modes())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
 
 @contextmanager

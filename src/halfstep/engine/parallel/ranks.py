@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from halfstep.optim.zero import is_zero
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -81,11 +83,6 @@ class Ranks:
         """Return the mean of a number over the processes; waits for the device."""
         total = self.sum(torch.full((), value, dtype=torch.float64, device=device))
         return float(total) / self.size
-
-
-def is_zero(optimizer: Optimizer) -> bool:
-    """Tell whether `optimizer` is a `ZeroRedundancyOptimizer`, without importing it."""
-    return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__)
 
 
 def _members(group: dist.ProcessGroup) -> list[int]:

@@ -1,4 +1,4 @@
-"""How the gradients of one `DistributedDataParallel` become the mean over all processes.
+"""How gradients become the mean over all processes: bucket by bucket in DDP, or all at once.
 
 torch's wrapper does the buckets and the overlap with the backward; this is its communication hook,
 which chooses the format. torch's own hooks serve fp32 gradients. Those of half parameters need
@@ -17,13 +17,15 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     fp16_compress_hook,
 )
 
-from halfstep.kernels.gradients import put
+from halfstep.kernels.gradients import put, wide
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch.distributed import GradBucket  # type: ignore[attr-defined]  # made in C++
+
+    from halfstep.engine.parallel.ranks import Ranks
 
 _COMPRESSED: dict[torch.dtype, Callable[..., torch.futures.Future[torch.Tensor]]] = {
     torch.float16: fp16_compress_hook,
@@ -36,6 +38,7 @@ class Reduction:
 
     What a half parameter has accumulated before, in fp32, is put aside for the backward and added
     to the bucket; the mean is kept in the format that its gradient is to have, not in the bucket's.
+    A backward past the engine gets the mean in its bucket, as from torch's own hooks.
 
     Args:
         format_: Format that gradients are summed over the processes in; their own when None.
@@ -86,20 +89,24 @@ class Reduction:
         self, bucket: GradBucket, buffer: torch.Tensor
     ) -> torch.futures.Future[torch.Tensor]:
         params = bucket.parameters()
-        wide = torch.float32 in {self._wanted.get(param) for param in params}
-        sums = buffer.to(torch.float32) if wide else buffer.clone()
+        accumulates = torch.float32 in {self._wanted.get(param) for param in params}
+        sums = buffer.to(torch.float32) if accumulates else buffer.clone()
         places = [_part(sums, grad, buffer) for grad in bucket.gradients()]
         for param, place in zip(params, places, strict=True):
             if param in self._aside:
                 place.add_(self._aside[param])
         reduced = sums if self._format is None else sums.to(self._format)
         reduced.div_(self._group.size())
-        for param, grad in zip(params, bucket.gradients(), strict=True):
-            self._means[param] = _part(reduced, grad, buffer)
+        # Without `take_aside` the backward is not the engine's, and nobody will put means back.
+        by_engine = bool(self._wanted)
+        if by_engine:
+            for param, grad in zip(params, bucket.gradients(), strict=True):
+                self._means[param] = _part(reduced, grad, buffer)
         work = dist.all_reduce(reduced, group=self._group, async_op=True)
         assert work is not None
-        # What DDP is given back does not matter: `put_back` sets the gradients.
-        done: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda _: buffer)
+        done: torch.futures.Future[torch.Tensor] = work.get_future().then(
+            lambda _: buffer if by_engine else buffer.copy_(reduced)
+        )
         return done
 
 
@@ -108,3 +115,64 @@ def _part(flat: torch.Tensor, grad: torch.Tensor, buffer: torch.Tensor) -> torch
     return flat.as_strided(
         grad.size(), grad.stride(), grad.storage_offset() - buffer.storage_offset()
     )
+
+
+def average_grads(
+    params: Sequence[torch.Tensor], format_: torch.dtype | None, ranks: Ranks
+) -> None:
+    """Average `.grad` over the processes, after backward passes that no wrapper has reduced.
+
+    A gradient that exists nowhere stays None. Those of half parameters are fp32 after it on every
+    process, those that had none included.
+
+    Args:
+        params: The parameters.
+        format_: Format that gradients are summed in; None for theirs, fp32 at least.
+        ranks: The processes.
+
+    Raises:
+        TypeError: If a gradient is sparse.
+    """
+    for dtype in sorted({wide(param.dtype) for param in params}, key=str):
+        group = [param for param in params if wide(param.dtype) == dtype]
+        grads = [param.grad for param in group]
+        if any(grad is not None and grad.is_sparse for grad in grads):
+            raise TypeError(
+                "a sparse gradient was not reduced by the backward that made it, and cannot be "
+                "later; add up the losses of a forward pass and call engine.backward once, or "
+                "write sparse=False in the embedding"
+            )
+        means = _means(grads, group, format_ or dtype, ranks)
+        for param, mean in zip(group, means, strict=True):
+            if mean is not None:
+                put(param, mean.to(dtype))
+
+
+def average_true_grads(
+    held: dict[torch.Tensor, torch.Tensor], params: Sequence[torch.Tensor], ranks: Ranks
+) -> None:
+    """Average the true gradients that are held for some of `params`, in fp32 at least."""
+    for dtype in sorted({wide(param.dtype) for param in params}, key=str):
+        group = [param for param in params if wide(param.dtype) == dtype]
+        means = _means([held.get(param) for param in group], group, dtype, ranks)
+        held.update({p: m for p, m in zip(group, means, strict=True) if m is not None})
+
+
+def _means(
+    values: Sequence[torch.Tensor | None],
+    like: Sequence[torch.Tensor],
+    dtype: torch.dtype,
+    ranks: Ranks,
+) -> list[torch.Tensor | None]:
+    """Average values that some processes may lack, in one sum; None for what no process has."""
+    pieces = [
+        (torch.zeros_like(param) if value is None else value).to(dtype).reshape(-1)
+        for value, param in zip(values, like, strict=True)
+    ]
+    there = torch.tensor([value is not None for value in values], device=like[0].device)
+    total = ranks.sum(torch.cat([*pieces, there.to(dtype)]).div_(ranks.size))
+    *means, there = total.split([*(piece.numel() for piece in pieces), len(pieces)])
+    return [
+        mean.view(param.shape) if present else None
+        for mean, param, present in zip(means, like, (there > 0).tolist(), strict=True)
+    ]

@@ -9,7 +9,7 @@ from halfstep.recipe.parts.part import Part
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.recipe.parts.part import Whole
+    from halfstep.recipe.parts.part import Use, Whole
     from halfstep.techniques import Technique
 
 
@@ -46,3 +46,10 @@ class Update(Part):
 
         del whole
         yield RoundedUpdate(self.value, seed=seed)
+
+    def refuses(self, use: Use, whole: Whole) -> str | None:
+        """ZeRO steps an optimizer of its own, whose parameters nothing can stand in for."""
+        del whole
+        if use == "zero_optimizer":
+            return "the optimizer that it steps inside would leave out how updates are rounded"
+        return None

@@ -23,7 +23,7 @@ from halfstep.engine import (
 )
 
 from . import nets
-from .checks_replicas import floats, relative, replicated, same_everywhere
+from .checks_ddp import floats, relative, replicated, same_everywhere
 from .nets import RECIPES, backward, follow, net, sgd, share, weights
 
 CLIPS = ({}, {"clip_norm": 0.5}, {"clip_value": 0.01}, {"clip_adaptive": 0.02})

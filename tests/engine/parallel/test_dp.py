@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import importlib
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DataParallel
 from torch.optim import SGD
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from halfstep.engine import EMA, Engine, data_parallel
+from engine.tiny import DigitsNet, differences, digits_net, mlp, relative_error
+from halfstep.engine import EMA, Engine
+from halfstep.engine.parallel import dp
 from halfstep.engine.parallel.dp import ThreadedReplicas
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
-
-from .tiny import DigitsNet, differences, digits_net, mlp, relative_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,11 +80,11 @@ def apply_in_threads(modules: Any, inputs: Any, kwargs: Any, devices: Any) -> li
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_parallel, "ThreadedReplicas", TwoOnOneCpu)
-    monkeypatch.setattr(data_parallel, "parallel_apply", apply_in_threads)
+    monkeypatch.setattr(dp, "ThreadedReplicas", TwoOnOneCpu)
+    monkeypatch.setattr(dp, "parallel_apply", apply_in_threads)
     monkeypatch.setattr(REPLICATE, "_broadcast_coalesced_reshape", broadcast)
     monkeypatch.setattr(REPLICATE, "_get_device_index", lambda device, _: device)
-    monkeypatch.setattr("halfstep.engine.misuse._refuse_off_gpus", lambda models, options: None)
+    monkeypatch.setattr(dp, "_refuse_off_gpus", lambda models, options: None)
 
 
 def engine_over(model: nn.Module, **settings: Any) -> Engine:
@@ -165,6 +169,86 @@ def test_replicas_compute_in_the_autocast_of_their_caller(format_) -> None:
         with torch.autocast("cpu", dtype=format_ or torch.bfloat16, enabled=format_ is not None):
             engine.model(torch.ones(4, 6))
         assert model.seen == [(format_ or torch.float32, False)] * 2
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_replicas_make_the_exceptions_of_the_recipe() -> None:
+    model = Formats()
+    recipe = {"base": "fp16", "exceptions": {"op:linear": "fp32"}}
+    with engine_over(model, recipe=recipe, parallel="dp") as engine:
+        with engine.autocast():
+            engine.model(torch.ones(4, 6))
+        assert model.seen == [(torch.float32, False)] * 2
+
+
+class Calls(TorchFunctionMode):
+    """Notes the thread of each call of `linear`."""
+
+    def __init__(self, threads: list[int]) -> None:
+        super().__init__()
+        self.threads = threads
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        if func is nn.functional.linear:
+            self.threads.append(threading.get_ident())
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatched(TorchDispatchMode):
+    """Notes the thread of each matrix product."""
+
+    def __init__(self, threads: list[int]) -> None:
+        super().__init__()
+        self.threads = threads
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        if func is torch.ops.aten.addmm.default:
+            self.threads.append(threading.get_ident())
+        return func(*args, **(kwargs or {}))
+
+
+ASKED: ContextVar[str] = ContextVar("ASKED", default="nothing")
+
+
+class Asks(nn.Module):
+    """Notes a context variable, and whether inference mode is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.seen: list[tuple[str, bool]] = []
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.seen.append((ASKED.get(), torch.is_inference_mode_enabled()))
+        return self.layer(values)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_replicas_run_in_the_modes_of_their_caller() -> None:
+    called, dispatched, packed = [], [], []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(threading.get_ident())
+        return tensor
+
+    model = Asks()
+    token = ASKED.set("something")
+    try:
+        with (
+            engine_over(model, parallel="dp") as engine,
+            Calls(called),
+            Dispatched(dispatched),
+            saved_tensors_hooks(pack, lambda tensor: tensor),
+        ):
+            engine.model(torch.ones(4, 6))
+            here = threading.get_ident()
+            for threads in (called, dispatched, packed):
+                assert sum(thread != here for thread in threads) == 2, "once in each replica"
+            with torch.inference_mode():
+                engine.model(torch.ones(4, 6))
+    finally:
+        ASKED.reset(token)
+    assert model.seen == [("something", False)] * 2 + [("something", True)] * 2
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -11,8 +11,8 @@ from engine.tiny import differences
 from halfstep.engine import load_sharded
 
 from . import nets, processes
-from .checks_replicas import floats, relative
-from .checks_sharding import SAVED, adamw_engine, everything, run
+from .checks_ddp import floats, relative
+from .checks_fsdp import SAVED, adamw_engine, everything, run
 
 if TYPE_CHECKING:
     from pathlib import Path

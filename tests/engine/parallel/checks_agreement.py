@@ -17,7 +17,7 @@ from engine.tiny import differences, with_infinite_gradient
 from halfstep.engine import EMA, Engine, LossScaleCollapse, shard
 
 from . import nets
-from .checks_replicas import reductions, same_everywhere
+from .checks_ddp import reductions, same_everywhere
 from .nets import net, share, weights
 
 

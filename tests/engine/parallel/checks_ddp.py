@@ -6,7 +6,7 @@ A check is a function of rank and world size that raises where something is wron
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -336,6 +336,89 @@ def check_zero_redundancy_optimizer(rank: int, world: int) -> None:
     model = net("alexnet")
     with pytest.raises(TypeError, match=r"halfstep\.shard\(model, 'o2'\)"):
         Engine(model, sharded(model), recipe="o2", parallel="ddp")
+
+
+def check_zero_with_half_parameters_closes(rank: int, world: int) -> None:
+    """Everything is given back, the state of the optimizer in the format of the parameters."""
+    model = net("alexnet")
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), SGD, lr=0.02, momentum=0.9)
+    recipe = {"base": "half-bn32", "loss_scale": 64.0}
+    with Engine(model, optimizer, recipe=recipe, parallel="ddp") as engine:
+        backward(engine, *(share(t, rank, world) for t in nets.batches(1)[0]))
+        assert engine.step().stepped
+        assert {param.dtype for param in model.parameters()} == {torch.float16}
+    kept = [state["momentum_buffer"] for state in optimizer.optim.state.values()]
+    assert {tensor.dtype for tensor in (*kept, *model.parameters())} == {torch.float32}
+    same_everywhere(dict(model.state_dict()))
+    for again in ("fp32", recipe):
+        with Engine(model, optimizer, recipe=again, parallel="ddp") as engine:
+            backward(engine, *(share(t, rank, world) for t in nets.batches(1)[0]))
+            assert engine.step().stepped
+            for param, state in optimizer.optim.state.items():
+                assert state["momentum_buffer"].dtype == param.dtype
+            same_everywhere(weights(engine))
+
+
+def check_zero_is_refused_where_parameters_leave_it(rank: int, world: int) -> None:
+    model = net("alexnet")
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), SGD, lr=0.02, parameters_as_bucket_view=True
+    )
+    with pytest.raises(TypeError, match="leave parameters_as_bucket_view out"):
+        Engine(model, optimizer, recipe="half-bn32", parallel="ddp")
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), SGD, lr=0.02)
+    with pytest.raises(TypeError, match=r"how updates are rounded; write recipe='fp16' or 'bf16'"):
+        Engine(model, optimizer, recipe="bf16-sr", parallel="ddp")
+
+
+def check_a_backward_past_the_engine_is_reduced(rank: int, world: int) -> None:
+    """Half buckets, before and after the engine is closed, as torch's own hooks reduce them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)).half()
+    engine = Engine(model, sgd(model), recipe="half", parallel="ddp")
+    wrapped = engine.model
+    values = torch.full((3, 6), 0.25 * (rank + 1), dtype=torch.float16)
+    model.zero_grad()
+    own = torch.autograd.grad(model(values).float().square().mean(), list(model.parameters()))
+    expected = [grad / world for grad in own]
+    for grad in expected:
+        dist.all_reduce(grad)
+    for closed in (False, True):
+        if closed:
+            engine.close()
+        wrapped.zero_grad()
+        with nullcontext() if closed else engine.autocast():
+            loss = wrapped(values).float().square().mean()
+        loss.backward()
+        found = [param.grad for param in model.parameters()]
+        same_everywhere(found)
+        assert relative(found, expected) < 1e-3, closed
+
+
+def check_a_process_without_samples_agrees(rank: int, world: int) -> None:
+    """The last process has nothing in one micro-batch; the mean is that over all samples."""
+    joined = nets.batches(2, "fp64")
+    sizes = (nets.JOINED, *[0] * (world - 1))
+
+    def loss_of(engine: Engine, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        total = cross_entropy(engine.model(images), labels, reduction="sum")
+        return total / max(len(labels), 1)
+
+    def run(engine: Engine, split) -> dict:
+        for batch in joined:
+            images, labels = map(split, batch)
+            engine.backward(loss_of(engine, images, labels), samples=len(labels))
+            assert engine.step().stepped
+        return weights(engine)
+
+    for recipe in ("fp64", "fp64-scaled"):
+        with replicated("alexnet", recipe) as engine:
+            found = run(engine, lambda whole: whole.split(sizes)[rank])
+        same_everywhere(found)
+        model = net("alexnet", "fp64")
+        with Engine(model, sgd(model), recipe=RECIPES[recipe]) as one:
+            expected = run(one, lambda whole: whole)
+        assert relative(list(found.values()), list(expected.values())) < 1e-12
 
 
 def check_a_window_saved_half_filled_goes_on(rank: int, world: int) -> None:

@@ -1,0 +1,47 @@
+"""Two runs that start in one directory at once: one trains, the other is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from sameness import assert_same_run
+
+from halfstep.train import checkpoint
+from halfstep.train.loop import train
+
+SCRIPT = Path(__file__).with_name("starting_pairs.py")
+PAIRS = 50
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(PAIRS, marks=pytest.mark.slow)])
+def test_of_two_runs_at_once_one_trains_and_nothing_is_mixed(
+    pictures, pictures_file, tmp_path, write_results, count
+):
+    alone = [tmp_path / f"alone-{seed}" for seed in (0, 1)]
+    for seed, run in enumerate(alone):
+        train(pictures(seed=seed), run, quiet=True)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, pictures_file, tmp_path, str(count), "0"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    rows = json.loads(done.stdout)
+    assert len(rows) == count
+    for number, row in enumerate(rows):
+        run, codes = tmp_path / str(number), row["exit_codes"]
+        logs = [run.with_name(f"{number}-{seed}.log").read_text() for seed in (0, 1)]
+        assert sorted(codes) == [0, 2], logs
+        trained, refused = codes.index(0), codes.index(2)
+        held = "is in use: process" in logs[refused]
+        assert held or "holds a finished run of another config" in logs[refused], logs
+        row["refused_because"] = "in use" if held else "finished"
+        assert_same_run(run, alone[trained], of_one_process=False)
+        assert yaml.safe_load((run / "config.yaml").read_text())["seed"] == trained
+        for name in ("best", "last"):
+            assert checkpoint.load(checkpoint.path(run, name)).config["seed"] == trained
+    if count == PAIRS:
+        write_results("concurrent_starts.json", {"pairs": rows})
