@@ -62,16 +62,27 @@ def test_installing_twice_changes_nothing(installed):
 
 
 def test_what_apex_does_not_have_is_not_found(installed):
-    with pytest.raises(ModuleNotFoundError, match=r"apex\.contrib"):
-        exec("import apex.contrib")
+    said = r"'apex\.contrib\.sparsity': halfstep\.apex, which stands in for Apex, does not have it"
+    with pytest.raises(ModuleNotFoundError, match=said):
+        exec("import apex.contrib.sparsity")
+    with pytest.raises(ImportError, match="'sparsity'"):
+        exec("from apex.contrib import sparsity")
     with pytest.raises(ImportError, match="'ampp'"):
         exec("from apex import ampp")
 
 
+def test_compiled_parts_beside_apex_are_found(installed):
+    names = {}
+    exec("import amp_C, apex_C\nfrom apex.multi_tensor_apply import multi_tensor_applier", names)
+    assert names["amp_C"] is halfstep.apex.amp_C
+    assert names["apex_C"] is halfstep.apex.apex_C
+    assert names["multi_tensor_applier"].available
+
+
 def test_uninstalling_leaves_nothing(installed):
-    exec("from apex import amp")
+    exec("from apex import amp\nimport amp_C")
     halfstep.apex.uninstall()
-    assert not [name for name in sys.modules if name.split(".")[0] == "apex"]
+    assert not [name for name in sys.modules if name.split(".")[0] in {"apex", "amp_C", "apex_C"}]
     halfstep.apex.install()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import halfstep.migrate as package
+from halfstep.apex import amp
 
 FIXTURES = Path(__file__).parent / "fixtures"
 migrate = functools.cache(package.migrate)
@@ -31,11 +32,14 @@ def run():
         names = {"__name__": "__main__"}
         started.append(names)
         exec(compile(text, name, "exec"), names)
+        # What O1 patched would cast for the next program too, whether it has autocast or not.
+        if hasattr(amp._amp_state, "handle"):
+            amp._amp_state.handle._deactivate()
         return names
 
     yield execute
     for names in started:
         for holder in (names, *(vars(each) for each in names.values() if hasattr(each, "engine"))):
-            if "engine" in holder:
+            if hasattr(holder.get("engine"), "optimizers"):
                 holder["engine"].close()
     torch.set_num_threads(threads)

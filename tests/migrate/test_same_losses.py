@@ -44,7 +44,13 @@ ENGINE = ["imagenet", "accumulate", "tacotron2", "swin"]
 
 @pytest.mark.parametrize("name", ENGINE)
 def test_on_the_engine(run, name):
-    assert compare(run, source(name), "halfstep").notes == ()
+    notes = compare(run, source(name), "halfstep").notes
+    if name == "swin":  # it clips after every micro-batch
+        assert [note.reason[:37] for note in notes] == [
+            "Apex clipped after every backward, her"[:37]
+        ]
+    else:
+        assert notes == ()
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
@@ -93,7 +99,7 @@ def test_a_scaler_class_runs_where_it_does_not_clip(run, to):
     before, done = losses(run(text)), migrate(text, to)
     after = losses(run(done.after))
     torch.testing.assert_close(before, after, rtol=TOLERANCE[to], atol=1e-3)
-    assert [note.line for note in done.notes] == ([28, 32] if to == "halfstep" else [])
+    assert [note.line for note in done.notes] == ([29, 32] if to == "halfstep" else [])
 
 
 @pytest.mark.parametrize("name", ["tacotron2", "swav", "swin", "uniter"])

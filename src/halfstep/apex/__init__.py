@@ -14,6 +14,7 @@ from halfstep.apex.install import install, uninstall
 if TYPE_CHECKING:
     from halfstep.apex import (
         amp,
+        contrib,
         fp16_utils,
         multi_tensor_apply,
         normalization,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "amp",
+    "contrib",
     "fp16_utils",
     "install",
     "multi_tensor_apply",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 _PARTS = (
-    *("amp", "fp16_utils", "multi_tensor_apply"),
+    *("amp", "contrib", "fp16_utils", "multi_tensor_apply"),
     *("normalization", "optimizers", "parallel"),
 )
 

@@ -1,4 +1,7 @@
-"""`import apex` finds `halfstep.apex`, so that programs written for Apex run as they are."""
+"""`import apex` finds `halfstep.apex`, so that programs written for Apex run as they are.
+
+`amp_C` and `apex_C`, which Apex compiled beside itself, are found as well.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,35 @@ if TYPE_CHECKING:
 
 _NAME = "apex"
 _OURS = "halfstep.apex"
+_FOUND = {_NAME: _OURS, "amp_C": f"{_OURS}.amp_C", "apex_C": f"{_OURS}.apex_C"}
+"""By the first name of what a program imports, what it finds."""
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds `apex.x` as the very module `halfstep.apex.x`: one state under both names."""
+    """Finds `apex.x` as the very module `halfstep.apex.x`: one state under both names.
+
+    What is missing says so by its name; it is a ModuleNotFoundError, which programs expect.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if fullname.partition(".")[0] != _NAME:
+        if fullname.partition(".")[0] not in _FOUND:
             return None
-        ours = _OURS + fullname.removeprefix(_NAME)
         try:
-            found = find_spec(ours)
+            found = find_spec(_ours(fullname))
         except ModuleNotFoundError:
             found = None
-        return None if found is None else spec_from_loader(fullname, self)
+        if found is None:
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: halfstep.apex, which stands in for Apex, does not "
+                "have it; it needs NVIDIA's own Apex"
+            )
+        return spec_from_loader(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(_OURS + spec.name.removeprefix(_NAME))
+        module = importlib.import_module(_ours(spec.name))
         spec.loader_state = module.__spec__
         return module
 
@@ -46,6 +58,11 @@ class _Alias(MetaPathFinder, Loader):
         # package has under its name: `amp._amp_state` is the state, not the module that holds it.
         for name in [name for name in sys.modules if name.startswith(f"{_OURS}.")]:
             sys.modules.setdefault(_NAME + name.removeprefix(_OURS), sys.modules[name])
+
+
+def _ours(name: str) -> str:
+    root, dot, rest = name.partition(".")
+    return f"{_FOUND[root]}{dot}{rest}"
 
 
 _alias = _Alias()
@@ -77,6 +94,6 @@ def uninstall() -> None:
     """Let `apex` be what it was; modules that a program holds already stay as they are."""
     if _alias in sys.meta_path:
         sys.meta_path.remove(_alias)
-    for name in [name for name in sys.modules if name.partition(".")[0] == _NAME]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in _FOUND]:
         if sys.modules[name].__name__.startswith(_OURS):
             del sys.modules[name]

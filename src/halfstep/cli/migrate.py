@@ -33,14 +33,7 @@ def migrate(
 
     What has no counterpart is left, with a comment at the line; the list of these goes to stderr.
     """
-    try:
-        from halfstep.migrate import migrate as rewrite
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "libcst":
-            raise
-        raise UserError(
-            "halfstep migrate needs libcst; write pip install 'halfstep[migrate]'"
-        ) from error
+    from halfstep.migrate import migrate as rewrite
     from halfstep.train.files import write_atomically
 
     try:

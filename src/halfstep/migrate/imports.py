@@ -1,217 +1,251 @@
-"""The imports of a rewritten program: new ones in, Apex's out as far as nothing uses them."""
+"""The imports of a rewritten program: new ones in, Apex's out as far as nothing uses them.
+
+With Apex goes what said whether it is installed: a `try` that only imported it, with its handlers,
+and the tests on what it left behind.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import ast
+from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from halfstep.migrate.layout import leading, lines, preceded
-from halfstep.migrate.names import STARRED, code, dotted, is_apex, plain, statements, used_names
+from halfstep.migrate.names import STARRED, calls, is_apex, plain
+from halfstep.migrate.render import Edits, rendered
+from halfstep.migrate.source import Function, Source, first_line, inner, suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 def with_imports(
-    module: cst.Module, imports: Iterable[str], preamble: Iterable[str], rebound: set[str]
-) -> cst.Module:
+    text: str, imports: Iterable[str], preamble: Iterable[str], rebound: set[str]
+) -> str:
     """Return a program with other imports.
 
     Args:
-        module: The rewritten program.
+        text: The rewritten program.
         imports: Lines to import what it needs now.
         preamble: Statements that go behind all imports.
         rebound: Names of Apex's that `imports` bind now.
     """
-    wanted = [line for line in imports if not _is_there(module, line)]
+    source = Source(text)
+    pruner = _Pruner(source, rebound)
+    pruner.prune(source.tree)
+    wanted = [line for line in imports if not _is_there(source, line)]
     wanted.sort(key=lambda line: (line.startswith("from"), line))
-    prune = _Prune(used_names(module.visit(_WithoutImports())) - rebound)
-    body: list[cst.BaseStatement] = []
-    for statement in module.body:
-        assert isinstance(statement, cst.BaseStatement)
-        had = _imports_apex(statement)
-        kept = statement.visit(prune)
-        if had and wanted:
-            body += _headed_like(statement, wanted)
-            if isinstance(kept, cst.BaseStatement):
-                kept = kept.with_changes(leading_lines=())
-            wanted = []
-        if isinstance(kept, cst.BaseStatement):
-            body.append(kept)
-        elif not had and isinstance(kept, cst.FlattenSentinel):
-            body += [each for each in kept if isinstance(each, cst.BaseStatement)]
-    at = _after_imports(body)
-    added = [statement for line in wanted for statement in lines(line)]
-    for text in preamble:
-        many = text.count("\n") > 1
-        blank = [cst.EmptyLine(indent=False)] * (2 if many else 1)
-        added += [preceded(each, blank) for each in lines(text)]
-    if preamble_ends(added) and at < len(body):
-        blanks = [line for line in leading(body[at]) if line.comment is None]
-        missing = 2 - len(blanks) if isinstance(added[-1], cst.FunctionDef) else 1 - len(blanks)
-        body[at] = preceded(body[at], [cst.EmptyLine(indent=False) for _ in range(missing)])
-    return module.with_changes(body=[*body[:at], *added, *body[at:]])
+    edits = pruner.edits
+    body = source.tree.body
+    first = next((each for each in body if _imports_apex(each)), None)
+    place = _after_imports(source)
+    if wanted and first is not None:
+        if first in edits.replaced:
+            edits.replaced[first] = [*wanted, *edits.replaced[first]]
+        else:
+            edits.before[first] += wanted
+    elif wanted:
+        _insert(edits, body, place, wanted)
+    added = list(preamble)
+    if added:
+        place = max(place, body.index(first) + 1 if first is not None else 0)
+        blocks = []
+        for each in added:
+            blocks += [*([""] * (2 if "\n" in each.strip() else 1)), each.rstrip("\n")]
+        following = body[place] if place < len(body) else None
+        gap = 0 if following is None else _blank_before(source, following)
+        blocks += [""] * max(0, (2 if "\n" in added[-1].strip() else 1) - gap)
+        _insert(edits, body, place, blocks)
+    return rendered(source, edits)
 
 
-def preamble_ends(added: Sequence[cst.BaseStatement]) -> bool:
-    """Tell whether something other than imports was added."""
-    return bool(added) and not _is_import(added[-1])
+def _insert(edits: Edits, body: list[ast.stmt], place: int, texts: list[str]) -> None:
+    if place:
+        edits.after[body[place - 1]] += texts
+    elif body:
+        edits.before[body[0]] += texts
 
 
-def _headed_like(old: cst.BaseStatement, wanted: Sequence[str]) -> list[cst.BaseStatement]:
-    written = [statement for line in wanted for statement in lines(line)]
-    written[0] = preceded(written[0], leading(old))
-    return written
-
-
-def _is_import(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
-        statement.body[0], cst.Import | cst.ImportFrom
-    )
-
-
-def _is_there(module: cst.Module, line: str) -> bool:
-    """Tell whether a module imports what a line would, perhaps among other things."""
-    new = cst.parse_statement(line)
-    assert isinstance(new, cst.SimpleStatementLine)
-    for each in module.body:
-        for old in each.body if isinstance(each, cst.SimpleStatementLine) else ():
-            if code(old) == line:
-                return True
-            if isinstance(old, cst.Import) and isinstance(new.body[0], cst.Import):
-                plain = {code(alias.name) for alias in old.names if alias.asname is None}
-                if {code(alias.name) for alias in new.body[0].names} <= plain:
-                    return True
-    return False
-
-
-def _after_imports(body: Sequence[cst.BaseStatement]) -> int:
-    """Return the place behind the imports at the top of a module, and behind its docstring."""
-    last = 0
-    for place, statement in enumerate(body):
-        docstring = place == 0 and code(statement).startswith(('"', "'", 'r"'))
-        tried = isinstance(statement, cst.Try) and any(map(_is_import, statements(statement.body)))
-        if _is_import(statement) or docstring or tried:
-            last = place + 1
-        elif isinstance(statement, cst.FunctionDef | cst.ClassDef):
-            break
-    return last
-
-
-def _imports_apex(node: cst.CSTNode) -> bool:
-    """Tell whether a statement of a module imports Apex, apart from functions in it."""
-    found = False
-
-    class Look(cst.CSTVisitor):
-        def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:  # noqa: N802  (libcst's)
-            del node
-            return False
-
-        def visit_ImportAlias(self, node: cst.ImportAlias) -> None:  # noqa: N802
-            nonlocal found
-            found = found or is_apex(dotted(node.name) or "")
-
-        def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
-            nonlocal found
-            found = found or _from_apex(node)
-
-    node.visit(Look())
+def _blank_before(source: Source, statement: ast.stmt) -> int:
+    line = first_line(statement) - 2
+    found = 0
+    while line >= 0 and (
+        not source.lines[line].strip() or source.lines[line].lstrip().startswith("#")
+    ):
+        found += not source.lines[line].strip()
+        line -= 1
     return found
 
 
-def _from_apex(node: cst.ImportFrom) -> bool:
-    module = dotted(node.module) or ""
-    if is_apex(module):
-        return True
-    return (
-        module == "halfstep"
-        and not isinstance(node.names, cst.ImportStar)
-        and any(code(alias.name) == "apex" for alias in node.names)
+class _Pruner:
+    """Removes Apex's names from imports where nothing uses them, and what is empty then."""
+
+    def __init__(self, source: Source, rebound: set[str]) -> None:
+        self.source = source
+        self.edits = Edits()
+        self._used = {
+            node.id
+            for node in inner(source.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        } - rebound
+        self._bound = {
+            alias.asname or alias.name.partition(".")[0]
+            for each in inner(source.tree)
+            if isinstance(each, ast.Import | ast.ImportFrom)
+            for alias in each.names
+            if self._is_apex(each, alias)
+        }
+
+    def prune(self, node: ast.AST) -> None:
+        """Prune what stands in a node."""
+        for suite in suites(node):
+            for statement in suite:
+                self._prune(statement)
+
+    def _prune(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            self._import(statement)
+            return
+        self.prune(statement)
+        if isinstance(statement, ast.Try):
+            self._try(statement)
+        elif isinstance(statement, ast.If):
+            self._if(statement)
+        elif self._is_unset(statement) or (
+            isinstance(statement, ast.Assert) and _is(statement.test, value=True)
+        ):
+            self._drop(statement)
+
+    def _drop(self, statement: ast.stmt) -> None:
+        self.edits.replaced[statement] = []
+
+    def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
+        kept = [alias for alias in statement.names if self._is_kept(statement, alias)]
+        if len(kept) == len(statement.names):
+            return
+        if not kept:
+            self._drop(statement)
+            return
+        names = [f"{each.name} as {each.asname}" if each.asname else each.name for each in kept]
+        head = "import"
+        if isinstance(statement, ast.ImportFrom):
+            head = f"from {'.' * statement.level}{statement.module or ''} import"
+        self.edits.replaced[statement] = [f"{head} {', '.join(names)}"]
+
+    def _is_kept(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+        if isinstance(statement, ast.ImportFrom):
+            path = statement.module or ""
+            if statement.level or not is_apex(f"{path}.{alias.name}"):
+                return True
+            if alias.name == "*":
+                names = STARRED.get(plain(path))
+                return names is None or not self._used.isdisjoint(names)
+        elif not is_apex(alias.name):
+            return True
+        return (alias.asname or alias.name.partition(".")[0]) in self._used
+
+    def _gone(self, suite: list[ast.stmt]) -> bool:
+        return all(self.edits.replaced.get(each, [""]) == [] for each in suite)
+
+    def _try(self, statement: ast.Try) -> None:
+        """Remove a `try` that only imported Apex, with what it did when that failed."""
+        imports = [each for each in statement.body if isinstance(each, ast.Import | ast.ImportFrom)]
+        apex = [each for each in imports if self.edits.replaced.get(each) == []]
+        if not apex or len(apex) < len(imports) or not _only_imports(statement.body):
+            return
+        kept = [each for each in statement.body if each not in apex]
+        self.edits.replaced[statement] = [
+            each for each in (kept, statement.orelse, statement.finalbody) if each
+        ]
+
+    def _if(self, statement: ast.If) -> None:
+        """Remove an `if` that only imported Apex, or whose test is answered."""
+        if _is(statement.test, value=True):
+            self.edits.replaced[statement] = [statement.body]
+        elif _is(statement.test, value=False):
+            self.edits.replaced[statement] = [statement.orelse] if statement.orelse else []
+        elif self._gone(statement.body) and (not statement.orelse or self._gone(statement.orelse)):
+            self._drop(statement)
+
+    def _is_unset(self, statement: ast.stmt) -> bool:
+        """Tell whether `amp = None` prepared for Apex not being there."""
+        return (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Constant)
+            and statement.value.value is None
+            and all(
+                isinstance(each, ast.Name) and each.id in self._bound for each in statement.targets
+            )
+            and not any(
+                isinstance(each, ast.Name) and each.id in self._used for each in statement.targets
+            )
+        )
+
+    def _is_apex(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+        if isinstance(node, ast.Import):
+            return is_apex(alias.name)
+        return is_apex(f"{node.module}.{alias.name}")
+
+
+def _is(node: ast.expr, *, value: bool) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _only_imports(body: list[ast.stmt]) -> bool:
+    """Tell whether a suite imports and sets flags, and calls nothing that could fail."""
+    kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.Expr | ast.Pass
+    return all(isinstance(each, kinds) for each in body) and not any(
+        isinstance(each, ast.Assign) and calls(each) for each in body
     )
 
 
-class _WithoutImports(cst.CSTTransformer):
-    """Leaves of a program what may use a name: no imports, nor names that are only assigned."""
-
-    def leave_AssignTarget(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
-        del original_node
-        name = isinstance(updated_node.target, cst.Name)
-        return updated_node.with_changes(target=cst.Name("_")) if name else updated_node
-
-    def leave_Import(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
-        del original_node, updated_node
-        return cst.RemoveFromParent()
-
-    def leave_ImportFrom(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
-        del original_node, updated_node
-        return cst.RemoveFromParent()
+def _is_import(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Import | ast.ImportFrom)
 
 
-class _Prune(cst.CSTTransformer):
-    """Removes Apex's names from imports where nothing uses them, and what is empty then."""
-
-    def __init__(self, used: set[str]) -> None:
-        super().__init__()
-        self._used = used
-
-    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> Any:  # noqa: N802
-        del original_node
-        kept = [
-            alias
-            for alias in updated_node.names
-            if not is_apex(dotted(alias.name) or "") or self._is_used(alias)
-        ]
-        return _with_names(updated_node, kept)
-
-    def leave_ImportFrom(  # noqa: N802
-        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> Any:
-        if not _from_apex(original_node):
-            return updated_node
-        if isinstance(updated_node.names, cst.ImportStar):
-            names = STARRED.get(plain(dotted(original_node.module) or ""))
-            used = names is None or not self._used.isdisjoint(names)
-            return updated_node if used else cst.RemoveFromParent()
-        own = is_apex(dotted(original_node.module) or "")
-        kept = [
-            alias
-            for alias in updated_node.names
-            if (not own and code(alias.name) != "apex") or self._is_used(alias)
-        ]
-        return _with_names(updated_node, kept)
-
-    def _is_used(self, alias: cst.ImportAlias) -> bool:
-        bound = code(alias.asname.name) if alias.asname else code(alias.name).split(".")[0]
-        return bound in self._used
-
-    def leave_SimpleStatementLine(  # noqa: N802
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> Any:
-        del original_node
-        return updated_node if updated_node.body else cst.RemoveFromParent()
-
-    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> Any:  # noqa: N802
-        """Remove a `try` that only imported Apex, with what it said when that failed."""
-        if not statements(updated_node.body) and statements(original_node.body):
-            rest = [] if updated_node.orelse is None else statements(updated_node.orelse.body)
-            return cst.FlattenSentinel(rest) if rest else cst.RemoveFromParent()
-        return updated_node
-
-    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:  # noqa: N802
-        """Remove an `if` that only imported Apex."""
-        if not statements(updated_node.body) and statements(original_node.body):
-            if updated_node.orelse is None:
-                return cst.RemoveFromParent()
-            block = cst.IndentedBlock(body=lines("pass"))
-            return updated_node.with_changes(body=block)
-        return updated_node
+def _imports_apex(node: ast.AST) -> bool:
+    """Tell whether a statement of a module imports Apex, apart from functions in it."""
+    for each in inner(node, functions=False):
+        if isinstance(each, Function | ast.ClassDef):
+            return False
+        if isinstance(each, ast.Import) and any(is_apex(alias.name) for alias in each.names):
+            return True
+        if isinstance(each, ast.ImportFrom) and not each.level:
+            path = each.module or ""
+            if any(is_apex(f"{path}.{alias.name}") for alias in each.names):
+                return True
+    return False
 
 
-def _with_names(node: Any, kept: list[cst.ImportAlias]) -> Any:
-    if len(kept) == len(node.names):
-        return node
-    if not kept:
-        return cst.RemoveFromParent()
-    kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-    return node.with_changes(names=kept)
+def _is_there(source: Source, line: str) -> bool:
+    """Tell whether a module imports what a line would, perhaps among other things."""
+    wanted = ast.parse(line).body[0]
+    assert isinstance(wanted, ast.Import | ast.ImportFrom)
+    alias = wanted.names[0]
+    for statement in source.tree.body:
+        if type(statement) is not type(wanted):
+            continue
+        assert isinstance(statement, ast.Import | ast.ImportFrom)
+        if isinstance(wanted, ast.ImportFrom) and wanted.module != getattr(
+            statement, "module", None
+        ):
+            continue
+        if any(each.name == alias.name and each.asname is None for each in statement.names):
+            return True
+    return False
+
+
+def _after_imports(source: Source) -> int:
+    """Return the place behind the imports at the top of a module, and behind its docstring."""
+    last = 0
+    for place, statement in enumerate(source.tree.body):
+        docstring = (
+            place == 0
+            and isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Constant)
+            and isinstance(statement.value.value, str)
+        )
+        tried = isinstance(statement, ast.Try) and any(map(_is_import, statement.body))
+        if _is_import(statement) or docstring or tried:
+            last = place + 1
+        elif isinstance(statement, Function | ast.ClassDef):
+            break
+    return last

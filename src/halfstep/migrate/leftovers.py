@@ -1,56 +1,50 @@
-"""What of Apex a statement still has after it was rewritten, each with what to do about it."""
+"""What of Apex has no counterpart here, and who runs it."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-import libcst as cst
-
-from halfstep.migrate.names import STARRED, dotted, is_apex, plain
-
-if TYPE_CHECKING:
-    from halfstep.migrate.program import Program
 
 RUNS_UNCHANGED = "has no counterpart; `python -m halfstep.apex` runs it as it is"
 NOT_OURS = "has no counterpart, in halfstep.apex neither: it needs NVIDIA's own Apex"
 STARS = "what `*` binds cannot be seen here; import it by name, and migrate again"
-_UNNAMED = {"apex", *STARRED}
-"""Modules: what matters is the name that a program takes from them."""
+
+DROP_IN = {
+    "amp_C": ("multi_tensor_axpby", "multi_tensor_l2norm", "multi_tensor_scale"),
+    "apex_C": ("flatten", "unflatten"),
+    "apex.contrib": ("clip_grad", "optimizers", "xentropy"),
+    "apex.contrib.clip_grad": ("clip_grad_norm_",),
+    "apex.contrib.optimizers": ("FP16_Optimizer",),
+    "apex.contrib.optimizers.fp16_optimizer": ("FP16_Optimizer",),
+    "apex.contrib.xentropy": ("SoftmaxCrossEntropyLoss",),
+    "apex.contrib.xentropy.softmax_xentropy": ("SoftmaxCrossEntropyLoss",),
+    "apex.fp16_utils": (
+        *("BN_convert_float", "FP16Model", "FP16_Optimizer", "LossScaler", "DynamicLossScaler"),
+        *("convert_module", "convert_network", "network_to_half", "tofp16", "prep_param_lists"),
+        *("model_grads_to_master_grads", "master_params_to_model_params"),
+        *("clip_grad_norm", "to_python_float"),
+    ),
+    "apex.multi_tensor_apply": ("MultiTensorApply", "multi_tensor_applier"),
+    "apex.normalization": (
+        *("FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm"),
+    ),
+    "apex.optimizers": (
+        *("FusedAdagrad", "FusedAdam", "FusedLAMB", "FusedNovoGrad", "FusedSGD"),
+        "FusedMixedPrecisionLamb",
+    ),
+    "apex.parallel": (
+        *("DistributedDataParallel", "Reducer", "SyncBatchNorm", "convert_syncbn_model"),
+        "create_syncbn_process_group",
+    ),
+    "apex.parallel.LARC": ("LARC",),
+    "apex.parallel.optimized_sync_batchnorm": ("SyncBatchNorm",),
+}
+"""What halfstep.apex has beside amp, by module: that it has it is checked by a test."""
 
 
-def leftovers(program: Program, statement: cst.BaseStatement, rebound: set[str]) -> list[str]:
-    """Say what of Apex a statement still has, apart from the statements in it.
-
-    Args:
-        program: The facts.
-        statement: The statement, rewritten.
-        rebound: Names of Apex's that are imported from elsewhere now.
-    """
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    if isinstance(small, cst.ImportFrom) and isinstance(small.names, cst.ImportStar):
-        path = dotted(small.module) or ""
-        return [STARS] if is_apex(path) and plain(path) not in STARRED else []
-    if isinstance(small, cst.Import | cst.ImportFrom):
-        return []
-    found: list[str] = []
-
-    class Look(cst.CSTVisitor):
-        def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:  # noqa: N802  (libcst's)
-            del node
-            return False
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
-            return not self._left(node)
-
-        def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-            self._left(node)
-
-        def _left(self, node: cst.Attribute | cst.Name) -> bool:
-            name = program.imports.qualified(node)
-            if name is not None and name not in _UNNAMED and dotted(node) not in rebound:
-                ours = ".".join(name.split(".")[:2]) in STARRED
-                found.append(f"{name} {RUNS_UNCHANGED if ours else NOT_OURS}")
-            return name is not None
-
-    statement.visit(Look())
-    return found
+def leftover(name: str) -> str | None:
+    """Say what to do about a name of Apex's that is left; None where it says nothing by itself."""
+    if name in DROP_IN or any(each.startswith(f"{name}.") for each in DROP_IN):
+        return None  # a module: what matters is the name that a program takes from it
+    parts = name.split(".")
+    for at in range(1, len(parts)):
+        if parts[at] in DROP_IN.get(".".join(parts[:at]), ()):
+            return f"{name} {RUNS_UNCHANGED}"
+    return f"{name} {NOT_OURS}"

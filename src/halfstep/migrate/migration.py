@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from dataclasses import dataclass
-from typing import Any
-
-import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
+from halfstep.migrate.expressions import Expressions
 from halfstep.migrate.imports import with_imports
-from halfstep.migrate.layout import noted
-from halfstep.migrate.names import calls, used_names
-from halfstep.migrate.placement import names_at_home, place
-from halfstep.migrate.program import INITIALIZE, Clip, Program
-from halfstep.migrate.recipes import recipe_argument
-from halfstep.migrate.rewrite import Note, Rewriter
-from halfstep.migrate.targets import Target, engine_target, torch_target
+from halfstep.migrate.program import Program
+from halfstep.migrate.render import Edits, rendered
+from halfstep.migrate.rewrite import Rewriter, starred
+from halfstep.migrate.source import Source, inner
+from halfstep.migrate.targets import EngineTarget, TorchTarget
+from halfstep.migrate.understanding import Understanding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TARGETS = ("halfstep", "torch")
-AMP = {f"apex.amp.{name}" for name in ("master_params", "state_dict", "load_state_dict")}
-NO_INITIALIZE = (
-    "no amp.initialize in this file; build {} where amp is initialized, and pass it to here"
-)
-SEVERAL = (
-    "amp.initialize is called for other models or optimizers too, and {} that takes amp's place is "
-    "one; call it once, amp.initialize([model1, model2], [optimizer1, optimizer2], ...), and "
-    "migrate again"
-)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Note:
+    """Something that a person has to look at.
+
+    Attributes:
+        line: Line of the program as it was, from 1.
+        reason: What could not be translated, and what to write.
+    """
+
+    line: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,14 @@ class Migration:
 
     def diff(self, name: str) -> str:
         """Return a unified diff; `name` is what the file is called in it."""
-        return "".join(
-            difflib.unified_diff(
-                self.before.splitlines(keepends=True),
-                self.after.splitlines(keepends=True),
-                f"a/{name}",
-                f"b/{name}",
-            )
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            f"a/{name}",
+            f"b/{name}",
         )
+        ended = "\n\\ No newline at end of file\n"
+        return "".join(line if line.endswith("\n") else line + ended for line in lines)
 
 
 def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migration:
@@ -70,87 +75,51 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     """
     if to not in TARGETS:
         raise UserError(f"--to is {to!r}; allowed: {', '.join(TARGETS)}{closest(to, TARGETS)}")
-    try:
-        wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=False)
-    except cst.ParserSyntaxError as error:
-        raise UserError(
-            f"{name}, line {error.raw_line}: not Python ({error.message}); migrate a program that "
-            "Python can read"
-        ) from error
-    program = Program.read(wrapper.module)
-    positions = wrapper.resolve(PositionProvider)
-    where = place(program, "engine" if to == "halfstep" else "scaler")
-    if to == "halfstep":
-        program.clips = _clips_of_an_engine(program)
-    target: Target = (
-        engine_target(program, where.object)
-        if to == "halfstep"
-        else torch_target(program, where.object)
-    )
-    refused = _refused(program, target)
-    if refused:
-        notes = [Note(positions[node].start.line, reason) for node, reason in refused.items()]
-        module = wrapper.module.visit(_Annotate(refused))
-        return Migration(source, module.code, tuple(sorted(notes)))
-    rewriter = Rewriter(program, target, where, positions)
-    body = rewriter.suite(list(wrapper.module.body))
-    module = wrapper.module.with_changes(body=body)
-    if program.imports.bound:
-        module = with_imports(module, target.imports, target.preamble, rewriter.rebound)
-    return Migration(source, module.code, tuple(sorted(rewriter.notes)))
+    given = Source(source, name)
+    program = Program.read(given)
+    if not program.imports.bound:
+        return Migration(source, source, _stars(given, Edits()))
+    target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
+    edits = Edits()
+    expressions = Expressions(program, target, amp=program.uses_amp(given.tree))
+    if expressions.amp:
+        about = Understanding(program, target.called)
+        if not about.reasons:
+            Rewriter(about, target, expressions, edits).write()
+        if about.reasons:
+            return _left(given, about.reasons)
+    else:
+        expressions.read(())
+        edits.expressions |= expressions.changed
+    for statement, reason in expressions.notes:
+        edits.notes[statement].append(reason)
+    notes = _stars(given, edits)
+    text = rendered(given, edits)
+    rebound = {line.rpartition(" ")[2] for line in target.imports if line.startswith("from")}
+    text = with_imports(text, target.imports, target.preamble, rebound)
+    return Migration(source, given.restored(text), _sorted(edits, notes))
 
 
-def _clips_of_an_engine(program: Program) -> list[Clip]:
-    """Return the clips that an engine can do: one limit, for all, known where it is built."""
-    known = names_at_home(program)
-    limits = {(clip.setting, clip.limit, clip.condition) for clip in program.clips if clip.setting}
-    whose = {clip.whose for clip in program.clips}
-    if len(limits) != 1 or (program.several_optimizers and len(whose) < len(program.optimizers)):
-        return []
-    _, limit, condition = limits.pop()
-    parts = [cst.parse_expression(text) for text in (limit, condition) if text]
-    return program.clips if all(used_names(part) <= known for part in parts) else []
+def _left(source: Source, reasons: Iterable[tuple[ast.stmt, str]]) -> Migration:
+    """Return a program with nothing but the reasons why nothing was changed."""
+    edits = Edits()
+    for statement, reason in reasons:
+        edits.notes[statement].append(reason)
+    notes = _stars(source, edits)
+    text = source.restored(rendered(source, edits))
+    return Migration(source.restored(source.text), text, _sorted(edits, notes))
 
 
-def _refused(program: Program, target: Target) -> dict[cst.CSTNode, str]:
-    """Return the statements because of which nothing can be translated, with the reason."""
-    refused: dict[cst.CSTNode, str] = {}
-    trained = [each for each in program.initializes if each.optimizers]
-    several = len({(*each.models, *each.optimizers) for each in trained}) > 1
-
-    class Look(cst.CSTVisitor):
-        def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
-            for call in calls(node):
-                name = program.imports.qualified(call.func)
-                if name == INITIALIZE:
-                    reason = target.refusal(recipe_argument(call))
-                    if several and any(each.call is call for each in trained):
-                        reason = SEVERAL.format(target.called)
-                    if reason is not None:
-                        refused[node] = reason
-                elif not program.initializes and name in AMP:
-                    refused[node] = NO_INITIALIZE.format(target.called)
-
-        def visit_With(self, node: cst.With) -> None:  # noqa: N802
-            if not program.initializes and program.is_scale_loss(node):
-                refused[node] = NO_INITIALIZE.format(target.called)
-
-    program.module.visit(Look())
-    return refused
+def _stars(source: Source, edits: Edits) -> tuple[Note, ...]:
+    """Note what `*` binds where that cannot be seen."""
+    for node in inner(source.tree):
+        reason = starred(node)
+        if reason is not None:
+            assert isinstance(node, ast.stmt)
+            edits.notes[node].append(reason)
+    return ()
 
 
-class _Annotate(cst.CSTTransformer):
-    """Puts reasons before statements, and changes nothing else."""
-
-    def __init__(self, reasons: dict[cst.CSTNode, str]) -> None:
-        super().__init__()
-        self._reasons = reasons
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        """Comment on a statement."""
-        updated = super().on_leave(original_node, updated_node)
-        reason = self._reasons.get(original_node)
-        if reason is None:
-            return updated
-        assert isinstance(updated, cst.BaseStatement)
-        return noted(updated, [reason])
+def _sorted(edits: Edits, more: tuple[Note, ...]) -> tuple[Note, ...]:
+    found = {Note(node.lineno, reason) for node, each in edits.notes.items() for reason in each}
+    return tuple(sorted(found | set(more)))

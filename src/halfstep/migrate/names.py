@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import libcst as cst
+from halfstep.migrate.source import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_MODULE = cst.Module(body=[])
 
 STARRED = {
     "apex": ("amp", "fp16_utils", "normalization", "optimizers", "parallel"),
@@ -26,7 +25,9 @@ STARRED = {
         *("clip_grad_norm", "to_python_float"),
     ),
     "apex.multi_tensor_apply": ("MultiTensorApply", "multi_tensor_applier"),
-    "apex.normalization": ("FusedLayerNorm", "FusedRMSNorm"),
+    "apex.normalization": (
+        *("FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm"),
+    ),
     "apex.optimizers": (
         *("FusedAdagrad", "FusedAdam", "FusedLAMB", "FusedNovoGrad", "FusedSGD"),
         "FusedMixedPrecisionLamb",
@@ -38,98 +39,102 @@ STARRED = {
 }
 """What `from ... import *` binds, by package."""
 
-
-def code(node: cst.CSTNode) -> str:
-    """Return the source of a node."""
-    return _MODULE.code_for_node(node).strip()
+_FIRST_NAMES = r"(halfstep\.)?apex(\.|$)|(amp_C|apex_C)(\.|$)"
 
 
-def dotted(node: cst.CSTNode | None) -> str | None:
+def dotted(node: ast.AST | None) -> str | None:
     """Return `a.b.c` for a name or a chain of attributes, else None."""
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
         owner = dotted(node.value)
-        return None if owner is None else f"{owner}.{node.attr.value}"
+        return None if owner is None else f"{owner}.{node.attr}"
     return None
 
 
-def statements(body: cst.BaseSuite) -> list[cst.BaseStatement]:
-    """Return the statements of a suite, of `if x: y()` too."""
-    if isinstance(body, cst.SimpleStatementSuite):
-        return [cst.SimpleStatementLine(body=body.body)]
-    assert isinstance(body, cst.IndentedBlock)
-    return list(body.body)
+def last_name(node: ast.AST | None) -> str:
+    """Return `c` for `a.b.c`, for `a[0].c` and for `f().c`; "" for what has no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-def calls(node: cst.CSTNode) -> list[cst.Call]:
+def calls(node: ast.AST) -> list[ast.Call]:
     """Return every call in a node, nested functions included."""
-    found: list[cst.Call] = []
-
-    class Collect(cst.CSTVisitor):
-        def visit_Call(self, node: cst.Call) -> None:  # noqa: N802  (libcst's)
-            found.append(node)
-
-    node.visit(Collect())
-    return found
+    return [each for each in inner(node) if isinstance(each, ast.Call)]
 
 
-def used_names(node: cst.CSTNode) -> set[str]:
+def used_names(node: ast.AST) -> set[str]:
     """Return every name in a node, whatever it is used for; of `a.b` only `a`."""
+    return {each.id for each in inner(node) if isinstance(each, ast.Name)}
+
+
+def paths(node: ast.AST) -> set[str]:
+    """Return the names that a node reads, and `self.x` for the attributes of `self`."""
     found: set[str] = set()
-
-    class Collect(cst.CSTVisitor):
-        def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-            found.add(node.value)
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:  # noqa: N802
-            node.value.visit(self)
-            return False
-
-    node.visit(Collect())
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        path = dotted(each)
+        if path is not None:
+            root, _, rest = path.partition(".")
+            found.add(f"self.{rest.partition('.')[0]}" if root == "self" and rest else root)
+            continue
+        stack += ast.iter_child_nodes(each)
     return found
 
 
-def assigned_names(node: cst.CSTNode) -> set[str]:
-    """Return the names that a node binds, at any depth; attributes as `self.x`."""
+def targets(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement binds, itself and what stands in it."""
+    found: list[ast.expr] = []
+    for each in inner(node):
+        if isinstance(each, ast.Assign):
+            found += each.targets
+        elif isinstance(each, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
+            found.append(each.target)
+        elif isinstance(each, ast.withitem) and each.optional_vars is not None:
+            found.append(each.optional_vars)
+    flat: list[ast.expr] = []
+    while found:
+        target = found.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            found += target.elts
+        else:
+            flat.append(target.value if isinstance(target, ast.Starred) else target)
+    return flat
+
+
+def assigned(node: ast.AST) -> set[str]:
+    """Return the names that a node binds or changes: `x`, and `self.x` of `self`."""
     found: set[str] = set()
-
-    def take(target: cst.BaseExpression) -> None:
-        if isinstance(target, cst.Tuple | cst.List):
-            for element in target.elements:
-                take(element.value)
-        elif name := dotted(target):
-            found.add(name)
-
-    class Collect(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: Any) -> None:  # noqa: N802
-            take(node.target)
-
-        visit_AugAssign = visit_AnnAssign = visit_For = visit_AssignTarget  # noqa: N815
-
-        def visit_AsName(self, node: cst.AsName | cst.Param) -> None:  # noqa: N802
-            take(node.name)
-
-        visit_Param = visit_AsName  # noqa: N815
-
-    node.visit(Collect())
+    for target in targets(node):
+        owner: ast.AST = target
+        while isinstance(owner, ast.Subscript):
+            owner = owner.value
+        found |= paths(owner) if dotted(owner) else set()
     return found
 
 
-def argument(call: cst.Call, name: str, place: int | None = None) -> cst.BaseExpression | None:
+def bound(node: ast.AST) -> set[str]:
+    """Return the names and chains of attributes that a node binds, as they are written."""
+    return {path for path in map(dotted, targets(node)) if path is not None}
+
+
+def argument(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
     """Return an argument of a call by its name or its place, else None."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
-            return arg.value
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
     if place is not None and place < len(call.args):
-        arg = call.args[place]
-        if arg.keyword is None and not arg.star:
-            return arg.value
+        given = call.args[place]
+        if not any(isinstance(each, ast.Starred) for each in call.args[: place + 1]):
+            return given
     return None
+
+
+def elements(expression: ast.expr) -> list[ast.expr]:
+    """Return the entries of a list or tuple, or the expression itself."""
+    return expression.elts if isinstance(expression, ast.List | ast.Tuple) else [expression]
 
 
 def fresh(name: str, taken: Iterable[str]) -> str:
@@ -138,49 +143,61 @@ def fresh(name: str, taken: Iterable[str]) -> str:
     return next(each for each in (name, f"amp_{name}", f"halfstep_{name}") if each not in used)
 
 
+def all_names(tree: ast.AST) -> set[str]:
+    """Return every name that occurs in a program, in whatever role."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name.partition(".")[0])
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                found.update(names)
+    return found
+
+
 class Imports:
-    """What the imports of a program bind to Apex, wherever in the program they stand."""
+    """What the imports of a program bind to Apex, wherever in the program they stand.
 
-    def __init__(self, module: cst.Module) -> None:
+    Attributes:
+        bound: Names, each with what it is in Apex.
+        modules: All modules that the program imports.
+    """
+
+    def __init__(self, tree: ast.AST) -> None:
         self.bound: dict[str, str] = {}
-        imports = self
-
-        class Collect(cst.CSTVisitor):
-            def visit_Import(self, node: cst.Import) -> None:  # noqa: N802
+        self.modules: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
                 for alias in node.names:
-                    imports.add_import(alias)
+                    self._import(alias)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                self._import_from(node)
 
-            def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
-                imports.add_import_from(node)
-
-        module.visit(Collect())
-
-    def add_import(self, alias: cst.ImportAlias) -> None:
-        """Take in one name of an `import`."""
-        path = dotted(alias.name) or ""
-        if not is_apex(path):
+    def _import(self, alias: ast.alias) -> None:
+        self.modules.add(alias.name)
+        if not is_apex(alias.name):
             return
         if alias.asname is not None:
-            self.bound[code(alias.asname.name)] = plain(path)
-        elif path.startswith("apex"):
-            self.bound["apex"] = "apex"
+            self.bound[alias.asname] = plain(alias.name)
+        elif not alias.name.startswith("halfstep"):
+            root = alias.name.partition(".")[0]
+            self.bound[root] = root
 
-    def add_import_from(self, node: cst.ImportFrom) -> None:
-        """Take in a `from ... import ...`."""
-        path = dotted(node.module) or ""
-        if node.relative:
-            return
-        if isinstance(node.names, cst.ImportStar):
-            package = plain(path) if is_apex(path) else ""
-            self.bound |= {name: f"{package}.{name}" for name in STARRED.get(package, ())}
-            return
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        path = node.module or ""
+        self.modules |= {path, *(f"{path}.{alias.name}" for alias in node.names)}
         for alias in node.names:
-            name = f"{path}.{dotted(alias.name)}"
-            if is_apex(name):
-                bound = code(alias.asname.name) if alias.asname else dotted(alias.name) or ""
-                self.bound[bound] = plain(name)
+            if alias.name == "*":
+                package = plain(path) if is_apex(path) else ""
+                self.bound |= {name: f"{package}.{name}" for name in STARRED.get(package, ())}
+            elif is_apex(f"{path}.{alias.name}"):
+                self.bound[alias.asname or alias.name] = plain(f"{path}.{alias.name}")
 
-    def qualified(self, node: cst.CSTNode | None) -> str | None:
+    def qualified(self, node: ast.AST | None) -> str | None:
         """Return `apex.amp.scale_loss` for what stands for it here; None for what is not Apex's."""
         name = dotted(node)
         if name is None:
@@ -193,7 +210,7 @@ class Imports:
 
 def is_apex(path: str) -> bool:
     """Tell whether a module or name is Apex's, or the drop-in for it."""
-    return re.match(r"(halfstep\.)?apex(\.|$)", path) is not None
+    return re.match(_FIRST_NAMES, path) is not None
 
 
 def plain(path: str) -> str:

@@ -6,16 +6,17 @@ nobody else used it, an attribute where only methods of one class did, and else 
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from halfstep.migrate.layout import leading, lines
-from halfstep.migrate.names import assigned_names, fresh, used_names
+from halfstep.migrate.names import fresh
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Program, Scope
+    from collections.abc import Iterable
+
+    from halfstep.migrate.program import Program
+    from halfstep.migrate.source import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,96 +26,41 @@ class Placement:
     Attributes:
         object: How it is written: `engine` or `self.engine`.
         global_in: Functions that bind it and have to declare it global.
-        reached_from: Functions and classes that it can be used in; empty for all.
     """
 
     object: str
-    global_in: tuple[cst.FunctionDef, ...] = ()
-    reached_from: tuple[cst.CSTNode, ...] = ()
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether every function can use it."""
-        return not self.reached_from
+    global_in: tuple[Function, ...] = ()
 
 
-def place(program: Program, name: str) -> Placement:
-    """Choose where `name`, or a free variant of it, lives."""
+def place(program: Program, name: str, uses: Iterable[ast.AST]) -> Placement:
+    """Choose where `name`, or a free variant of it, lives.
+
+    Args:
+        program: The facts.
+        name: What it is called.
+        uses: Statements in which it will be used.
+    """
     name = fresh(name, program.names)
-    homes = [initialize.scope for initialize in program.initializes]
-    functions = [scope.function for scope in homes if scope.function is not None]
+    source = program.source
+    homes = list(dict.fromkeys(each.function for each in program.initializes if each.optimizers))
+    functions = [home for home in homes if home is not None]
     if len(functions) < len(homes):
         return Placement(name, tuple(functions))  # the module itself binds it
-    if len(set(functions)) == 1 and {scope.function for scope in program.uses} == set(functions):
-        return Placement(name, reached_from=tuple(functions))
-    if _of_one_class(program, homes):
-        classes = [scope.class_ for scope in homes if scope.class_ is not None]
-        return Placement(f"self.{name}", reached_from=tuple(classes))
+    users = list(uses)
+    if len(functions) == 1 and all(functions[0] in source.above(each) for each in users):
+        return Placement(name)
+    classes = {_class_of(program, each) for each in (*functions, *users)}
+    if len(classes) == 1 and None not in classes:
+        return Placement(f"self.{name}")
     return Placement(name, tuple(functions))
 
 
-def _of_one_class(program: Program, homes: list[Scope]) -> bool:
-    classes = {scope.class_ for scope in program.uses}
-    if len(classes) != 1 or None in classes:
-        return False
-    return all(
-        home.function is not None
-        and home.function.params.params
-        and home.function.params.params[0].name.value == "self"
-        for home in homes
-    )
-
-
-def declared_global(
-    where: Placement, old: cst.FunctionDef, new: cst.FunctionDef
-) -> cst.FunctionDef:
-    """Return a function that declares what it binds global, if it has to."""
-    if old not in where.global_in or not isinstance(new.body, cst.IndentedBlock):
-        return new
-    statement = lines(f"global {where.object}")[0]
-    body = list(new.body.body)
-    at = 1 if new.get_docstring() is not None else 0
-    if at < len(body):
-        own = leading(body[at])
-        if own and own[0].comment is None:
-            statement = statement.with_changes(leading_lines=own[:1])
-            body[at] = body[at].with_changes(leading_lines=own[1:])
-    body.insert(at, statement)
-    return new.with_changes(body=new.body.with_changes(body=body))
-
-
-def names_at_home(program: Program) -> set[str]:
-    """Return the names that are known where amp is initialized."""
-    known: set[str] = set()
-    for statement in program.module.body:
-        if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-            known.add(statement.name.value)
-        elif isinstance(statement, cst.SimpleStatementLine | cst.Try | cst.If | cst.With):
-            known |= assigned_names(statement) | _imported(statement)
-    for initialize in program.initializes:
-        if initialize.scope.function is not None:
-            known |= assigned_names(initialize.scope.function)
-    known |= _globals(program.module)
-    return known | {"None", "True", "False", "float", "int", "len", "max", "min", "str"}
-
-
-def _imported(node: cst.CSTNode) -> set[str]:
-    found: set[str] = set()
-
-    class Look(cst.CSTVisitor):
-        def visit_ImportAlias(self, node: cst.ImportAlias) -> None:  # noqa: N802  (libcst's)
-            found.update(used_names(node.asname.name if node.asname else node.name))
-
-    node.visit(Look())
-    return found
-
-
-def _globals(module: cst.Module) -> set[str]:
-    found: set[str] = set()
-
-    class Look(cst.CSTVisitor):
-        def visit_NameItem(self, node: cst.NameItem) -> None:  # noqa: N802
-            found.add(node.name.value)
-
-    module.visit(Look())
-    return found
+def _class_of(program: Program, node: ast.AST) -> ast.ClassDef | None:
+    """Return the class of whose method a node is, or is a part."""
+    source = program.source
+    around = [node, *source.above(node)]
+    methods = [each for each in around if isinstance(each, ast.FunctionDef)]
+    if not methods or not methods[-1].args.args or methods[-1].args.args[0].arg != "self":
+        return None
+    parent = source.parent[methods[-1]]
+    return parent if isinstance(parent, ast.ClassDef) else None

@@ -1,16 +1,31 @@
-"""What a program does with amp: where it initializes it, with what, and who uses it.
+"""What a program does with amp: where it initializes it, scales, clips, steps and zeroes.
 
-A first reading of the whole program, so that what is rewritten at one line can take account of what
-another line says.
+A first reading of the whole program. Nothing is rewritten unless all of it is understood, so each
+thing that is found here is later either translated or a reason to leave the program as it is.
 """
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import libcst as cst
+from halfstep.migrate.names import (
+    Imports,
+    all_names,
+    argument,
+    assigned,
+    calls,
+    dotted,
+    elements,
+    last_name,
+    targets,
+)
+from halfstep.migrate.source import Function, inner
 
-from halfstep.migrate.names import Imports, argument, assigned_names, calls, code, dotted
+if TYPE_CHECKING:
+    from halfstep.migrate.source import Source
 
 INITIALIZE = "apex.amp.initialize"
 SCALE_LOSS = "apex.amp.scale_loss"
@@ -18,21 +33,12 @@ MASTER_PARAMS = "apex.amp.master_params"
 WRAPPERS = {
     "DistributedDataParallel",
     "DDP",
+    "ApexDDP",
     "DataParallel",
     "compile",
     "convert_syncbn_model",
     "convert_sync_batchnorm",
 }
-CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm"}
-CLIPS |= {"clip_grad_value_": "clip_value"}
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Where something stands: the outermost function, and the class if it is a method."""
-
-    function: cst.FunctionDef | None = None
-    class_: cst.ClassDef | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,229 +47,209 @@ class Initialize:
 
     Attributes:
         call: The call.
-        scope: Where it stands.
+        statement: The statement that it stands in.
+        function: The function that it stands in.
         models: Sources of the models, one or several.
-        optimizers: Sources of the optimizers.
-        optimizer_text: The optimizers as they were given.
-        conditional: Whether it stands in a branch.
+        optimizers: Sources of the optimizers; none where it is for inference.
+        models_text: The models as they were given.
+        optimizers_text: The optimizers as they were given.
+        bound: What the result is bound to.
     """
 
-    call: cst.Call
-    scope: Scope
+    call: ast.Call
+    statement: ast.stmt
+    function: Function | None
     models: list[str]
     optimizers: list[str]
-    optimizer_text: str
-    conditional: bool
+    models_text: str
+    optimizers_text: str
+    bound: list[str]
 
 
-@dataclass(eq=False)
-class Clip:
-    """A call that clips `amp.master_params(...)`.
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledLoss:
+    """A `with amp.scale_loss(...) as scaled:`.
 
     Attributes:
-        call: The call.
-        setting: The engine's name for it: clip_norm or clip_value; "" if it only measures.
-        limit: Source of the limit.
-        condition: Source of the test that decides whether it is called, or None.
-        value_used: Whether the norm that it returns is used.
-        whose: Source of the optimizer whose gradients they are.
+        statement: The `with`.
+        call: The call of `scale_loss`.
+        name: What the scaled loss is called.
+        loss: The loss.
+        optimizers: Sources of the optimizers that it reaches.
     """
 
-    call: cst.Call
-    setting: str
-    limit: str
-    condition: str | None
-    value_used: bool
-    whose: str
+    statement: ast.With
+    call: ast.Call
+    name: str
+    loss: ast.expr
+    optimizers: list[str]
 
 
 @dataclass
 class Program:
-    """The facts."""
+    """The facts.
 
-    module: cst.Module
+    Attributes:
+        source: The program.
+        imports: Which of its names are Apex's.
+        names: All its names.
+        initializes: Where it initializes amp.
+        losses: Where it scales a loss.
+        odd_losses: Calls of `scale_loss` that are no plain `with`.
+        backwards: Calls of `backward` on anything.
+        steps: Statements `x.step(...)`, and other calls of a `step`.
+        zero_grads: Calls of `zero_grad`.
+        models: Sources of what holds the models.
+        optimizers: Sources of what holds the optimizers that amp handles.
+    """
+
+    source: Source
     imports: Imports
+    names: set[str]
     initializes: list[Initialize] = field(default_factory=list)
-    uses: list[Scope] = field(default_factory=list)
-    optimizers: set[str] = field(default_factory=set)
+    losses: list[ScaledLoss] = field(default_factory=list)
+    odd_losses: list[ast.Call] = field(default_factory=list)
+    backwards: list[ast.Call] = field(default_factory=list)
+    steps: list[ast.Call] = field(default_factory=list)
+    zero_grads: list[ast.Call] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
-    clips: list[Clip] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    several_optimizers: bool = False
+    optimizers: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, module: cst.Module) -> Program:
+    def read(cls, source: Source) -> Program:
         """Read a program."""
-        program = cls(module, Imports(module))
-        module.visit(_Reader(program))
-        for initialize in program.initializes:
-            program.optimizers.update(initialize.optimizers)
-            program.models.update(initialize.models)
-        program.several_optimizers = any(
-            len(initialize.optimizers) > 1 or _is_list(module, initialize.optimizer_text)
-            for initialize in program.initializes
-        )
-        _follow_wrapped(module, program.models)
+        imports = Imports(source.tree)
+        program = cls(source, imports, all_names(source.tree))
+        if not imports.bound:
+            return program
+        with_losses: set[ast.Call] = set()
+        for node in inner(source.tree):
+            if isinstance(node, ast.With):
+                loss = program._loss(node)
+                if loss is not None:
+                    program.losses.append(loss)
+                    with_losses.add(loss.call)
+            elif isinstance(node, ast.Call):
+                program._call(node, with_losses)
+        program._follow()
         return program
 
-    def is_scale_loss(self, node: cst.CSTNode) -> bool:
-        """Tell whether a statement is `with amp.scale_loss(...) as x:`."""
-        return isinstance(node, cst.With) and any(
-            isinstance(item.item, cst.Call) and self.imports.qualified(item.item.func) == SCALE_LOSS
-            for item in node.items
+    @cached_property
+    def several_optimizers(self) -> bool:
+        """Whether amp handles more than one optimizer."""
+        return any(
+            len(each.optimizers) > 1 or self._is_list(each.optimizers_text)
+            for each in self.initializes
         )
 
-    def holds_scale_loss(self, node: cst.CSTNode) -> bool:
-        """Tell whether a node has a `scale_loss` in it, at any depth."""
-        return any(self.imports.qualified(call.func) == SCALE_LOSS for call in calls(node))
+    @property
+    def training(self) -> list[Function | None]:
+        """The functions that scale a loss, None for the module itself."""
+        found = [self.source.function(each.statement) for each in self.losses]
+        return list(dict.fromkeys(found))
 
-    def clip_of(self, node: cst.CSTNode) -> Clip | None:
-        """Return the clip that a statement is or holds."""
-        here = calls(node)
-        return next((clip for clip in self.clips if any(clip.call is call for call in here)), None)
+    def loss_of(self, node: ast.AST) -> ScaledLoss | None:
+        """Return the scaled loss that a statement is."""
+        return next((each for each in self.losses if each.statement is node), None)
 
-    def runs_model(self, node: cst.CSTNode) -> bool:
-        """Tell whether a node calls a model."""
-        return any(dotted(call.func) in self.models for call in calls(node))
+    def losses_in(self, node: ast.AST) -> list[ScaledLoss]:
+        """Return the scaled losses in a statement, at any depth."""
+        return [
+            each
+            for each in self.losses
+            if each.statement is node or node in self.source.above(each.statement)
+        ]
 
-    def method_call(self, node: cst.CSTNode, method: str) -> str | None:
-        """Return `x` for the statement `x.method(...)`, where x is a model or an optimizer."""
-        if not (isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1):
+    def uses_amp(self, node: ast.AST) -> bool:
+        """Tell whether something of `apex.amp` stands in a node."""
+        return any(
+            (self.imports.qualified(each) or "").startswith("apex.amp")
+            for each in inner(node)
+            if isinstance(each, ast.Name | ast.Attribute)
+        )
+
+    def master_params(self, node: ast.AST) -> list[ast.Call]:
+        """Return the calls of `amp.master_params` in a node."""
+        return [
+            call
+            for call in calls(node)
+            if self.imports.qualified(call.func) == MASTER_PARAMS and call.args
+        ]
+
+    def _loss(self, node: ast.With) -> ScaledLoss | None:
+        """Read a `with amp.scale_loss(...) as scaled:`."""
+        item = node.items[0]
+        call = item.context_expr
+        if not isinstance(call, ast.Call) or self.imports.qualified(call.func) != SCALE_LOSS:
             return None
-        expression = node.body[0]
-        if not (isinstance(expression, cst.Expr) and isinstance(expression.value, cst.Call)):
+        loss, given = argument(call, "loss", 0), argument(call, "optimizers", 1)
+        plain = isinstance(item.optional_vars, ast.Name) and len(node.items) == 1
+        if loss is None or given is None or not plain:
             return None
-        function = expression.value.func
-        if not (isinstance(function, cst.Attribute) and function.attr.value == method):
-            return None
-        owner = code(function.value)
-        return owner if owner in self.optimizers | self.models else None
+        assert isinstance(item.optional_vars, ast.Name)
+        optimizers = [self.source.code(each) for each in elements(given)]
+        return ScaledLoss(node, call, item.optional_vars.id, loss, optimizers)
 
+    def _call(self, node: ast.Call, with_losses: set[ast.Call]) -> None:
+        name = self.imports.qualified(node.func)
+        if name == INITIALIZE:
+            self._initialize(node)
+        elif name == SCALE_LOSS and node not in with_losses:
+            self.odd_losses.append(node)
+        elif isinstance(node.func, ast.Attribute):
+            method = {"backward": self.backwards, "step": self.steps, "zero_grad": self.zero_grads}
+            if node.func.attr in method:
+                method[node.func.attr].append(node)
 
-class _Reader(cst.CSTVisitor):
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.functions: list[cst.FunctionDef] = []
-        self.classes: list[cst.ClassDef] = []
-        self.ifs: list[cst.If] = []
-        self.used_values: set[cst.Call] = set()
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802  (libcst's)
-        self.functions.append(node)
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:  # noqa: N802
-        self.functions.remove(original_node)
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:  # noqa: N802
-        self.classes.append(node)
-
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:  # noqa: N802
-        self.classes.remove(original_node)
-
-    def visit_If(self, node: cst.If) -> None:  # noqa: N802
-        self.ifs.append(node)
-
-    def leave_If(self, original_node: cst.If) -> None:  # noqa: N802
-        self.ifs.remove(original_node)
-
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-        self.program.names.add(node.value)
-
-    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
-        if isinstance(node.value, cst.Call):
-            self.used_values.add(node.value)
-
-    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
-        name = self.program.imports.qualified(node.func)
-        if name is not None and name.startswith("apex.amp."):
-            function = self.functions[0] if self.functions else None
-            scope = Scope(function, self.classes[0] if self.classes else None)
-            self.program.uses.append(scope)
-            if name == INITIALIZE:
-                self._initialize(node, scope)
-            elif name == SCALE_LOSS:
-                given = argument(node, "optimizers", 1)
-                if given is not None:
-                    self.program.optimizers.update(elements(given))
-        self._clip(node)
-
-    def _initialize(self, call: cst.Call, scope: Scope) -> None:
+    def _initialize(self, call: ast.Call) -> None:
+        code = self.source.code
         models, optimizers = argument(call, "models", 0), argument(call, "optimizers", 1)
-        given = [] if optimizers is None else elements(optimizers)
-        text = "" if optimizers is None else code(optimizers)
-        named = [] if models is None else elements(models)
-        initialize = Initialize(call, scope, named, given, text, bool(self.ifs))
-        self.program.initializes.append(initialize)
-
-    def _asks_for_masters(self, node: cst.CSTNode) -> list[cst.Call]:
-        qualified = self.program.imports.qualified
-        return [call for call in calls(node) if qualified(call.func) == MASTER_PARAMS]
-
-    def _clip(self, call: cst.Call) -> None:
-        name = (dotted(call.func) or "").rpartition(".")[2]
-        masters = self._asks_for_masters(call.args[0].value) if call.args else []
-        limit = argument(call, "max_norm", 1) or argument(call, "clip_value", 1)
-        kind = argument(call, "norm_type", 2)
-        used = call in self.used_values
-        if masters and used and "norm" in name and len(call.args) == 1:
-            # A function that measures gradients, in place of a clip.
-            self.program.clips.append(Clip(call, "", "", None, used, code(masters[0])))
-        if name not in CLIPS or not masters or limit is None:
-            return
-        if kind is not None and code(kind) not in {"2", "2.0"}:
-            return
-        # An `if` around the clip alone is a condition; one around backward or step is another's.
-        around = self.ifs[-1] if self.ifs else None
-        alone = around is not None and not (
-            self.program.holds_scale_loss(around)
-            or _steps(around)
-            or (around.orelse is not None and not self._asks_for_masters(around.orelse))
-        )
-        condition = code(around.test) if around is not None and alone else None
-        self.program.clips.append(
-            Clip(call, CLIPS[name], code(limit), condition, used, code(masters[0]))
+        if isinstance(optimizers, ast.Constant) and optimizers.value is None:
+            optimizers = None
+        statement = self.source.statement(call)
+        bound = [] if not isinstance(statement, ast.Assign) else targets(statement)
+        self.initializes.append(
+            Initialize(
+                call,
+                statement,
+                self.source.function(call),
+                [] if models is None else [code(each) for each in elements(models)],
+                [] if optimizers is None else [code(each) for each in elements(optimizers)],
+                "" if models is None else code(models),
+                "" if optimizers is None else code(optimizers),
+                [code(each) for each in bound],
+            )
         )
 
+    def _follow(self) -> None:
+        """Name the models and the optimizers, under all names that they are given."""
+        for each in self.initializes:
+            self.models.update(each.models)
+            self.optimizers.update({*each.optimizers, each.optimizers_text} - {""})
+            result = each.statement
+            if isinstance(result, ast.Assign) and len(result.targets) == 1 and each.optimizers:
+                pair = elements(result.targets[0])
+                if len(pair) == 2:
+                    self.models.update(map(self.source.code, elements(pair[0])))
+                    self.optimizers.update(map(self.source.code, elements(pair[1])))
+        for loss in self.losses:
+            self.optimizers.update(loss.optimizers)
+            given = argument(loss.call, "optimizers", 1)
+            if given is not None:
+                self.optimizers.add(self.source.code(given))
+        for node in inner(self.source.tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            wrapped = node.value.args[0] if node.value.args else None
+            if last_name(node.value.func) in WRAPPERS and dotted(wrapped) in self.models:
+                self.models |= assigned(node)
 
-def elements(expression: cst.BaseExpression) -> list[str]:
-    """Return the sources of the entries of a list or tuple, or that of the expression itself."""
-    if isinstance(expression, cst.List | cst.Tuple):
-        return [code(element.value) for element in expression.elements]
-    return [code(expression)]
-
-
-def _steps(node: cst.CSTNode) -> bool:
-    return any(
-        isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
-        for call in calls(node)
-    )
-
-
-def _is_list(module: cst.Module, name: str) -> bool:
-    """Tell whether a program assigns a list to `name`."""
-    found = False
-
-    class Look(cst.CSTVisitor):
-        def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
-            nonlocal found
-            targets = {code(target.target) for target in node.targets}
-            if name in targets and isinstance(node.value, cst.List | cst.ListComp | cst.Tuple):
-                found = True
-
-    module.visit(Look())
-    return found
-
-
-def _follow_wrapped(module: cst.Module, models: set[str]) -> None:
-    """Add the names of what the models are wrapped in: `ddp = DDP(model)`."""
-
-    class Look(cst.CSTVisitor):
-        def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
-            call = node.value
-            if not isinstance(call, cst.Call) or not call.args:
-                return
-            name = (dotted(call.func) or "").rpartition(".")[2]
-            if name in WRAPPERS and code(call.args[0].value) in models:
-                models.update(assigned_names(node))
-
-    module.visit(Look())
+    def _is_list(self, name: str) -> bool:
+        """Tell whether a program assigns a list to `name`."""
+        lists = ast.List | ast.ListComp | ast.Tuple
+        return any(
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, lists)
+            and name in map(self.source.code, node.targets)
+            for node in inner(self.source.tree)
+        )

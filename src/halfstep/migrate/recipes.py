@@ -6,11 +6,11 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfstep.migrate.layout import call_text
-from halfstep.migrate.names import argument, code
+from halfstep.migrate.names import argument
+from halfstep.migrate.render import call_text
 
 if TYPE_CHECKING:
-    import libcst as cst
+    from halfstep.migrate.source import Source
 
 NO_MIXED_PRECISION = '"o0"'
 FROM_APEX = '''\
@@ -77,26 +77,27 @@ class RecipeArgument:
     reasons: list[str] = field(default_factory=list)
 
 
-def recipe_argument(call: cst.Call) -> RecipeArgument:
+def recipe_argument(source: Source, call: ast.Call) -> RecipeArgument:
     """Translate the arguments of `amp.initialize`."""
     found = RecipeArgument()
-    given = {name: argument(call, name, place) for place, name in enumerate(_ORDER)}
-    if given["opt_level"] is not None:
-        found.level_text = code(given["opt_level"])
+    nodes = {name: argument(call, name, place) for place, name in enumerate(_ORDER)}
+    given = {name: source.code(node) for name, node in nodes.items() if node is not None}
+    found.level_text = given.get("opt_level", found.level_text)
     level = _value(found.level_text)
     found.level = level if isinstance(level, str) else None
-    losses = given["num_losses"]
-    found.losses = "1" if losses is None else code(losses)
-    _enabled(found, given["enabled"])
+    if isinstance(nodes["opt_level"], ast.IfExp | ast.BoolOp):
+        found.level_text = f"({found.level_text})"
+    if isinstance(nodes["enabled"], ast.IfExp | ast.BoolOp):
+        given["enabled"] = f"({given['enabled']})"
+    found.losses = given.get("num_losses", "1")
+    _enabled(found, given.get("enabled", "True"))
     overrides = {
-        name: code(value)
-        for name, value in given.items()
-        if value is not None and name not in _IGNORED and code(value) != "None"
+        name: text for name, text in given.items() if name not in _IGNORED and text != "None"
     }
     at_run_time = [
         name
         for name in ("keep_batchnorm_fp32", "loss_scale")
-        if name in overrides and _value(overrides[name]) is _UNKNOWN
+        if name in overrides and (found.level is None or _value(overrides[name]) is _UNKNOWN)
     ]
     if at_run_time:
         _at_run_time(found, overrides)
@@ -107,8 +108,7 @@ def recipe_argument(call: cst.Call) -> RecipeArgument:
     return found
 
 
-def _enabled(found: RecipeArgument, given: cst.BaseExpression | None) -> None:
-    text = "True" if given is None else code(given)
+def _enabled(found: RecipeArgument, text: str) -> None:
     if text == "False":
         found.level, found.level_text = "O0", '"O0"'
     elif text != "True":

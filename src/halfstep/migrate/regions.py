@@ -1,139 +1,267 @@
-"""Which statements belong under autocast: from the first call of a model up to the loss.
+"""Which statements belong under autocast: from the call of a model up to the loss.
 
-Apex's O1 changed torch's functions everywhere. In the rewritten program each forward pass, with the
-loss that it ends in, stands in a `with` block of its own.
+Apex's O1 changed torch's functions everywhere. In the rewritten program the statements from which a
+loss comes stand in a `with` block of their own, found by going back from the loss to what it was
+made of. Evaluation is not touched: it then runs in fp32.
 """
 
 from __future__ import annotations
 
+import ast
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
-from halfstep.migrate.names import argument, assigned_names, calls, used_names
-from halfstep.migrate.program import SCALE_LOSS
+from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
+from halfstep.migrate.source import Function, inner, last_line, suites
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program import Program, ScaledLoss
+    from halfstep.migrate.windows import Windows
+
+_MOVES_DATA = {
+    *("to", "cuda", "cpu", "float", "long", "int", "next", "size", "view", "permute", "tuple"),
+    *("len", "zip", "enumerate", "isinstance", "unsqueeze", "squeeze", "Variable", "range", "list"),
+    *("append", "format", "time", "item", "update", "items", "keys", "values", "get", "print"),
+    *("detach", "clone", "requires_grad_", "contiguous", "reshape", "transpose", "str", "dict"),
+    *("bool", "zero_", "train", "zero_grad", "step", "extend", "is_tensor", "from_numpy", "numel"),
+    *("mean", "sum", "backward", "join", "to_device", "move_to_device", "type", "sorted", "set"),
+    *("randn", "rand", "randint", "zeros", "ones", "tensor", "arange", "full", "empty", "randperm"),
+    *("as_tensor", "LongTensor", "FloatTensor", "zeros_like", "ones_like", "randn_like", "iter"),
+    *("rand_like", "empty_like", "normal_", "uniform_", "fill_", "as_numpy", "numpy", "copy"),
+}
+"""Functions that neither run a model nor make a loss out of what it gave."""
 
 
-def autocast_regions(program: Program, body: Sequence[cst.BaseStatement]) -> list[tuple[int, int]]:
-    """Find the regions of a suite.
+@dataclass(eq=False)
+class Forward:
+    """A forward pass.
+
+    Attributes:
+        first: The first statement under autocast, or None where only the loss's own expression is.
+        last: The last one.
+        hoisted: The scaled loss whose own expression makes it, or None.
+    """
+
+    first: ast.stmt | None
+    last: ast.stmt | None
+    hoisted: ScaledLoss | None = None
+
+
+@dataclass
+class Forwards:
+    """The forward passes of a program.
 
     Args:
         program: The facts.
-        body: The statements of the suite.
+        windows: The order of things.
+        ends: Statements at which a forward pass is over: backwards and steps.
 
-    Returns:
-        First and last place of each region, in order.
+    Attributes:
+        found: The forward passes.
+        missing: Losses for which there is none.
     """
-    regions: list[tuple[int, int]] = []
-    start: int | None = None
-    after = 0
-    trains = any(ends_in_backward(program, statement) for statement in body)
-    for place, statement in enumerate(body):
-        if ends_in_backward(program, statement):
-            regions += _up_to_loss(program, body, after, start, place)
-            start, after = None, place + 1
-        elif start is None and _runs(program, statement, deep=trains):
-            start = place
-    if start is not None:
-        regions += _evaluations(program, body, start)
-    return regions
+
+    program: Program
+    windows: Windows
+    ends: Sequence[ast.stmt]
+    found: list[Forward] = field(default_factory=list)
+    missing: list[ScaledLoss] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find the forward pass of each loss, and those of models that no loss led to."""
+        self._ending = {
+            each for end in self.ends for each in (end, *self.program.source.above(end))
+        }
+        for loss in self.program.losses:
+            own = self._runs(loss.loss)
+            before = self._before(loss.statement, paths(loss.loss), found=own)
+            if own:
+                last = before.last if before is not None else None
+                first = before.first if before is not None else None
+                self.found.append(Forward(first, last, loss))
+            elif before is not None:
+                self.found.append(before)
+            else:
+                passed = list(self._passed_in(loss))
+                self.found += passed
+                if not passed:
+                    self.missing.append(loss)
+        self._merge()
+        self._models_elsewhere()
+        self._merge()
+
+    def _before(self, end: ast.stmt, needed: set[str], *, found: bool = False) -> Forward | None:
+        """Go back from a statement to what the names that it needs were made of."""
+        place = end
+        for statement in reversed(self.windows.way(end)):
+            place = statement
+            suite = self._flat(self.windows.suite(statement))
+            at = suite.index(place)
+            taken: list[int] = []
+            names = set(needed)
+            for back in range(at - 1, -1, -1):
+                each = suite[back]
+                if each in self._ending:
+                    if any(self._runs(suite[one]) for one in taken):
+                        break
+                    taken = []
+                    continue
+                if isinstance(each, Function | ast.ClassDef):
+                    continue
+                made = assigned(each) - self.program.models
+                if made & names:
+                    taken.append(back)
+                    names |= paths(each)
+            running = [back for back in taken if self._runs(suite[back])]
+            if running and self._in_one_suite(suite[min(running)], suite[max(taken)]):
+                used = [back for back in taken if assigned(suite[back]) & needed] or running
+                last = max(running) if found else max(*used, *running)
+                return Forward(suite[min(running)], suite[last])
+            around = self.program.source.parent[place]
+            if isinstance(around, ast.For) and paths(around.target) & needed:
+                needed = needed | paths(around.iter)
+            elif isinstance(around, ast.For | ast.While | ast.Module):
+                break  # what is made before a loop is not made anew in each step
+        return None
+
+    def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
+        return last in self.program.source.suite(first)
+
+    def _flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Return a suite with the branches that are there for amp alone opened."""
+        done: list[ast.stmt] = []
+        for each in suite:
+            amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
+            done += [each] if amp is None else self._flat(amp)
+        return done
+
+    def _runs(self, node: ast.AST) -> bool:
+        """Tell whether a node calls a model, or a function that makes something of its output."""
+        for call in calls(node):
+            name = last_name(call.func)
+            path = dotted(call.func) or ""
+            if path in self.program.models:
+                return True
+            if name and name not in _MOVES_DATA and not path.startswith(("np.", "os.", "time.")):
+                return True
+            if not name and isinstance(call.func, ast.Subscript | ast.Call):
+                return True
+        return False
+
+    def _passed_in(self, loss: ScaledLoss) -> Iterator[Forward]:
+        """Yield the forward passes where the function that scales a loss is called with it."""
+        source = self.program.source
+        function = source.function(loss.statement)
+        given = dotted(loss.loss)
+        if function is None or given is None:
+            return
+        parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        if given not in parameters:
+            return
+        place = parameters.index(given)
+        class_ = source.class_(function)
+        if class_ is not None and parameters[0] == "self":
+            place -= 1
+        names = {function.name}
+        if function.name == "__call__" and class_ is not None:
+            names = self._instances(class_.name)
+        for call in calls(source.tree):
+            if last_name(call.func) not in names:
+                continue
+            passed = argument(call, given, place)
+            statement = source.statement(call)
+            if passed is None or function in source.above(call) or isinstance(statement, Function):
+                continue
+            if self._runs(passed):
+                continue  # a forward pass within the call: nothing that could stand before it
+            before = self._before(statement, paths(passed))
+            if before is not None:
+                yield before
+
+    def _instances(self, class_: str) -> set[str]:
+        """Return the names that instances of a class are given."""
+        return {
+            last_name(target)
+            for node in inner(self.program.source.tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and last_name(node.value.func) == class_
+            for target in node.targets
+        }
+
+    def _models_elsewhere(self) -> None:
+        """Add single statements that call a model in functions that train, or beside them."""
+        source = self.program.source
+        training = [each for each in self.program.training if each is not None]
+        classes = {source.class_(each) for each in training} - {None}
+        covered = set(self._covered())
+        for call in calls(source.tree):
+            function = source.function(call)
+            statement = source.statement(call)
+            if (
+                source.code(call.func) not in self.program.models
+                or statement in covered
+                or statement in self.windows.branches.dead
+                or suites(statement)
+                or isinstance(statement, ast.Return)
+                or function is None
+                or _evaluates(self.program, call, function)
+            ):
+                continue
+            methods = source.class_(function) in classes and _has_self(function)
+            if function in training or methods:
+                covered.add(statement)
+                self.found.append(Forward(statement, statement))
+
+    def _covered(self) -> Iterator[ast.AST]:
+        for forward in self.found:
+            if forward.first is None or forward.last is None:
+                continue
+            suite = self._flat(self.windows.suite(forward.first))
+            for each in suite[suite.index(forward.first) : suite.index(forward.last) + 1]:
+                yield from inner(each)
+
+    def _merge(self) -> None:
+        """Make one of forward passes that overlap, as where several losses share one."""
+        kept: list[Forward] = []
+        bare = [each for each in self.found if each.first is None]
+        placed = [each for each in self.found if each.first is not None]
+        for each in sorted(placed, key=lambda each: _lines(each)[0]):
+            over = next((one for one in kept if _lines(each)[0] <= _lines(one)[1]), None)
+            if over is None:
+                kept.append(each)
+                continue
+            assert over.first is not None
+            assert each.last is not None
+            if _lines(each)[1] > _lines(over)[1] and self._in_one_suite(over.first, each.last):
+                over.last = each.last
+            if each.hoisted is not None:
+                bare.append(Forward(None, None, each.hoisted))
+        self.found = kept + bare
 
 
-def ends_in_backward(program: Program, statement: cst.BaseStatement) -> bool:
-    """Tell whether a statement does the backward of a forward pass that comes before it."""
-    if program.is_scale_loss(statement):
+def _lines(forward: Forward) -> tuple[int, int]:
+    assert forward.first is not None
+    assert forward.last is not None
+    return forward.first.lineno, last_line(forward.last)
+
+
+def _has_self(function: Function) -> bool:
+    return bool(function.args.args) and function.args.args[0].arg == "self"
+
+
+def _evaluates(program: Program, call: ast.Call, function: Function) -> bool:
+    """Tell whether a call of a model is for evaluation: no gradients, or eval mode."""
+    code = program.source.code
+    for each in program.source.above(call):
+        if each is function:
+            break
+        if isinstance(each, ast.With) and any(
+            "no_grad" in code(item.context_expr) for item in each.items
+        ):
+            return True
+    if any("no_grad" in code(each) for each in function.decorator_list):
         return True
-    return (
-        isinstance(statement, cst.If)
-        and program.holds_scale_loss(statement)
-        and not program.runs_model(statement)
-        and not _loops(statement)
-    )
-
-
-def _loops(statement: cst.CSTNode) -> bool:
-    found = False
-
-    class Look(cst.CSTVisitor):
-        def visit_For(self, node: cst.For) -> None:  # noqa: N802  (libcst's)
-            nonlocal found
-            found = found or bool(calls(node.body))
-
-        def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
-            nonlocal found
-            found = found or bool(node)
-
-    statement.visit(Look())
-    return found
-
-
-def _runs(program: Program, statement: cst.BaseStatement, *, deep: bool) -> bool:
-    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-        return False
-    if not deep and not isinstance(statement, cst.SimpleStatementLine):
-        return False
-    return program.runs_model(statement) and not program.holds_scale_loss(statement)
-
-
-def _up_to_loss(
-    program: Program,
-    body: Sequence[cst.BaseStatement],
-    after: int,
-    start: int | None,
-    backward: int,
-) -> list[tuple[int, int]]:
-    needed = _loss_names(program, body[backward])
-    if start is None:
-        # The model is called in a function elsewhere, or under another name.
-        making = [p for p in range(after, backward) if assigned_names(body[p]) & needed]
-        if not making:
-            return []
-        inputs = used_names(body[making[0]])
-        start = making[0]
-        for place in range(making[0] - 1, after - 1, -1):
-            simple = isinstance(body[place], cst.SimpleStatementLine)
-            if simple and calls(body[place]) and assigned_names(body[place]) & inputs:
-                start = place
-                break
-    ends = [p for p in range(start, backward) if assigned_names(body[p]) & needed]
-    return [(start, ends[-1] if ends else backward - 1)]
-
-
-def _loss_names(program: Program, statement: cst.BaseStatement) -> set[str]:
-    found: set[str] = set()
-    for call in calls(statement):
-        loss = argument(call, "loss", 0)
-        if program.imports.qualified(call.func) == SCALE_LOSS and loss is not None:
-            found |= used_names(loss)
-    return found
-
-
-def _evaluations(
-    program: Program, body: Sequence[cst.BaseStatement], start: int
-) -> list[tuple[int, int]]:
-    """Return regions without a backward: a call of a model, and what is assigned from it next."""
-    regions: list[tuple[int, int]] = []
-    place = start
-    while place < len(body):
-        if _runs(program, body[place], deep=False):
-            end, made = place, assigned_names(body[place])
-            while end + 1 < len(body) and _goes_on(body[end + 1], made):
-                end += 1
-                made |= assigned_names(body[end])
-            regions.append((place, end))
-            place = end
-        place += 1
-    return regions
-
-
-def _goes_on(statement: cst.BaseStatement, made: set[str]) -> bool:
-    return (
-        isinstance(statement, cst.SimpleStatementLine)
-        and isinstance(statement.body[0], cst.Assign)
-        and bool(used_names(statement) & made)
-    )
+    return any(last_name(each.func) == "eval" for each in calls(function))

@@ -1,14 +1,21 @@
-"""Programs that can do without compiled kernels are told that there are none."""
+"""The caller of multi-tensor kernels passes its arguments on, as Apex's did."""
 
-import pytest
+import torch
 
+from halfstep.apex import amp_C
 from halfstep.apex.multi_tensor_apply import multi_tensor_applier
 
 
-def test_kernels_are_not_available_and_a_call_says_what_to_write():
-    assert multi_tensor_applier.available is False
+def test_a_kernel_is_called_with_the_chunk_size_first():
+    assert multi_tensor_applier.available is True
     assert multi_tensor_applier.chunk_size == 65536
-    assert isinstance(multi_tensor_applier.import_err, ImportError)
-    for call in (multi_tensor_applier.check_avail, lambda: multi_tensor_applier(max, None, [[]])):
-        with pytest.raises(RuntimeError, match=r"MultiTensorApply is not available.*_foreach_norm"):
-            call()
+    multi_tensor_applier.check_avail()
+    given = multi_tensor_applier(lambda *arguments: arguments, "flag", [[1], [2]], 3.0)
+    assert given == (65536, "flag", [[1], [2]], 3.0)
+
+
+def test_the_norm_of_gradients_as_bert_scripts_take_it():
+    grads = [torch.randn(3, 4), torch.randn(5).half()]
+    norm, _ = multi_tensor_applier(amp_C.multi_tensor_l2norm, torch.zeros(1), [grads], 0)
+    expected = torch.cat([grad.double().flatten() for grad in grads]).norm()
+    torch.testing.assert_close(norm.double(), expected.reshape(1), rtol=1e-6, atol=0)

@@ -373,3 +373,15 @@ def test_sparse_gradients_are_refused():
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="FusedAdam does not support sparse gradients"):
         optimizer.step()
+
+
+def test_sgd_takes_its_rate_from_the_groups_alone():
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": params[:1], "lr": 0.25}, {"params": params[1:], "lr": 0.5}]
+    optimizer = FusedSGD(groups, momentum=0.1)
+    for param in params:
+        param.grad = torch.ones(2)
+    optimizer.step()
+    assert [param[0].item() for param in params] == [0.75, 0.5]
+    with pytest.raises(ValueError, match="lr"):
+        FusedSGD(params, momentum=0.1)

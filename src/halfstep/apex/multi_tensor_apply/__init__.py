@@ -1,10 +1,8 @@
-"""`apex.multi_tensor_apply`, as in an Apex that was built without compiled extensions.
-
-Programs ask `multi_tensor_applier.available`, and what they do without it is what runs here.
-"""
+"""`apex.multi_tensor_apply`: calls the kernels of `amp_C`, which run on torch's foreach."""
 
 from halfstep.apex.multi_tensor_apply.multi_tensor_apply import MultiTensorApply
 
 __all__ = ["MultiTensorApply", "multi_tensor_applier"]
 
 multi_tensor_applier = MultiTensorApply(2048 * 32)
+"""What programs call with a kernel of `amp_C`."""

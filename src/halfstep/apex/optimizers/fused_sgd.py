@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import required
 from torch.optim.sgd import sgd
 
 from halfstep.apex.optimizers.fused import FusedOptimizer
@@ -19,7 +20,7 @@ class FusedSGD(FusedOptimizer):
 
     Args:
         params: Parameters, or groups of them.
-        lr: Learning rate.
+        lr: Learning rate; required unless each group has one.
         momentum: How much of the momentum is kept in each step.
         dampening: How much of a gradient does not enter the momentum.
         weight_decay: Strength of the L2 penalty.
@@ -29,13 +30,14 @@ class FusedSGD(FusedOptimizer):
         set_grad_none: Whether `zero_grad()` drops gradients and does not fill them with zeros.
 
     Raises:
-        ValueError: If a setting is negative, or `nesterov` has no momentum or has dampening.
+        ValueError: If a setting is negative, a group has no learning rate,
+            or `nesterov` has no momentum or has dampening.
     """
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float,
+        lr: float = required,  # type: ignore[assignment]  # torch's mark; groups may have it
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -46,7 +48,7 @@ class FusedSGD(FusedOptimizer):
     ) -> None:
         given = {"learning rate": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in given.items():
-            if value < 0:
+            if value is not required and value < 0:  # type: ignore[comparison-overlap]  # see lr
                 raise ValueError(f"Invalid {name} value: {value}; allowed: 0 or more")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(

@@ -1,0 +1,1 @@
+"""`apex.contrib`, as far as programs with `amp` use it: what torch has under other names."""

@@ -1,0 +1,5 @@
+"""`apex.contrib.optimizers`: the wrapper for half parameters of before `amp`."""
+
+from halfstep.apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer
+
+__all__ = ["FP16_Optimizer"]

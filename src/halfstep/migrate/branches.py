@@ -1,0 +1,160 @@
+"""Branches of a program that are there for amp alone: `if fp16: ... else: loss.backward()`.
+
+What takes amp's place does both, as it can be told to do nothing. A branch without amp that does
+the very same otherwise is therefore not needed; one that does something else is a reason to leave
+the program as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import calls, last_name
+from halfstep.migrate.source import inner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.migrate.program import Program
+
+CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm"}
+CLIPS |= {"clip_grad_value_": "clip_value"}
+OTHERWISE = "the branch without amp does something else than the one with it"
+
+
+@dataclass
+class Branches:
+    """What is known of the branches of a program.
+
+    Attributes:
+        amp: By `if`, the side with amp, which takes the place of both.
+        dead: Statements on the other side.
+        only_with_amp: Clips that the other side does not have, each with the test.
+        different: Branches whose sides differ.
+    """
+
+    amp: dict[ast.If, list[ast.stmt]] = field(default_factory=dict)
+    dead: set[ast.AST] = field(default_factory=set)
+    only_with_amp: dict[ast.stmt, str] = field(default_factory=dict)
+    different: list[ast.If] = field(default_factory=list)
+
+
+def read_branches(program: Program) -> Branches:
+    """Find the branches that are there for amp alone."""
+    found = Branches()
+    for node in inner(program.source.tree):
+        if isinstance(node, ast.If) and node.orelse and node not in found.dead:
+            _compare(program, node, found)
+    return found
+
+
+def _compare(program: Program, node: ast.If, found: Branches) -> None:
+    sides = [node.body, node.orelse]
+    with_amp = [any(_scales_or_clips(program, each) for each in side) for side in sides]
+    if with_amp[0] == with_amp[1]:
+        return
+    amp, other = sides if with_amp[0] else sides[::-1]
+    if not any(_is_native(each) for each in other):
+        return
+    if any(program.uses_amp(each) for each in other):
+        found.different.append(node)
+        return
+    first, second = _normal(program, amp), _normal(program, other)
+    differs = first != second
+    if differs:
+        more = [text for text in first if text not in second]
+        clips = [text for text in more if _CLIP.search(text)]
+        rest = [text for text in more if text not in clips]
+        same = [text for text in first if text not in more] == second
+        if not same or not all(_only_binds(text) for text in rest):
+            found.different.append(node)
+            return
+        test = program.source.code(node.test)
+        for statement in amp:
+            if any(text in clips for text in _normal(program, [statement])):
+                found.only_with_amp[statement] = test if with_amp[0] else f"not ({test})"
+    found.amp[node] = amp
+    found.dead.update(each for statement in other for each in inner(statement))
+
+
+def _only_binds(text: str) -> bool:
+    """Tell whether a statement does no more than give a name a value, as `bad = isnan(norm)`."""
+    (statement,) = ast.parse(text).body
+    return isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+
+
+_CLIP = re.compile(r"\bclip_grad_(norm_?|value_)\(")
+
+
+def _scales_or_clips(program: Program, statement: ast.stmt) -> bool:
+    return bool(program.losses_in(statement) or program.master_params(statement))
+
+
+def _is_native(statement: ast.stmt) -> bool:
+    return any(last_name(call.func) in {"backward", *CLIPS} for call in calls(statement))
+
+
+def _normal(program: Program, body: Sequence[ast.stmt]) -> list[str]:
+    """Return statements as text in which amp's ways to say something are the plain ones."""
+    found: list[str] = []
+    for statement in body:
+        if imports_apex(program, statement):
+            continue
+        loss = program.loss_of(statement)
+        if loss is None:
+            found.append(_plain(statement))
+            continue
+        plain = map(_plain, loss.statement.body)
+        found += [_with_loss(text, loss.name, loss.loss) for text in plain]
+    return [text for text in found if text != "pass"]
+
+
+def imports_apex(program: Program, statement: ast.stmt) -> bool:
+    """Tell whether a statement does no more than import Apex, or say that it is missing."""
+    if isinstance(statement, ast.Try):
+        return all(imports_apex(program, each) for each in statement.body)
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        names = {each.asname or each.name.partition(".")[0] for each in statement.names}
+        return names <= set(program.imports.bound)
+    return False
+
+
+def _plain(statement: ast.stmt) -> str:
+    return ast.unparse(_Plain().visit(ast.parse(ast.unparse(statement))))
+
+
+def _with_loss(text: str, scaled: str, loss: ast.expr) -> str:
+    """Return a statement about a scaled loss as one about the loss itself."""
+    written = ast.unparse(loss)
+    if not isinstance(loss, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+        written = f"({written})"
+    return re.sub(rf"\b{scaled}\b", lambda _: written, text)
+
+
+class _Plain(ast.NodeTransformer):
+    """Writes `PARAMETERS` for the parameters of a model and for amp's master parameters."""
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        """Write a scaled backward in a nested branch as the plain one."""
+        self.generic_visit(node)
+        item = node.items[0]
+        if (
+            isinstance(item.context_expr, ast.Call)
+            and last_name(item.context_expr.func) == "scale_loss"
+            and isinstance(item.optional_vars, ast.Name)
+            and len(node.body) == 1
+            and item.context_expr.args
+        ):
+            body, loss = ast.unparse(node.body[0]), item.context_expr.args[0]
+            return ast.parse(_with_loss(body, item.optional_vars.id, loss)).body[0]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Write one name for all ways to say which parameters."""
+        self.generic_visit(node)
+        if last_name(node.func) in {"parameters", "master_params"}:
+            return ast.Name("PARAMETERS", ast.Load())
+        return node

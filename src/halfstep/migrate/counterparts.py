@@ -1,0 +1,176 @@
+"""Apex's wrappers, optimizers and layers, each with what it is written as on a target."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from halfstep.migrate.names import dotted
+
+MODULES = ("apex.parallel.", "apex.optimizers.", "apex.normalization.", "apex.fp16_utils.")
+_DDP_ARITHMETIC = ("allreduce_always_fp32", "gradient_average", "gradient_predivide_factor")
+_LAMB = {"adam_w_mode": "decoupled", "use_nvlamb": "always_adapt"}
+_NOVOGRAD = {"reg_inside_moment": "decay_in_momentum"}
+_DEFAULTS = {"bias_correction": "True", "amsgrad": "False", "wd_after_momentum": "False"}
+_DEFAULTS |= {"adagrad_w_mode": "False", "capturable": "False", "master_weights": "False"}
+_SILENT = {"set_grad_none", "materialize_master_grads", "memory_efficient", "adam_w_mode"}
+_NOT_TORCHS = {"max_grad_norm", "eps_inside_sqrt", "use_mt", "amp_scale_adjustment"}
+_ADAM = ("params", "lr", "bias_correction", "betas", "eps", "adam_w_mode", "weight_decay")
+_ADAGRAD = ("params", "lr", "eps", "weight_decay")
+_LAMB_PLACES = ("params", "lr", "bias_correction", "betas", "eps", "weight_decay")
+_NOVOGRAD_PLACES = ("params", "lr", "bias_correction", "betas", "eps", "weight_decay")
+Code = Callable[[ast.AST], str]
+
+
+@dataclass
+class Written:
+    """What a call becomes.
+
+    Attributes:
+        text: Its new source, or None where it is left.
+        imports: Lines to import what it needs.
+        reasons: What is left out, or why it is left.
+    """
+
+    text: str | None = None
+    imports: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+Translate = Callable[[bool, ast.Call, Code], Written]
+
+
+def _written(function: str, arguments: list[str], reasons: list[str] | None = None) -> Written:
+    """Return a call of a function, with the import of its first name."""
+    if function.startswith("torch."):
+        imports = ["import torch"]
+    else:
+        module, _, function = function.rpartition(".")
+        imports = [f"from {module} import {function}"]
+    return Written(f"{function}({', '.join(arguments)})", imports, reasons or [])
+
+
+def _unpacks(call: ast.Call) -> bool:
+    """Tell whether a call has arguments that cannot be seen."""
+    return any(each.arg is None for each in call.keywords) or any(
+        isinstance(each, ast.Starred) for each in call.args
+    )
+
+
+def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
+    del whole
+    if not call.args:
+        return Written()
+    reasons = [
+        f"{each.arg} is left out; torch's wrapper takes it as a communication hook "
+        "(register_comm_hook)"
+        for each in call.keywords
+        if each.arg in _DDP_ARITHMETIC
+    ]
+    # Apex's wrapper did not mind parameters without a gradient where it reduced them at the end.
+    given = {each.arg: code(each.value) for each in call.keywords}
+    delayed = given.get("delay_allreduce", "False")
+    unused = [] if delayed == "False" else [f"find_unused_parameters={delayed}"]
+    arguments = [code(call.args[0]), *unused]
+    return _written("torch.nn.parallel.DistributedDataParallel", arguments, reasons)
+
+
+def _convert(whole: bool, call: ast.Call, code: Code) -> Written:
+    del whole
+    kept = [code(each) for each in call.args]
+    kept += [
+        f"{each.arg}={code(each.value)}"
+        for each in call.keywords
+        if each.arg in {"module", "process_group"}
+    ]
+    return _written("torch.nn.SyncBatchNorm.convert_sync_batchnorm", kept[:2])
+
+
+def _group(whole: bool, call: ast.Call, code: Code) -> Written:
+    del whole
+    given = call.args[0] if call.args else call.keywords[0].value
+    size = code(given)
+    done = _written("torch.distributed.new_subgroups", [f"group_size={size}"])
+    done.text = f"({done.text}[0] if {size} else None)"
+    return done
+
+
+def _larc(whole: bool, call: ast.Call, code: Code) -> Written:
+    if not whole:
+        return Written(reasons=["torch has no LARC; halfstep.optim.larc.LARC is one"])
+    return _written(
+        "halfstep.optim.larc.LARC", [code(each) for each in (*call.args, *call.keywords)]
+    )
+
+
+def _python_float(whole: bool, call: ast.Call, code: Code) -> Written:
+    del whole
+    return Written(f"float({', '.join(map(code, call.args))})")
+
+
+def _alike(
+    function: str,
+    *,
+    places: tuple[str, ...] = (),
+    defaults: dict[str, str] | None = None,
+    renamed: dict[str, str] | None = None,
+) -> Translate:
+    """Return a translation to an optimizer or layer that takes the same arguments but for some.
+
+    Args:
+        function: What it becomes.
+        places: Apex's order of arguments, where it is another one.
+        defaults: Arguments to write where Apex's default is another one.
+        renamed: Arguments under other names.
+    """
+
+    def translate(whole: bool, call: ast.Call, code: Code) -> Written:
+        torchs = function.startswith("torch.")
+        called = dotted(call.func)
+        if not torchs and not whole:
+            return Written(reasons=[f"torch has no {called}; {function} is one"])
+        if _unpacks(call):
+            return Written(reasons=[f"arguments of {called} are not known here; write them out"])
+        written = [code(each) for each in call.args[: 1 if places else None]]
+        given = dict(zip(places[1:], map(code, call.args[1:]), strict=False))
+        given |= {each.arg or "": code(each.value) for each in call.keywords}
+        name, reasons = function, []
+        if given.get("adam_w_mode") == "False" and name == "torch.optim.AdamW":
+            name = "torch.optim.Adam"
+        for key, value in given.items():
+            if key in (renamed or {}):
+                written.append(f"{(renamed or {})[key]}={value}")
+            elif key in _NOT_TORCHS and torchs:
+                return Written(reasons=[f"{name} does not have {key}"])
+            elif key in _SILENT or (key in _DEFAULTS and torchs) or key == "amsgrad":
+                if value != _DEFAULTS.get(key, value):
+                    reasons.append(f"{key} is left out: {name} does not have it")
+            else:
+                written.append(f"{key}={value}")
+        written += [f"{key}={v}" for key, v in (defaults or {}).items() if key not in given]
+        return _written(name, written, reasons)
+
+    return translate
+
+
+CALLS: dict[str, Translate] = {
+    "DistributedDataParallel": _data_parallel,
+    "convert_syncbn_model": _convert,
+    "create_syncbn_process_group": _group,
+    "LARC": _larc,
+    "to_python_float": _python_float,
+    "SyncBatchNorm": _alike("torch.nn.SyncBatchNorm"),
+    "FusedAdam": _alike("torch.optim.AdamW", places=_ADAM, defaults={"weight_decay": "0.0"}),
+    "FusedSGD": _alike("torch.optim.SGD"),
+    "FusedAdagrad": _alike("torch.optim.Adagrad", places=_ADAGRAD),
+    "FusedLAMB": _alike("halfstep.optim.lamb.LAMB", places=_LAMB_PLACES, renamed=_LAMB),
+    "FusedNovoGrad": _alike(
+        "halfstep.optim.novograd.NovoGrad", places=_NOVOGRAD_PLACES, renamed=_NOVOGRAD
+    ),
+    "FusedLayerNorm": _alike("torch.nn.LayerNorm"),
+    "FusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
+    "MixedFusedLayerNorm": _alike("torch.nn.LayerNorm"),
+    "MixedFusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
+}
+"""By the last name that a program calls them by."""

@@ -1,0 +1,136 @@
+"""Under which tests amp is initialized, and what is built where it is not.
+
+A program that trains with and without amp builds what takes amp's place in both cases, the second
+time switched off. A test that has nothing to do with amp is left to be what it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import assigned, calls, last_name, paths
+from halfstep.migrate.source import inner
+
+if TYPE_CHECKING:
+    from halfstep.migrate.program import Initialize
+    from halfstep.migrate.understanding import Understanding
+
+CHANGES = (
+    "whether amp is initialized changes while the program runs, and its losses are scaled only then"
+)
+_ABOUT_AMP = re.compile(
+    r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE
+)
+_PURE = {
+    *("hasattr", "getattr", "isinstance", "len", "bool", "int", "str", "is_available", "get"),
+    *("lower", "upper", "startswith", "endswith", "all", "any"),
+}
+
+
+def guards(about: Understanding, given: Initialize) -> list[ast.If]:
+    """Return the tests that decide whether `amp.initialize` is called, outermost first.
+
+    Without a branch that trains in plain fp32 there is nothing to decide.
+    """
+    source = about.program.source
+    switches = [node for node in about.branches.amp if about.program.losses_in(node)]
+    if not switches:
+        return []
+    names = set().union(*(paths(each.test) for each in switches))
+    way = source.way_in(given.statement, given.function)
+    found = []
+    for outer, each in pairwise(way):
+        if not isinstance(outer, ast.If) or _is_main(outer):
+            continue
+        about_amp = _ABOUT_AMP.search(source.code(outer.test)) or (paths(outer.test) & names)
+        inside = any(outer in source.above(switch) for switch in switches)
+        if inside or (not about_amp and _makes(outer, given, each)):
+            continue
+        found.append(outer)
+    return [each for each in found if not source.is_elif(each) or source.parent[each] not in found]
+
+
+def changing(about: Understanding, given: Initialize, tests: list[ast.If]) -> bool:
+    """Tell whether a test around an `amp.initialize` changes while the program runs."""
+    source = about.program.source
+    for test in tests:
+        names = paths(test.test)
+        body = {name for each in inner(test) if isinstance(each, ast.stmt) for name in _own(each)}
+        if names & body - set(given.bound):
+            return True
+        loop = source.loop(test)
+        while loop is not None:
+            if isinstance(loop, ast.For) and names & paths(loop.target):
+                return True
+            loop = source.loop(loop)
+    return False
+
+
+def simple(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.If | None:
+    """Return the `if` that only initializes amp, so that what takes its place can stand alone."""
+    source = about.program.source
+    if len(tests) != 1 or len(about.trained) != 1:
+        return None
+    (only,) = tests
+    if only.orelse or source.is_elif(only) or given.statement not in only.body:
+        return None
+    pure = all(last_name(call.func) in _PURE for call in calls(only.test))
+    others = [each for each in only.body if each is not given.statement]
+    return only if pure and all(_imports(each) for each in others) else None
+
+
+def branches_without(about: Understanding, test: ast.If) -> tuple[list[ast.stmt], bool]:
+    """Return the last statements of the branches that do not initialize amp.
+
+    Returns:
+        The statements, and whether there is no `else`.
+    """
+    found: list[ast.stmt] = []
+    trained = [each.statement for each in about.trained]
+    node = test
+    while True:
+        has = any(each in inner(one) for one in node.body for each in trained)
+        if not has and not _leaves(node.body[-1]):
+            found.append(node.body[-1])
+        orelse = node.orelse
+        if len(orelse) == 1 and about.program.source.is_elif(orelse[0]):
+            assert isinstance(orelse[0], ast.If)
+            node = orelse[0]
+            continue
+        has = any(each in inner(one) for one in orelse for each in trained)
+        if orelse and not has and not _leaves(orelse[-1]):
+            found.append(orelse[-1])
+        return found, not orelse
+
+
+def _is_main(node: ast.If) -> bool:
+    return "__name__" in paths(node.test)
+
+
+def _makes(outer: ast.If, given: Initialize, inside: ast.stmt) -> bool:
+    """Tell whether the models or optimizers are made under a test, so that it is not about amp."""
+    side = outer.body if inside in outer.body else outer.orelse
+    before = [each for each in side if each.lineno < given.statement.lineno]
+    made = set().union(*(assigned(each) for each in before)) if before else set()
+    return bool(made & {*given.models, *given.optimizers})
+
+
+def _own(statement: ast.stmt) -> set[str]:
+    simple_kinds = ast.Assign | ast.AugAssign | ast.AnnAssign
+    return assigned(statement) if isinstance(statement, simple_kinds) else set()
+
+
+def _imports(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Try):
+        return all(isinstance(each, ast.Import | ast.ImportFrom) for each in statement.body)
+    return isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Tell whether a branch ends the program or the function."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return last_name(statement.value.func) in {"exit", "quit", "abort"}
+    return isinstance(statement, ast.Raise | ast.Return)

@@ -1,0 +1,368 @@
+"""How gradients are clipped, measured and dropped on `halfstep.Engine`, whose step does all of it.
+
+The engine multiplies gradients by the loss scale until its step, so a program that reaches for them
+before that is left as it is, unless it clips or measures them: both the engine does itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import bound, calls, fresh, last_name, paths
+from halfstep.migrate.source import Function, inner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfstep.migrate.program import ScaledLoss
+    from halfstep.migrate.render import Edits
+    from halfstep.migrate.source import Loop
+    from halfstep.migrate.steps import Move
+    from halfstep.migrate.targets import EngineTarget
+    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.windows import Touch
+
+GRADIENTS = (
+    "gradients are still multiplied by the loss scale before the engine's step, which clips them: "
+    "Engine(..., clip_norm=...)"
+)
+GONE = "the engine's step drops the gradients, which are read here"
+UNKNOWN_LIMIT = "the limit of this clip is not known where the Engine is built: clip_norm={}"
+DIFFERENT_LIMITS = "gradients are clipped in several ways, and the Engine has one for all"
+NORM = "the norm of the gradients is known after the engine's step only"
+NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
+PER_MICRO_BATCH = (
+    "Apex clipped after every backward, here; the engine clips once, before the optimizer steps"
+)
+SCALED_CLIP = "Apex clipped gradients that were still scaled here; the engine clips true ones"
+HALF_CLIP = "under O2 this clipped fp16 gradients that no step used; the engine clips the true ones"
+_PURE = {"float", "int", "len", "max", "min", "getattr", "hasattr", "get"}
+
+
+def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
+    """Write what an engine needs about clips, steps and zeroing."""
+    _Clips(about, target, edits).write()
+    for move in about.steps:
+        if move.statement in edits.replaced:
+            continue
+        edits.replaced[move.statement] = [target.step(_whose(about, move))]
+    zeroed = {owner for move in about.zero_grads for owner in [move.loop or move.owner]}
+    if not zeroed and not _zeroed_by_hand(about):
+        source = about.program.source
+        again = [
+            each
+            for each in about.steps
+            if source.loop(each.statement) or source.function(each.statement)
+        ]
+        for move in again:
+            edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
+    for move in about.zero_grads:
+        _zero(about, target, edits, move)
+
+
+def _whose(about: Understanding, move: Move) -> str:
+    """Return the optimizers that a step is limited to: "" for all of them."""
+    if not about.program.several_optimizers:
+        return ""
+    if move.loop is not None:
+        whole = {each.optimizers_text for each in about.trained}
+        return "" if move.loop in whole else move.loop
+    return f"[{move.owner}]"
+
+
+def _zeroed_by_hand(about: Understanding) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
+        for node in inner(about.program.source.tree)
+    )
+
+
+def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) -> None:
+    """Write a `zero_grad`, unless a step before it has done that already."""
+    source = about.program.source
+    function = source.function(move.statement)
+    for each in about.trained:
+        if each.function is function and move.statement.lineno < each.statement.lineno:
+            return  # there is no engine yet
+    if function not in {
+        *about.program.training,
+        *(source.function(step.statement) for step in about.steps),
+    }:
+        return
+    only = ""
+    if about.program.several_optimizers:
+        optimizer = _optimizer_of(about, move)
+        if optimizer is None:
+            about.leave(move.statement, f"it is not known whose gradients {move.owner} has")
+            return
+        only = f"optimizers={optimizer}" if optimizer else ""
+    elif move.owner in about.program.models and _models(about) > 1 and not _done(about, move):
+        about.leave(move.statement, "an optimizer holds more than this model's gradients")
+        return
+    written = [] if _done(about, move) else [f"{target.object}.zero_grad({only})"]
+    edits.replaced[move.statement] = [*written]
+
+
+def _models(about: Understanding) -> int:
+    return max((len(each.models) for each in about.trained), default=1)
+
+
+def _optimizer_of(about: Understanding, move: Move) -> str | None:
+    """Return whose gradients a `zero_grad` drops, as a list; "" for all, None if not known."""
+    if move.loop is not None:
+        return "" if move.loop in about.program.optimizers else None
+    if move.owner not in about.program.models or move.owner in about.program.optimizers:
+        return f"[{move.owner}]"
+    for each in about.trained:
+        if move.owner in each.models and len(each.models) == len(each.optimizers):
+            return f"[{each.optimizers[each.models.index(move.owner)]}]"
+    return None
+
+
+def _done(about: Understanding, move: Move) -> bool:
+    """Tell whether what comes before a `zero_grad` is always a step of the same optimizer."""
+    source, windows = about.program.source, about.windows
+    function = source.function(move.statement)
+    same = [
+        step.statement
+        for step in about.steps
+        if source.function(step.statement) is function and _same(about, step, move)
+    ]
+    losses = [
+        loss.statement
+        for loss in about.program.losses
+        if source.function(loss.statement) is function
+        and about.live(loss)
+        and _reaches(about, loss, move)
+    ]
+    for around in (None, source.loop(move.statement)):
+        events = [each for each in (*same, *losses) if _counts(about, each, move, around)]
+        if not events:
+            continue
+        last = max(events, key=lambda each: each.lineno)
+        if last in losses:
+            return False
+        pair = windows.apart(last, move.statement)
+        return pair is not None and last in pair
+    return False
+
+
+def _reaches(about: Understanding, loss: ScaledLoss, move: Move) -> bool:
+    """Tell whether a loss may reach the parameters whose gradients a `zero_grad` drops."""
+    if not about.program.several_optimizers:
+        return True
+    optimizer = _optimizer_of(about, move)
+    known = set(about.trained[0].optimizers)
+    return optimizer == "" or not set(loss.optimizers) <= known - {(optimizer or "")[1:-1]}
+
+
+def _same(about: Understanding, step: Move, move: Move) -> bool:
+    if not about.program.several_optimizers or step.loop is not None:
+        return True
+    optimizer = _optimizer_of(about, move)
+    return optimizer in {"", f"[{step.owner}]"}
+
+
+def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
+    """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
+    if around is None:
+        loop = about.program.source.loop(move.statement)
+        inside = loop is None or loop in about.program.source.above(event)
+        return event.lineno < move.statement.lineno and inside
+    return around in about.program.source.above(event) and event.lineno > move.statement.lineno
+
+
+class _Clips:
+    def __init__(self, about: Understanding, target: EngineTarget, edits: Edits) -> None:
+        self.about = about
+        self.target = target
+        self.edits = edits
+        self.result = fresh("result", about.program.names)
+
+    def write(self) -> None:
+        """Let the engine clip, and take the norms from its step."""
+        clips = []
+        for touch in self.about.windows.touches:
+            if touch.scaled and touch.setting not in {"clip_norm", "clip_value"}:
+                continue  # Apex had not unscaled either
+            if touch.setting in {"clip_norm", "clip_value"} and self._is_whole(touch):
+                clips.append(touch)
+            elif touch.setting != "norm" or touch.step is None:
+                after = touch.step is None and any(
+                    step.statement.lineno < touch.statement.lineno for step in self.about.steps
+                )
+                self.about.leave(touch.statement, GONE if after else GRADIENTS)
+                continue
+            self._replace(touch)
+        self._limit(clips)
+
+    def _is_whole(self, touch: Touch) -> bool:
+        """Tell whether a clip is of all parameters that an optimizer holds, before its step."""
+        return touch.step is not None and not (touch.of_model and _models(self.about) > 1)
+
+    def _replace(self, touch: Touch) -> None:
+        """Take a clip away, or the norm from the step."""
+        assert touch.step is not None
+        assert touch.head is not None
+        if touch.setting != "norm" and not touch.value_used:
+            self.edits.replaced[touch.statement] = []
+            self._note(touch)
+            return
+        step = touch.step.statement
+        suite = self.about.windows.suite(touch.head)
+        text = [
+            self.about.program.source.code(each)
+            for each in suite
+            if touch.head.lineno < each.lineno < step.lineno
+        ]
+        optimizers = self.about.program.optimizers
+        blocked = any(".grad" in each or paths_in(each) & optimizers for each in text)
+        if touch.moved or touch.scaled or blocked or touch.call is None:
+            self.about.leave(touch.statement, NORM)
+            return
+        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        if line not in self.edits.before[touch.head]:
+            self.edits.before[touch.head].append(line)
+        self.edits.replaced[step] = []
+        self.edits.expressions[touch.call] = f"{self.result}.grad_norm"
+
+    def _note(self, touch: Touch) -> None:
+        assert touch.step is not None
+        level = {self.about.recipes[each.call].level for each in self.about.trained}
+        place = touch.step.statement
+        if touch.scaled:
+            self.edits.notes[place].append(SCALED_CLIP)
+        elif touch.moved:
+            self.edits.notes[place].append(PER_MICRO_BATCH)
+        elif touch.of_model and level == {"O2"}:
+            self.edits.notes[place].append(HALF_CLIP)
+
+    def _limit(self, clips: list[Touch]) -> None:
+        """Write the limit where the engine is built."""
+        if not clips:
+            return
+        kinds = {(clip.setting, clip.limit, clip.tests) for clip in clips}
+        whose = {clip.whose for clip in clips}
+        program = self.about.program
+        short = program.several_optimizers and len(whose) < len(self.about.trained[0].optimizers)
+        if len(kinds) > 1 or short:
+            for clip in clips:
+                self.about.leave(clip.statement, DIFFERENT_LIMITS)
+            return
+        setting, limit, tests = kinds.pop()
+        for clip in clips:
+            for text in (limit, *tests):
+                if not self._is_known(ast.parse(text, mode="eval"), clip.statement):
+                    written = _conditional(limit, tests)
+                    self.about.leave(clip.statement, UNKNOWN_LIMIT.format(written))
+                    return
+        self.target.clip[setting] = _conditional(limit, tests)
+
+    def _is_known(self, expression: ast.AST, used: ast.stmt) -> bool:
+        """Tell whether an expression means the same where the engine is built."""
+        if any(last_name(call.func) not in _PURE for call in calls(expression)):
+            return False
+        return all(
+            self._knows(path, each.statement, used)
+            for each in self.about.trained
+            for path in paths(expression)
+            if path not in dir(builtins)
+        )
+
+    def _knows(self, path: str, home: ast.stmt, used: ast.stmt) -> bool:
+        source = self.about.program.source
+        functions, users = source.functions(home), source.functions(used)
+        if path.startswith("self."):
+            makers = [
+                each
+                for each in inner(source.class_(home) or source.tree)
+                if isinstance(each, ast.Assign) and path in bound(each)
+            ]
+            before = [
+                each
+                for each in makers
+                if each.lineno < home.lineno and source.function(each) is source.function(home)
+            ]
+            first = [
+                each
+                for each in makers
+                if getattr(source.function(each), "name", "") == "__init__"
+                and source.function(each) is not source.function(home)
+            ]
+            same_class = source.class_(home) is source.class_(used) is not None
+            return same_class and (bool(before or first) or not makers)
+        for function in users:
+            if function not in functions and path in _changed_in(function):
+                return False
+        for function in functions:
+            if path in _parameters(function):
+                return not any(
+                    isinstance(each, ast.Assign | ast.AugAssign | ast.For)
+                    and path in bound(each)
+                    and each.lineno > home.lineno
+                    for each in inner(function)
+                )
+            made = _lines_that_bind(function, path)
+            if made:
+                return max(made) < home.lineno
+        made = _lines_that_bind(source.tree, path, functions=False)
+        if not made and any(path in _globals(each) for each in users + functions):
+            return True
+        return bool(made) and (bool(functions) or max(made) < home.lineno)
+
+
+def paths_in(text: str) -> set[str]:
+    """Return the names in a piece of source."""
+    return set(re.findall(r"[\w.]+", text))
+
+
+def _lines_that_bind(node: ast.AST, name: str, *, functions: bool = True) -> list[int]:
+    """Return the lines of the statements in a node that bind a name."""
+    return [
+        each.lineno
+        for each in inner(node, functions=functions)
+        if isinstance(each, ast.stmt) and each is not node and _binds(each, name)
+    ]
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return name in {each.asname or each.name.partition(".")[0] for each in names}
+        case ast.FunctionDef(name=own) | ast.ClassDef(name=own):
+            return own == name
+        case ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.With():
+            return name in bound(node)
+    return False
+
+
+def _parameters(function: Function) -> set[str]:
+    arguments = function.args
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+def _changed_in(function: Function) -> set[str]:
+    return {
+        name
+        for each in inner(function)
+        if isinstance(each, ast.Assign | ast.AugAssign | ast.For)
+        for name in bound(each)
+    }
+
+
+def _globals(function: Function) -> Iterable[str]:
+    return [name for each in inner(function) if isinstance(each, ast.Global) for name in each.names]
+
+
+def _conditional(limit: str, tests: tuple[str, ...]) -> str:
+    if not tests:
+        return limit
+    if tests == (f"{limit} is not None",):
+        return limit
+    if tests == (limit,):
+        return f"{limit} or None"
+    joined = " and ".join(f"({each})" if " or " in each else each for each in tests)
+    return f"{limit} if {joined} else None"

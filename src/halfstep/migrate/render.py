@@ -1,0 +1,342 @@
+"""A program with other statements in some places; every other line stays as it was.
+
+What is not changed is copied from the source, line by line, so that comments, blank lines, quotes
+and indentation are the author's.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.source import first_line, last_line, suites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from halfstep.migrate.source import Source
+
+COMMENT = "# halfstep migrate: "
+WIDTH = 80
+"""Longest call on one line, without its indentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Statements that stand under a new `with`.
+
+    Attributes:
+        head: The line that is written before them.
+        last: The last of them; the first one is the key under which a region is found.
+        tail: Lines that are written behind them, under the `with` too.
+    """
+
+    head: str
+    last: ast.stmt
+    tail: tuple[str, ...] = ()
+
+
+Piece = str | list[ast.stmt]
+"""What is written in the place of a statement: new lines, or statements of the program."""
+
+
+@dataclass
+class Edits:
+    """What changes in a program.
+
+    Attributes:
+        replaced: Statements, each with what is written instead; nothing for those that go away.
+        before: Lines that are written before a statement.
+        after: Lines that are written behind a statement.
+        regions: By their first statement.
+        expressions: Expressions, each with its new source.
+        notes: Reasons for a comment, by statement.
+    """
+
+    replaced: dict[ast.stmt, list[Piece]] = field(default_factory=dict)
+    before: dict[ast.stmt, list[str]] = field(default_factory=lambda: defaultdict(list))
+    after: dict[ast.stmt, list[str]] = field(default_factory=lambda: defaultdict(list))
+    regions: dict[ast.stmt, Region] = field(default_factory=dict)
+    expressions: dict[ast.AST, str] = field(default_factory=dict)
+    notes: dict[ast.stmt, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+def call_text(head: str, arguments: Sequence[str]) -> str:
+    """Return the source of a call, one argument to a line where it would be long."""
+    line = f"{head}({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return line
+    inner = [argument.replace("\n", "\n    ") for argument in arguments]
+    return "".join([f"{head}(\n", *(f"    {argument},\n" for argument in inner), ")"])
+
+
+def rendered(source: Source, edits: Edits) -> str:
+    """Return a program with its changes."""
+    return "\n".join(_Renderer(source, edits).program())
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """Another indentation: `cut` characters go, `add` comes."""
+
+    cut: int = 0
+    add: str = ""
+
+    def of(self, line: str) -> str:
+        if not line.strip():
+            return line if not (self.cut or self.add) else ""
+        kept = line[self.cut :] if line[: self.cut].isspace() or not self.cut else line.lstrip()
+        return self.add + kept
+
+    def deeper(self, width: str) -> _Shift:
+        return _Shift(self.cut, self.add + width)
+
+
+class _Renderer:
+    def __init__(self, source: Source, edits: Edits) -> None:
+        self.source = source
+        self.edits = edits
+        self.spans = sorted((*source.span(node), text) for node, text in edits.expressions.items())
+        self.notes: dict[ast.stmt, list[str]] = defaultdict(list)
+        for statement, reasons in edits.notes.items():
+            self.notes[self._anchor(statement)] += reasons
+        self.changed: set[ast.AST] = set()
+        for part in (edits.replaced, edits.before, edits.after, edits.regions, self.notes):
+            for each in part:
+                self.changed.update((each, *source.above(each)))
+
+    def program(self) -> list[str]:
+        """Return the lines of the program."""
+        return self._lines(1, len(self.source.lines), self.source.tree.body, _Shift())
+
+    def _anchor(self, statement: ast.stmt) -> ast.stmt:
+        """Return the statement before whose line a comment can stand."""
+        above = self.source.parent.get(statement)
+        if self.source.is_elif(statement) or self._headed(statement):
+            while not isinstance(above, ast.stmt | ast.Module):
+                assert above is not None
+                above = self.source.parent[above]
+            if isinstance(above, ast.stmt):
+                return self._anchor(above)
+        return statement
+
+    def _headed(self, statement: ast.stmt) -> bool:
+        """Tell whether something stands before a statement on its line."""
+        line, column = self.source.span(statement)[0]
+        return bool(self.source.lines[line - 1][:column].strip()) and not self.source.is_elif(
+            statement
+        )
+
+    def _lines(
+        self,
+        first: int,
+        last: int,
+        body: Sequence[ast.stmt],
+        shift: _Shift,
+        under: ast.stmt | None = None,
+    ) -> list[str]:
+        """Render lines of the source, in which the statements of `body` stand.
+
+        The region that begins at `under` has been opened already.
+        """
+        done: list[str] = []
+        place, at = first, 0
+        while at < len(body):
+            group = [body[at]]
+            region = self.edits.regions.get(body[at]) if body[at] is not under else None
+            if region is not None:
+                group = list(body[at : body.index(region.last) + 1])
+            while at + len(group) < len(body) and first_line(body[at + len(group)]) <= last_line(
+                group[-1]
+            ):
+                group.append(body[at + len(group)])
+            at += len(group)
+            if self.changed.isdisjoint(group):
+                continue
+            done += self._raw(place, first_line(group[0]) - 1, shift)
+            place = last_line(group[-1]) + 1
+            if region is not None:
+                done += self._region(region, group, shift)
+                continue
+            written: list[str] = []
+            for each in group:
+                written += self._statement(each, shift, alone=len(group) == 1)
+            done += written
+            if not written and (not done or not done[-1].strip()):
+                place = self._past_blank_lines(place, last)
+        return done + self._raw(place, last, shift)
+
+    def _past_blank_lines(self, place: int, last: int) -> int:
+        while place < last and not self.source.lines[place - 1].strip():
+            place += 1
+        return place
+
+    def _region(self, region: Region, body: Sequence[ast.stmt], shift: _Shift) -> list[str]:
+        indent = shift.of(self.source.indentation(body[0]) + "x")[:-1]
+        width = self.source.width
+        notes = self._noted(body[0], indent)
+        first, last = first_line(body[0]), last_line(body[-1])
+        inside = self._lines(first, last, body, shift.deeper(width), under=body[0])
+        inside += self._new(region.tail, indent + width)
+        if not any(map(_says, inside)):
+            return notes + inside
+        return [*notes, indent + region.head, *inside]
+
+    def _statement(self, statement: ast.stmt, shift: _Shift, *, alone: bool) -> list[str]:
+        indent = shift.of(self.source.indentation(statement) + "x")[:-1]
+        if suites(statement) and statement not in self.edits.replaced:
+            written = self._compound(statement, shift)
+        elif alone and statement not in self.edits.replaced:
+            written = self._raw(first_line(statement), last_line(statement), shift)
+        else:
+            written = self._replaced(statement, indent)
+        return self._surrounded(statement, written, indent)
+
+    def _surrounded(self, statement: ast.stmt, written: list[str], indent: str) -> list[str]:
+        before = self._new(self.edits.before.get(statement, ()), indent)
+        after = self._new(self.edits.after.get(statement, ()), indent)
+        return [*self._noted(statement, indent), *before, *written, *after]
+
+    def _noted(self, statement: ast.stmt, indent: str) -> list[str]:
+        """Return the comments before a statement that are not there already; once."""
+        there = set()
+        line = first_line(statement) - 2
+        while line >= 0 and self.source.lines[line].strip().startswith("#"):
+            there.add(self.source.lines[line].strip())
+            line -= 1
+        notes = [COMMENT + reason for reason in dict.fromkeys(self.notes.pop(statement, ()))]
+        return [indent + note for note in notes if note not in there]
+
+    def _new(self, texts: Iterable[str], indent: str) -> list[str]:
+        """Return new lines, indented as this program is."""
+        done = []
+        for line in (line for text in texts for line in text.split("\n")):
+            levels = (len(line) - len(line.lstrip(" "))) // 4
+            done.append(indent + self.source.width * levels + line[4 * levels :] if line else "")
+        return done
+
+    def _replaced(self, statement: ast.stmt, indent: str) -> list[str]:
+        if statement not in self.edits.replaced:
+            return self._new([changed_code(self.source, statement, self.edits.expressions)], indent)
+        if self.source.is_elif(statement):
+            inner = self._pieces(statement, indent + self.source.width)
+            return [f"{indent}else:", *inner] if any(map(_says, inner)) else []
+        return self._pieces(statement, indent)
+
+    def _pieces(self, statement: ast.stmt, indent: str) -> list[str]:
+        done: list[str] = []
+        kept: list[tuple[int, int]] = []
+        for piece in self.edits.replaced[statement]:
+            if isinstance(piece, str):
+                done += self._new([piece], indent)
+            elif piece and self._headed(piece[0]):
+                for each in piece:
+                    done += self._surrounded(each, self._replaced(each, indent), indent)
+            elif piece:
+                first, last = self._with_comments(piece[0], statement), last_line(piece[-1])
+                kept.append((first, last))
+                shift = _Shift(len(self.source.indentation(piece[0])), indent)
+                done += self._lines(first, last, piece, shift)
+        return self._with_lost_comments(statement, kept, done, indent)
+
+    def _with_comments(self, statement: ast.stmt, within: ast.stmt) -> int:
+        """Return the first of the comment lines directly above a statement."""
+        line = first_line(statement)
+        while line - 1 > first_line(within) and self.source.lines[line - 2].strip()[:1] == "#":
+            line -= 1
+        return line
+
+    def _with_lost_comments(
+        self, statement: ast.stmt, kept: list[tuple[int, int]], done: list[str], indent: str
+    ) -> list[str]:
+        """Keep the comments of lines that go away: behind the only new line, or before them."""
+        lines = range(first_line(statement), last_line(statement) + 1)
+        lost = [
+            self.comments[line]
+            for line in lines
+            if line in self.comments and not any(a <= line <= b for a, b in kept)
+        ]
+        if len(lines) == len(done) == 1 and lost:
+            return [f"{done[0]}  {lost[0]}"]
+        directives = ("# noqa", "# type:", "# pylint", "# noinspection")
+        return [*(indent + each for each in lost if not each.startswith(directives)), *done]
+
+    @cached_property
+    def comments(self) -> dict[int, str]:
+        """Return the comment of each line that has one."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.source.text).readline)
+        return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+
+    def _compound(self, statement: ast.stmt, shift: _Shift) -> list[str]:
+        """Render a compound statement, suite by suite."""
+        done: list[str] = []
+        place = first_line(statement)
+        for suite in suites(statement):
+            if self.changed.isdisjoint(suite):
+                continue
+            first = first_line(suite[0])
+            done += self._raw(place, first - 1, shift)
+            if self._headed(suite[0]):
+                line = self.source.lines[first - 1]
+                indent = shift.of(line[: len(line) - len(line.lstrip())] + "x")[:-1]
+                indent += self.source.width
+                done += self._raw(first, first, shift, end=self.source.span(suite[0])[0][1])
+                written = []
+                for each in suite:
+                    written += self._surrounded(each, self._replaced(each, indent), indent)
+            else:
+                indent = shift.of(self.source.indentation(suite[0]) + "x")[:-1]
+                written = self._lines(first, last_line(suite[-1]), suite, shift)
+            done += written
+            if not any(map(_says, written)) and not self.source.is_elif(suite[0]):
+                done.append(f"{indent}pass")
+            place = last_line(suite[-1]) + 1
+        return done + self._raw(place, last_line(statement), shift)
+
+    def _raw(self, first: int, last: int, shift: _Shift, end: int | None = None) -> list[str]:
+        """Copy lines with changed expressions; of the last line only what stands before `end`."""
+        if first > last:
+            return []
+        entries = [
+            (line, number not in self.source.inside_strings)
+            for number, line in enumerate(self.source.lines[first - 1 : last], first)
+        ]
+        if end is not None:
+            entries[-1] = (entries[-1][0][:end].rstrip(), entries[-1][1])
+        for (line, start), (end_line, stop), text in reversed(self.spans):
+            inside = first <= line and (end_line, stop) <= (last, end if end is not None else stop)
+            if inside:
+                at, until = line - first, end_line - first
+                changed = entries[at][0][:start] + text + entries[until][0][stop:]
+                entries[at : until + 1] = [(changed, entries[at][1])]
+        return [
+            shift.of(part) if moves else part
+            for line, moves in entries
+            for part in line.split("\n")
+        ]
+
+
+def changed_code(source: Source, node: ast.AST, expressions: dict[ast.AST, str]) -> str:
+    """Return the source of a node with the changed expressions in it, from the left margin."""
+    (line, start), (end_line, end) = source.span(node)
+    margin = len(source.indentation(source.statement(node)))
+    entries = source.lines[line - 1 : end_line]
+    entries[-1] = entries[-1][:end]
+    spans = sorted((*source.span(each), new) for each, new in expressions.items())
+    for (first, low), (last, high), new in reversed(spans):
+        if (line, start) <= (first, low) and (last, high) <= (end_line, end):
+            at, until = first - line, last - line
+            entries[at : until + 1] = [entries[at][:low] + new + entries[until][high:]]
+    head, *rest = "\n".join(entries).split("\n")
+    kept = [each[margin:] if each[:margin].isspace() else each for each in rest]
+    return "\n".join([head[start:], *kept])
+
+
+def _says(line: str) -> bool:
+    """Tell whether a line is more than a comment or blank."""
+    return bool(line.strip()) and not line.strip().startswith("#")

@@ -1,0 +1,217 @@
+"""A program as text and as a syntax tree: what stands where, and what stands around it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_PLACE = "_halfstep_place"
+"""Where a node keeps its place in the order of all nodes."""
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+class Source:
+    """One program.
+
+    Args:
+        text: The program.
+        name: What to call it in errors.
+
+    Attributes:
+        lines: Its lines, without their ends.
+        tree: Its syntax tree.
+        parent: What each node stands in.
+
+    Raises:
+        UserError: If it is no Python.
+    """
+
+    def __init__(self, text: str, name: str = "program") -> None:
+        self.mark = "\ufeff" if text.startswith("\ufeff") else ""
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+        self.lines = self.text.split("\n")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an escape in a string of the program's
+                self.tree = ast.parse(self.text)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None) or 1
+            raise UserError(
+                f"{name}, line {line}: not Python ({getattr(error, 'msg', error)}); migrate a "
+                "program that Python can read"
+            ) from error
+        self.parent: dict[ast.AST, ast.AST] = {}
+        self._index(self.tree, [])
+
+    def _index(self, node: ast.AST, order: list[ast.AST]) -> None:
+        """Note what each node stands in, and all that stands in it: looked up very often."""
+        first = len(order)
+        order.append(node)
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr_context | ast.operator | ast.cmpop | ast.boolop):
+                self.parent[child] = node
+                self._index(child, order)
+        setattr(node, _PLACE, (order, first, len(order)))
+
+    def restored(self, text: str) -> str:
+        """Return a text with the line ends and the byte order mark of this program."""
+        return self.mark + text.replace("\n", self.newline)
+
+    def code(self, node: ast.AST) -> str:
+        """Return the source of an expression, on one line."""
+        start, end = self.span(node)
+        if start[0] == end[0]:
+            return self.lines[start[0] - 1][start[1] : end[1]]
+        return ast.unparse(node)
+
+    def span(self, node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return line (from 1) and column (from 0, in characters) of a node's start and end."""
+        assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias)
+        return (
+            (node.lineno, self._column(node.lineno, node.col_offset)),
+            (node.end_lineno or node.lineno, self._column(node.end_lineno, node.end_col_offset)),
+        )
+
+    def _column(self, line: int | None, offset: int | None) -> int:
+        text = self.lines[(line or 1) - 1]
+        if text.isascii():
+            return offset or 0
+        return len(text.encode()[:offset].decode())
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node stands in, from the inside."""
+        while node in self.parent:
+            node = self.parent[node]
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is or stands in."""
+        return next(each for each in (node, *self.above(node)) if isinstance(each, ast.stmt))
+
+    def function(self, node: ast.AST) -> Function | None:
+        """Return the innermost function that a node stands in."""
+        return next((each for each in self.above(node) if isinstance(each, Function)), None)
+
+    def functions(self, node: ast.AST) -> list[Function]:
+        """Return the functions that a node stands in, from the inside."""
+        return [each for each in self.above(node) if isinstance(each, Function)]
+
+    def class_(self, node: ast.AST) -> ast.ClassDef | None:
+        """Return the innermost class that a node stands in."""
+        return next((each for each in self.above(node) if isinstance(each, ast.ClassDef)), None)
+
+    def loop(self, node: ast.AST) -> Loop | None:
+        """Return the innermost loop around a node, within its function."""
+        for each in self.above(node):
+            if isinstance(each, Function | ast.ClassDef):
+                return None
+            if isinstance(each, Loop):
+                return each
+        return None
+
+    def suite(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the suite that a statement stands in."""
+        return next(each for each in suites(self.parent[statement]) if statement in each)
+
+    def way_in(self, node: ast.AST, function: ast.AST | None) -> list[ast.stmt]:
+        """Return the statements from a function's body down to a node's own, outermost first."""
+        found = []
+        for each in (node, *self.above(node)):
+            if each is function or isinstance(each, ast.Module):
+                break
+            if isinstance(each, ast.stmt):
+                found.append(each)
+        return found[::-1]
+
+    def is_elif(self, statement: ast.AST) -> bool:
+        """Tell whether a statement is the `elif` of an `if`."""
+        if not isinstance(statement, ast.If):
+            return False
+        line, column = self.span(statement)[0]
+        return self.lines[line - 1].startswith("elif", column)
+
+    @cached_property
+    def width(self) -> str:
+        """One level of indentation of this program."""
+        for node in ast.walk(self.tree):
+            for suite in suites(node):
+                outer = "" if isinstance(node, ast.Module) else self.indentation(node)
+                inner = self.indentation(suite[0])
+                if len(inner) > len(outer) and not isinstance(node, ast.Module):
+                    return inner[len(outer) :]
+        return "    "
+
+    def indentation(self, statement: ast.AST) -> str:
+        """Return the white space before the line on which a statement starts."""
+        found = re.match(r"\s*", self.lines[first_line(statement) - 1])
+        return found.group() if found else ""
+
+    @cached_property
+    def inside_strings(self) -> frozenset[int]:
+        """Lines that start inside a string, whose indentation is not the program's."""
+        found: set[int] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+                found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+        return frozenset(found)
+
+
+def suites(node: ast.AST) -> list[list[ast.stmt]]:
+    """Return the suites of a compound statement, in order; of any other node, none."""
+    found: list[list[ast.stmt]] = []
+    for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+        part = getattr(node, name, None)
+        if name in ("handlers", "cases"):
+            found += [each.body for each in part or ()]
+        elif isinstance(part, list) and part and isinstance(part[0], ast.stmt):
+            found.append(part)
+    return found
+
+
+def children(statement: ast.AST) -> list[ast.stmt]:
+    """Return the statements directly in a compound one."""
+    return [each for suite in suites(statement) for each in suite]
+
+
+def inner(node: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
+    """Yield a node and everything in it, in the order of the tree.
+
+    Args:
+        node: Where to start.
+        functions: Whether to enter functions and classes that are defined in it.
+    """
+    place = getattr(node, _PLACE, None)
+    if place is None:  # not of a program: a piece that was parsed by itself
+        yield from ast.walk(node)
+        return
+    order, at, last = place
+    while at < last:
+        each = order[at]
+        inside = each is not node and isinstance(each, Function | ast.ClassDef | ast.Lambda)
+        if functions or not inside:
+            yield each
+            at += 1
+        else:
+            _, _, at = getattr(each, _PLACE)
+
+
+def first_line(statement: ast.AST) -> int:
+    """Return the line on which a statement starts, with its decorators."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    assert isinstance(statement, ast.stmt | ast.ExceptHandler)
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def last_line(statement: ast.stmt) -> int:
+    """Return the line on which a statement ends."""
+    return statement.end_lineno or statement.lineno

@@ -1,0 +1,261 @@
+"""All that has to be known of a program before a line of it changes, and what is in the way.
+
+A program is rewritten as a whole or, as far as amp goes, not at all: half of amp's protocol on
+another object trains wrongly without a word. Each reason stands at the line that it is about.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
+from halfstep.migrate.names import argument, calls, dotted, last_name
+from halfstep.migrate.recipes import RecipeArgument, recipe_argument
+from halfstep.migrate.regions import Forwards
+from halfstep.migrate.source import Function, inner
+from halfstep.migrate.steps import Move, Owners
+from halfstep.migrate.windows import Windows
+
+if TYPE_CHECKING:
+    from halfstep.migrate.program import Initialize, Program, ScaledLoss
+
+LEFT = "; amp is left as it is in this file, which `python -m halfstep.apex` runs"
+NO_INITIALIZE = (
+    "no amp.initialize in this file; build {} where amp is initialized, and pass it to here"
+)
+NO_LOSS = "no amp.scale_loss in this file; build {} here, and pass it to where losses are scaled"
+SEVERAL = (
+    "amp.initialize is called for other models or optimizers too, and {} that takes amp's place is "
+    "one; call it once, amp.initialize([model1, model2], [optimizer1, optimizer2], ...), and "
+    "migrate again"
+)
+INFERENCE = (
+    "amp.initialize without an optimizer; for inference alone write torch.autocast around the "
+    "forward pass"
+)
+UNPACKED = "the settings of amp are in {}, which is not known here; write them out"
+NATIVE = "the program has torch.amp as well; run it with that, and delete what is for Apex"
+HOROVOD = "Horovod's optimizer waits for the gradients inside amp.scale_loss"
+NO_STEP = "no statement `optimizer.step()` for {} is in this file"
+UNKNOWN_STEP = "it is not known whether `{}` is of an optimizer that amp handles"
+CLOSURE = "`{}` has arguments, which amp did not support"
+NATIVE_BACKWARD = (
+    "this backward does not go through amp, but the step that follows is of an optimizer of amp's"
+)
+PRIVATE = "{} is amp's own state, which {} has not"
+PASSED_ON = "amp itself is passed on here, and what becomes of it is not known"
+REBOUND = "the name {} stands for something else than Apex's amp here"
+_HOROVODS = {"DistributedOptimizer", "synchronize", "skip_synchronize"}
+_NATIVE_NAMES = {"GradScaler", "NativeScaler", "autocast"}
+_NATIVE_MODULES = ("torch.cuda.amp", "torch.amp", "torch.autocast")
+_STATE = {
+    *("_amp_stash", "_lazy_init_maybe_master_weights", "_amp_lazy_init", "_post_amp_backward"),
+    *("_prepare_amp_backward", "_master_params_to_model_params", "_amp_wrapped"),
+}
+
+
+@dataclass
+class Understanding:
+    """What a program does with amp, and the reasons why it is not translated.
+
+    Args:
+        program: The facts.
+        called: What takes amp's place, in words.
+
+    Attributes:
+        reasons: Why amp is left, each at its statement; empty where all is understood.
+    """
+
+    program: Program
+    called: str
+    branches: Branches = field(init=False)
+    owners: Owners = field(init=False)
+    windows: Windows = field(init=False)
+    forwards: Forwards = field(init=False)
+    recipes: dict[ast.Call, RecipeArgument] = field(init=False)
+    steps: list[Move] = field(default_factory=list)
+    zero_grads: list[Move] = field(default_factory=list)
+    outside: list[ast.stmt] = field(default_factory=list)
+    reasons: list[tuple[ast.stmt, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Understand the program."""
+        program = self.program
+        self.branches = read_branches(program)
+        self.owners = Owners(program, self.branches)
+        self._initializes()
+        self._other_uses()
+        for node in self.branches.different:
+            self.leave(node, OTHERWISE)
+        if not self.reasons:
+            self._moves()
+            self._backwards()
+        self.windows = Windows(program, self.branches, self.steps)
+        ends = [*(each.statement for each in program.losses), *(s.statement for s in self.steps)]
+        self.forwards = Forwards(program, self.windows, ends)
+        self.recipes = {
+            each.call: recipe_argument(program.source, each.call) for each in program.initializes
+        }
+
+    def leave(self, node: ast.AST, reason: str) -> None:
+        """Note why amp is left."""
+        self.reasons.append((self.program.source.statement(node), reason + LEFT))
+
+    @property
+    def trained(self) -> list[Initialize]:
+        """The calls of `amp.initialize` with an optimizer."""
+        return [each for each in self.program.initializes if each.optimizers]
+
+    def live(self, loss: ScaledLoss) -> bool:
+        """Tell whether a scaled loss is not on a side that goes away."""
+        return loss.statement not in self.branches.dead
+
+    def _initializes(self) -> None:
+        program, trained = self.program, self.trained
+        for odd in program.odd_losses:
+            self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
+        if not program.initializes:
+            for node in self._amp_statements():
+                self.leave(node, NO_INITIALIZE.format(self.called))
+            return
+        for each in program.initializes:
+            self._initialize(each)
+        kinds = {(*each.models, *each.optimizers) for each in trained}
+        if len(kinds) > 1 or self._one_after_another(trained):
+            for each in trained:
+                self.leave(each.call, SEVERAL.format(self.called))
+
+    def _initialize(self, given: Initialize) -> None:
+        """Note what of one `amp.initialize` is not understood."""
+        call, statement = given.call, given.statement
+        if not given.optimizers:
+            self.leave(call, INFERENCE)
+        stars = [f"**{self._code(each.value)}" for each in call.keywords if each.arg is None]
+        stars += [self._code(each) for each in call.args if isinstance(each, ast.Starred)]
+        for each in stars:
+            self.leave(call, UNPACKED.format(each))
+        kinds = ast.Assign | ast.Expr | ast.Return
+        if not isinstance(statement, kinds) or statement.value is not call:
+            self.leave(call, "amp.initialize stands in a larger expression")
+        elif not self.program.losses and given.optimizers:
+            self.leave(call, NO_LOSS.format(self.called))
+
+    def _code(self, node: ast.AST) -> str:
+        return self.program.source.code(node)
+
+    def _one_after_another(self, trained: list[Initialize]) -> bool:
+        source = self.program.source
+        for each in trained:
+            for other in trained:
+                if each is other or each.function is not other.function:
+                    continue
+                one = source.way_in(each.statement, each.function)
+                two = source.way_in(other.statement, other.function)
+                split = next((p for p in zip(one, two, strict=False) if p[0] is not p[1]), None)
+                if split and source.suite(split[0]) is source.suite(split[1]):
+                    return True
+        return False
+
+    def _amp_statements(self) -> list[ast.stmt]:
+        """Return the statements that use amp, where nothing initializes it."""
+        found = []
+        for node in inner(self.program.source.tree):
+            name = self.program.imports.qualified(node)
+            if name is not None and name.startswith("apex.amp"):
+                found.append(self.program.source.statement(node))
+        return list(dict.fromkeys(found))
+
+    def _other_uses(self) -> None:
+        """Find what amp is used for beyond its protocol."""
+        program = self.program
+        horovod = any(each.partition(".")[0] == "horovod" for each in program.imports.modules)
+        if horovod and not program.names.isdisjoint(_HOROVODS):
+            self._at_initialize(HOROVOD)
+        if self._has_native():
+            self._at_initialize(NATIVE)
+        for node in inner(program.source.tree):
+            if isinstance(node, ast.Attribute) and node.attr in _STATE:
+                self.leave(node, PRIVATE.format(f"`.{node.attr}`", self.called))
+        for function in program.source.parent:
+            if isinstance(function, Function):
+                arguments = function.args
+                for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                    if program.imports.bound.get(arg.arg) == "apex.amp":
+                        self.leave(function, REBOUND.format(f"`{arg.arg}`"))
+
+    def _at_initialize(self, reason: str) -> None:
+        for each in self.program.initializes:
+            self.leave(each.call, reason)
+        if not self.program.initializes:
+            for node in self._amp_statements():
+                self.leave(node, reason)
+
+    def _has_native(self) -> bool:
+        modules = self.program.imports.modules
+        if any(each.startswith(_NATIVE_MODULES) for each in modules):
+            return True
+        return any(
+            last_name(call.func) in _NATIVE_NAMES
+            and (dotted(call.func) or "").startswith(("torch.", *_NATIVE_NAMES))
+            for call in calls(self.program.source.tree)
+        )
+
+    def _moves(self) -> None:
+        """Sort the calls of `step` and `zero_grad`."""
+        source = self.program.source
+        for call in [*self.program.steps, *self.program.zero_grads]:
+            statement = source.statement(call)
+            assert isinstance(call.func, ast.Attribute)
+            if statement in self.branches.dead or source.code(call.func.value) == "super()":
+                continue
+            whose = self.owners.whose(call)
+            steps = call.func.attr == "step"
+            if whose == "outside" and steps:
+                self.outside.append(statement)
+            if whose == "unknown" and (steps or source.function(call) in self.program.training):
+                self.leave(call, UNKNOWN_STEP.format(source.code(call)))
+            if whose != "amp":
+                continue
+            move = self.owners.move(call)
+            if steps and (call.args or call.keywords):
+                self.leave(call, CLOSURE.format(source.code(call)))
+            elif move is None:
+                self.leave(call, f"`{source.code(call)}` is not a statement of its own")
+            else:
+                (self.steps if steps else self.zero_grads).append(move)
+        self.steps.sort(key=lambda move: move.statement.lineno)
+        self.zero_grads.sort(key=lambda move: move.statement.lineno)
+        if not self.steps and not self.reasons:
+            for loss in self.program.losses:
+                self.leave(loss.call, NO_STEP.format(" and ".join(loss.optimizers)))
+
+    def _backwards(self) -> None:
+        """Find backwards past amp that a step of amp's optimizers would use."""
+        source = self.program.source
+        with_step = {source.function(move.statement) for move in self.steps}
+        for call in self.program.backwards:
+            assert isinstance(call.func, ast.Attribute)
+            owner = call.func.value
+            if source.statement(call) in self.branches.dead or dotted(owner) in _NO_LOSSES:
+                continue
+            inside = [self.program.loss_of(each) for each in source.above(call)]
+            if any(each and each.name in source.code(owner) for each in inside):
+                continue
+            function = source.function(call)
+            if dotted(owner) == "self":
+                continue
+            if function in with_step or function in self.program.training:
+                self.leave(call, NATIVE_BACKWARD)
+
+
+_NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}
+
+
+def constant(call: ast.Call, name: str, place: int | None = None) -> object:
+    """Return a constant argument: None where it is not given, ... where it is no constant."""
+    given = argument(call, name, place)
+    if given is None:
+        return None
+    return given.value if isinstance(given, ast.Constant) else ...

@@ -1,0 +1,264 @@
+"""The order of things within a step: what stands between the last backward and the step.
+
+Apex had unscaled the gradients there; a GradScaler unscales them when it is told to, and an engine
+in its step. So a clip must be found, the step that it is for, and the tests that it stands under.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.branches import CLIPS
+from halfstep.migrate.names import argument, calls, dotted, last_name, targets, used_names
+from halfstep.migrate.source import Function, inner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.migrate.branches import Branches
+    from halfstep.migrate.program import Program
+    from halfstep.migrate.steps import Move
+
+
+@dataclass(eq=False)
+class Touch:
+    """A statement that reads or changes gradients between a backward and a step.
+
+    Attributes:
+        statement: The statement.
+        call: The clip or the measuring call, or None for anything else.
+        setting: clip_norm, clip_value, "norm" for what only measures, or "".
+        limit: Source of the limit of a clip.
+        whose: Source of the optimizer or model whose gradients they are, where it is known.
+        of_model: Whether `whose` is a model.
+        tests: Sources of the tests that it stands under and its step does not.
+        step: The step that it is for, or None.
+        head: The statement that it is or stands in, beside its step.
+        moved: Whether its step stands under tests that it does not stand under itself.
+        scaled: Whether it stands in the context of `scale_loss`, where gradients are scaled.
+    """
+
+    statement: ast.stmt
+    call: ast.Call | None = None
+    setting: str = ""
+    limit: str = ""
+    whose: str = ""
+    of_model: bool = False
+    tests: tuple[str, ...] = ()
+    step: Move | None = None
+    head: ast.stmt | None = None
+    moved: bool = False
+    scaled: bool = False
+
+    @property
+    def value_used(self) -> bool:
+        """Whether the norm that it returns is used."""
+        return not (isinstance(self.statement, ast.Expr) and self.statement.value is self.call)
+
+
+@dataclass
+class Windows:
+    """What lies between backwards and steps.
+
+    Args:
+        program: The facts.
+        branches: What of it is there for amp alone.
+        steps: The steps of amp's optimizers.
+
+    Attributes:
+        touches: In the order of the source.
+    """
+
+    program: Program
+    branches: Branches
+    steps: list[Move]
+    touches: list[Touch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find what touches gradients."""
+        self._reaching = self._functions_with_gradients()
+        functions = [
+            *self.program.training,
+            *(self.program.source.function(each.statement) for each in self.steps),
+        ]
+        for function in dict.fromkeys(functions):
+            body = self.program.source.tree if function is None else function
+            for node in inner(body, functions=False) if function is None else inner(body):
+                if isinstance(node, ast.stmt) and node not in self.branches.dead:
+                    self._look_at(node, function)
+        self.touches = list({each.statement: each for each in self.touches}.values())
+
+    def way(self, node: ast.AST) -> list[ast.stmt]:
+        """Return the way to a node in its function, past the branches that are there for amp."""
+        source = self.program.source
+        way = source.way_in(node, source.function(node))
+        return [each for each in way if each is node or each not in self.branches.amp]
+
+    def suite(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the suite that a statement stands in, past the branches that are for amp."""
+        parent = self.program.source.parent[statement]
+        while isinstance(parent, ast.If) and parent in self.branches.amp:
+            statement = parent
+            parent = self.program.source.parent[parent]
+        return self.program.source.suite(statement)
+
+    def apart(self, first: ast.stmt, second: ast.stmt) -> tuple[ast.stmt, ast.stmt] | None:
+        """Return the statements of one suite that two statements are or stand in, if there is."""
+        for one, two in zip(self.way(first), self.way(second), strict=False):
+            if one is not two:
+                return (one, two) if self.suite(one) is self.suite(two) else None
+        return None
+
+    def _look_at(self, statement: ast.stmt, function: Function | None) -> None:
+        """Note a simple statement that touches gradients."""
+        if isinstance(statement, Function | ast.ClassDef) or hasattr(statement, "body"):
+            heads = [getattr(statement, name, None) for name in ("test", "iter")]
+            if not any(isinstance(each, ast.AST) and self._touches(each) for each in heads):
+                return
+        elif not self._touches(statement):
+            return
+        touch = self._read(statement)
+        loss = self._loss_around(statement)
+        touch.scaled = loss is not None
+        touch.step = self._step_of(statement, function)
+        if touch.step is not None:
+            pair = self.apart(statement, touch.step.statement)
+            assert pair is not None
+            touch.head = pair[0]
+            touch.moved = pair[1] is not touch.step.statement
+            touch.tests = tuple(self._tests(pair[0], statement))
+        self.touches.append(touch)
+
+    def _loss_around(self, statement: ast.stmt) -> ast.AST | None:
+        above = self.program.source.above(statement)
+        return next((each for each in above if self.program.loss_of(each) is not None), None)
+
+    def _step_of(self, statement: ast.stmt, function: Function | None) -> Move | None:
+        """Return the next step in the same function that does not stand in another branch."""
+        for step in self.steps:
+            if (
+                self.program.source.function(step.statement) is function
+                and step.statement.lineno > statement.lineno
+                and self.apart(statement, step.statement) is not None
+            ):
+                return step
+        return None
+
+    def _tests(self, head: ast.stmt, statement: ast.stmt) -> Iterator[str]:
+        way = self.way(statement)
+        for outer, each in pairwise(way):
+            if isinstance(outer, ast.If) and outer.lineno >= head.lineno:
+                test = self.program.source.code(outer.test)
+                body = any(each is one or one in self._around(each) for one in outer.body)
+                yield test if body else f"not ({test})"
+        if statement in self.branches.only_with_amp:
+            yield self.branches.only_with_amp[statement]
+
+    def _around(self, statement: ast.stmt) -> list[ast.AST]:
+        return list(self.program.source.above(statement))
+
+    def _touches(self, node: ast.AST) -> bool:
+        """Tell whether something reads or changes the gradients of parameters."""
+        for each in inner(node):
+            if isinstance(each, ast.Call):
+                name = last_name(each.func)
+                if name in self._reaching or self.program.master_params(each):
+                    return True
+                if re.search(r"clip_grad|grad_norm|grads?_clip|gradients?$", name):
+                    return bool(each.args)
+            elif isinstance(each, ast.Attribute) and self._is_gradient(each):
+                return True
+        return False
+
+    def _is_gradient(self, node: ast.Attribute) -> bool:
+        """Tell whether an attribute is a parameter's gradient, and more than set to None."""
+        named = node.attr == "grad"
+        return named and self._is_of_parameters(node) and not self._is_dropped(node)
+
+    def _is_of_parameters(self, node: ast.Attribute) -> bool:
+        """Tell whether `x.grad` is a parameter's, not that of an input that a program made."""
+        owner = dotted(node.value)
+        if owner is None or "." in owner:
+            return True
+        above = self.program.source.above(node)
+        loops = [each for each in above if isinstance(each, ast.For | ast.comprehension)]
+        if any(owner in used_names(each.target) for each in loops):
+            return True
+        function = self.program.source.function(node) or self.program.source.tree
+        made = {dotted(target) for target in targets(function)}
+        return owner not in made
+
+    def _is_dropped(self, node: ast.Attribute) -> bool:
+        """Tell whether `x.grad` is set to None, or asked whether it is."""
+        parent = self.program.source.parent[node]
+        none = isinstance(parent, ast.Assign) and isinstance(parent.value, ast.Constant)
+        compared = isinstance(parent, ast.Compare)
+        return (none and node is not getattr(parent, "value", None)) or compared
+
+    def _functions_with_gradients(self) -> set[str]:
+        """Return the functions of the program that reach for gradients, by name."""
+        return {
+            node.name
+            for node in inner(self.program.source.tree)
+            if isinstance(node, ast.FunctionDef)
+            and node.name != "step"
+            and node not in self.program.training
+            and any(
+                isinstance(each, ast.Attribute) and each.attr == "grad"
+                for each in inner(node, functions=False)
+            )
+        }
+
+    def _read(self, statement: ast.stmt) -> Touch:
+        """Read what a statement does to gradients, if it is a clip or a measure."""
+        touch = Touch(statement)
+        if hasattr(statement, "body"):
+            return touch
+        for call in calls(statement):
+            name = last_name(call.func)
+            if not call.args:
+                continue
+            whose, of_model = self._whose(call.args[0])
+            limit = argument(call, "max_norm", 1) or argument(call, "clip_value", 1)
+            kind = argument(call, "norm_type", 2)
+            usual = kind is None or self.program.source.code(kind) in {"2", "2.0"}
+            if whose and name in CLIPS and limit is not None and usual:
+                touch.setting, touch.limit = CLIPS[name], self.program.source.code(limit)
+            elif whose and "norm" in name and len(call.args) == 1 and not call.keywords:
+                touch.setting = "norm"
+            else:
+                continue
+            touch.call, touch.whose, touch.of_model = call, whose, of_model
+            break
+        return touch
+
+    def _whose(self, parameters: ast.expr) -> tuple[str, bool]:
+        """Return whose parameters are given, as far as it is all that amp knows by that name."""
+        if isinstance(parameters, ast.Call):
+            masters = self.program.master_params(parameters)
+            if masters and masters[0] is parameters:
+                return self.program.source.code(parameters.args[0]), False
+            name = last_name(parameters.func)
+            if name in {"filter", "list"} and parameters.args:
+                return self._whose(parameters.args[-1])
+            if name == "parameters" and isinstance(parameters.func, ast.Attribute):
+                owner = self.program.source.code(parameters.func.value).removesuffix(".module")
+                return (owner if self._is_model(owner, parameters) else "", True)
+        return "", False
+
+    def _is_model(self, owner: str, node: ast.AST) -> bool:
+        """Tell whether a name is a model's: amp's own name for it, or what a function calls."""
+        if owner in self.program.models:
+            return True
+        known = {tuple(each.models) for each in self.program.initializes if each.optimizers}
+        function = self.program.source.function(node)
+        return (
+            len(known) == 1
+            and len(next(iter(known))) == 1
+            and function is not None
+            and any(self.program.source.code(call.func) == owner for call in calls(function))
+        )
