@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -81,6 +82,29 @@ class Assembly:
         """Take in parameters that were added to an optimizer, or replaced in it."""
         for window in self.windows:
             window.refresh()
+
+    @contextmanager
+    def forward(self, *, training: bool = False) -> Iterator[None]:
+        """Enter the forward context of every technique.
+
+        Args:
+            training: Whether a forward pass is part of a step, whatever it records.
+        """
+        with ExitStack() as stack:
+            for statistics in self.statistics if training else ():
+                stack.enter_context(statistics.step_going_on())
+            for technique in self.techniques:
+                stack.enter_context(technique.forward(self.device))
+            yield
+
+    def zero_grad(self, windows: Sequence[Window]) -> None:
+        """Drop the gradients of windows, and the statistics that were kept for their end."""
+        self.replicas.forget(windows)
+        for window in windows:
+            window.zero_grad()
+            for statistics in self.statistics:
+                if statistics.belong_to(window.params):
+                    statistics.forget()
 
     def close(self) -> None:
         """Give back every setting, hook and format."""

@@ -172,7 +172,13 @@ class WeightAverage:
 def averaged_state_dict(
     model: nn.Module, averages: Sequence[WeightAverage]
 ) -> dict[str, torch.Tensor]:
-    """Return the fp32 state of `model` with the averages in place of its weights."""
+    """Return the fp32 state of `model` with the averages in place of its weights.
+
+    Raises:
+        ValueError: If there are no averages.
+    """
+    if not averages:
+        raise ValueError("this engine keeps no average; write Engine(..., average=EMA(0.999))")
     weights = {param: mean for each in averages for param, mean in each.weights.items()}
     state: dict[str, torch.Tensor] = model.state_dict()
     for name, param in model.named_parameters(remove_duplicate=False):

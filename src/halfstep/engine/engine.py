@@ -1,7 +1,6 @@
 """The engine: runs one training step under a recipe, and alone calls backward and step.
 
-What a loop calls is here; what happens when windows close is in `step.py`, and how a number format
-does its part is in the techniques.
+What happens when windows close is in `step.py`, a number format's part of it in the techniques.
 """
 
 from __future__ import annotations
@@ -15,24 +14,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from halfstep.engine import misuse
 from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.batches import Batches, Loops
 from halfstep.engine.clipping import Clipping
-from halfstep.engine.closure import refuse_closure, refuse_missing_closure
+from halfstep.engine.closure import refuse_closure
 from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.grad import true_gradients
-from halfstep.engine.misuse import (
-    warn_backward_in_autocast,
-    warn_lost,
-    warn_outside_autocast,
-    warn_touched,
-)
 from halfstep.engine.parallel.placement import Parallel
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
-from halfstep.engine.step import close_windows, refuse_idle
+from halfstep.engine.step import close_windows, refuse_untimely
 from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
@@ -188,14 +182,8 @@ class Engine:
     def autocast(self) -> Iterator[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
         self._autocast_in_doubt = False
-        assembly = self._assembly
-        assembly.refresh()
-        assembly.replicas.open(self._closing(assembly.windows, ahead=1))
-        with ExitStack() as stack:
-            for statistics in assembly.statistics:
-                stack.enter_context(statistics.step_going_on())
-            for technique in self._assembly.techniques:
-                stack.enter_context(technique.forward(self._assembly.device))
+        self._assembly.replicas.open(self._closing(self._chosen(None), ahead=1))
+        with self._assembly.forward(training=True):
             yield
 
     def backward(
@@ -222,20 +210,18 @@ class Engine:
                 dropped.
         """
         self._refuse_closed()
-        assembly = self._assembly
         windows = self._chosen(optimizers)
-        warn_backward_in_autocast(loss.device)
+        misuse.warn_backward_in_autocast(loss.device)
         if self._autocast_in_doubt:
             self._autocast_in_doubt = False
-            warn_outside_autocast(loss, self.recipe)
+            misuse.warn_outside_autocast(loss, self.recipe)
         if any(window.lost_gradients for window in windows):
-            warn_lost()
-        self._weights.count(samples, windows, assembly.ranks, loss.device)
-        loss = self._weights.weighted(loss, samples)
+            misuse.warn_lost()
+        loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
         limited = optimizers is not None
         try:
             accumulate_gradients(
-                assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
+                self._assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
             )
         except BaseException:
             # Out of memory, say: some gradients are there and some are not.
@@ -304,28 +290,20 @@ class Engine:
         if closure is not None:
             refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
         else:
-            refuse_idle(windows)
-            refuse_missing_closure(window.optimizer for window in windows)
+            refuse_untimely(windows)
         pending = [window for window in windows if window.pending or closure is not None]
         if assembly.scales and any(window.is_touched for window in pending):
-            warn_touched()
+            misuse.warn_touched()
         for window in pending:
             window.end_micro_step()
         closing = pending if close else self._closing(pending)
-        for window in closing:
-            self._weights.set_remaining(window, assembly.ranks)
+        self._weights.set_remaining(closing, assembly.ranks)
         self.steps += bool(closing)
         return close_windows(assembly, closing, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Drop gradients and what their window has seen."""
-        windows = self._chosen(optimizers)
-        self._assembly.replicas.forget(windows)
-        for window in windows:
-            window.zero_grad()
-            for statistics in self._assembly.statistics:
-                if statistics.belong_to(window.params):
-                    statistics.forget()
+        self._assembly.zero_grad(self._chosen(optimizers))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -334,8 +312,7 @@ class Engine:
             for average in self._assembly.averages:
                 stack.enter_context(average.applied())
             stack.enter_context(eval_mode(self.models))
-            for technique in self._assembly.techniques:
-                stack.enter_context(technique.forward(self._assembly.device))
+            stack.enter_context(self._assembly.forward())
             yield
 
     def averaged_state_dict(self, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
@@ -344,8 +321,6 @@ class Engine:
         Raises:
             ValueError: If the engine keeps no average.
         """
-        if not self._assembly.averages:
-            raise ValueError("this engine keeps no average; write Engine(..., average=EMA(0.999))")
         return averaged_state_dict(model or self.bare_model, self._assembly.averages)
 
     def flush(self) -> None:
@@ -412,9 +387,8 @@ class Engine:
 
     def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
         """Return the windows that are full, or will be in `ahead` micro-steps, or end a loop."""
-        full = self.accumulate - ahead
-        at_end = self._loops.at_last_batch
-        return [window for window in windows if at_end or window.micro_steps >= full]
+        full = 0 if self._loops.at_last_batch else self.accumulate - ahead
+        return [window for window in windows if window.micro_steps >= full]
 
     def _refuse_closed(self) -> None:
         """Refuse to train once everything is given back."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.agreement import agree
+from halfstep.engine.closure import refuse_missing_closure
 from halfstep.engine.fused import has_momentum, skipping, start_momentum, supports_skipping
 from halfstep.engine.outcome import outcome_of
 from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.kernels import gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.window import Window
@@ -43,7 +44,7 @@ def close_windows(
         What every optimizer of the engine did.
     """
     try:
-        _measure(assembly, closing)
+        _prepare_gradients(assembly, closing)
         done = {window: window.snapshot(by_closure=closure is not None) for window in closing}
         moving = [window for window in closing if window.reached or closure is not None]
         skipped = _skipped_by_host(assembly, moving)
@@ -68,7 +69,7 @@ def close_windows(
     return StepResult(tuple(done.get(window, still_open) for window in assembly.windows))
 
 
-def _measure(assembly: Assembly, closing: Sequence[Window]) -> None:
+def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Turn what the windows hold into true gradients, measure them, and clip them."""
     for window in closing:
         window.hide_true_grads()
@@ -151,10 +152,16 @@ def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
             statistics.settle(torch.stack(found).amax())
 
 
-def refuse_idle(windows: Iterable[Window]) -> None:
-    """Refuse a step that no backward came before."""
+def refuse_untimely(windows: Sequence[Window]) -> None:
+    """Refuse a step without a closure that no backward came before, or that needs one.
+
+    Raises:
+        RuntimeError: If no backward came.
+        TypeError: If an optimizer needs a closure.
+    """
     if not any(window.pending for window in windows):
         raise RuntimeError(
             "engine.step() was called without an engine.backward() since the last step; call "
             "engine.backward(loss) once or more for each step"
         )
+    refuse_missing_closure(window.optimizer for window in windows)

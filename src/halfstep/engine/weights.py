@@ -39,16 +39,16 @@ class MicroBatchWeights:
         if not isinstance(self.accumulate, int) or self.accumulate < 1:
             raise ValueError(f"accumulate is {self.accumulate!r}; allowed: 1 or more micro-steps")
 
-    def count(
-        self, samples: int | None, windows: Sequence[Window], ranks: Ranks, device: torch.device
-    ) -> None:
-        """Count the samples of a micro-batch, if they are given, in the windows that it adds to.
+    def weigh(
+        self, loss: torch.Tensor, samples: int | None, windows: Sequence[Window], ranks: Ranks
+    ) -> torch.Tensor:
+        """Count a micro-batch, and multiply its mean loss by its weight in a full window.
 
         Args:
+            loss: Scalar.
             samples: Size of the micro-batch, 0 if this process has none of it; or None.
             windows: Windows that its gradients are accumulated in.
             ranks: The processes that train together.
-            device: Where they exchange the size.
 
         Raises:
             RuntimeError: If samples are given for some micro-batches of a window only.
@@ -63,28 +63,25 @@ class MicroBatchWeights:
             window.counts_samples = counted
             if samples is not None and not window.pending:
                 window.samples += samples
-        if samples is not None and self.samples_per_micro_step is None:
-            self.samples_per_micro_step = ranks.largest(samples, device) or None
-
-    def weighted(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
-        """Return the mean loss of a micro-batch, times its weight in a full window.
-
-        Args:
-            loss: Scalar.
-            samples: Size of the micro-batch, already counted, or None.
-        """
-        if samples is not None and samples != self.samples_per_micro_step:
-            full = (self.samples_per_micro_step or 1) * self.accumulate
-            return loss * (samples / full)
+        if samples is not None:
+            if self.samples_per_micro_step is None:
+                self.samples_per_micro_step = ranks.largest(samples, loss.device) or None
+            if samples != self.samples_per_micro_step:
+                return loss * (samples / self._full_samples)
         return loss if self.accumulate == 1 else loss / self.accumulate
 
-    def set_remaining(self, window: Window, ranks: Ranks) -> None:
-        """Set what separates the sum that a closing window holds from its mean."""
-        if window.counts_samples:
-            full = (self.samples_per_micro_step or 1) * self.accumulate
-            if ranks.size > 1:
-                window.full_samples = full
+    def set_remaining(self, closing: Sequence[Window], ranks: Ranks) -> None:
+        """Set what separates the sums that closing windows hold from their means."""
+        for window in closing:
+            if not window.counts_samples:
+                if window.micro_steps:
+                    window.remaining_weight = self.accumulate / window.micro_steps
+            elif ranks.size > 1:
+                window.full_samples = self._full_samples
             elif window.samples:
-                window.remaining_weight = full / window.samples
-        elif window.micro_steps:
-            window.remaining_weight = self.accumulate / window.micro_steps
+                window.remaining_weight = self._full_samples / window.samples
+
+    @property
+    def _full_samples(self) -> int:
+        """Samples of a full window on one process; not 0, as windows are weighted by it."""
+        return (self.samples_per_micro_step or 1) * self.accumulate
