@@ -89,6 +89,16 @@ def test_gradients_of_an_attack_are_dropped_before_the_update():
     assert after.index("engine.zero_grad()") < after.rindex("engine.backward(loss)")
 
 
+def test_a_static_scale_of_one_is_kept_and_noted():
+    done = migrate(text_of("attack"), "torch")
+    assert "torch.amp.GradScaler(AMP_DEVICE, init_scale=1.0)" in done.after
+    assert any("GradScaler has no static scale" in note.reason for note in done.notes)
+
+
+def test_evaluation_before_training_is_not_put_under_autocast():
+    assert migrate(text_of("chat_before_training")).after.count(".autocast()") == 1
+
+
 def test_a_file_keeps_its_own_width_of_indentation():
     after = migrate(text_of("tabs")).after
     assert "\t\twith engine.autocast():\n\t\t\tlogits = model" in after
