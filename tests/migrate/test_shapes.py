@@ -21,6 +21,7 @@ LEFT = {
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
+    "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
