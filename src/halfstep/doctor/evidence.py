@@ -1,0 +1,552 @@
+"""The one record of evidence: everything that was observed of a program, as plain frozen data.
+
+Watching fills it, rules read nothing else, and it goes through JSON without a loss, so that a
+verdict can be reached elsewhere and later. Each field of `Evidence` is a **signal**; a rule names
+those that it needs and sees only them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from halfstep.doctor.sites import Site
+
+Fact = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the program ran.
+
+    Attributes:
+        torch: Version of torch.
+        devices: Types of device that parameters were on.
+        processes: How many train together.
+        bf16_is_emulated: Whether the accelerator has no bf16 units.
+        tf32: Whether fp32 products may be computed in TF32.
+    """
+
+    torch: str = ""
+    devices: tuple[str, ...] = ()
+    processes: int = 1
+    bf16_is_emulated: bool = False
+    tf32: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFacts:
+    """One module whose kind or format matters: a norm, a loss, a recurrent cell.
+
+    Attributes:
+        path: Its name in the model.
+        kind: Its class.
+        settings: What it was made with ("eps", "momentum", ...), and formats of its tensors.
+    """
+
+    path: str
+    kind: str
+    settings: dict[str, Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model as it stood when watching ended.
+
+    Attributes:
+        kind: Its class.
+        formats: Number of trainable parameters by format ("fp16", "fp32").
+        first_half: Name of the first parameter in fp16 or bf16; None without one.
+        modules: Its norms and losses.
+        bad_buffers: Names of floating-point buffers that hold inf or NaN.
+        bad_parameters: Names of parameters that hold inf or NaN.
+        forgotten: Trainable parameters that received gradients and belong to no optimizer.
+        never_reached: Trainable parameters of an optimizer that never received a gradient.
+        compiled: Whether it runs through torch.compile.
+        calls: How often it was called in training mode with gradients, and otherwise.
+    """
+
+    kind: str
+    formats: dict[str, int]
+    first_half: str | None
+    modules: tuple[ModuleFacts, ...]
+    bad_buffers: tuple[str, ...]
+    bad_parameters: tuple[str, ...]
+    forgotten: tuple[str, ...]
+    never_reached: tuple[str, ...]
+    compiled: bool
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """An optimizer as it stood when watching ended.
+
+    Attributes:
+        kind: Its class.
+        formats: Number of its parameters by format.
+        settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...).
+        state_formats: Formats of its state tensors, by name of the state.
+        shared: How many of its parameters another optimizer, or a second group, has too.
+        foreign: How many of its parameters no model that was seen has.
+        skips_itself: Whether it takes found_inf and skips on the device ("fused").
+        resumed_at: The step that its state began at; 0 for a new one.
+        steps: How often it stepped.
+        skipped: How often a scaler kept it from stepping.
+    """
+
+    kind: str
+    formats: dict[str, int]
+    settings: dict[str, Fact]
+    state_formats: dict[str, str]
+    shared: int
+    foreign: int
+    skips_itself: bool
+    resumed_at: int
+    steps: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerFacts:
+    """A GradScaler.
+
+    Attributes:
+        settings: Its init_scale, growth_factor, backoff_factor, growth_interval.
+        scale: The scale that it ended with; None when never used.
+        restored: Whether a state was loaded into it.
+        created_in: The iteration that it was made in.
+        site: Where it was made.
+    """
+
+    settings: dict[str, float]
+    scale: float | None
+    restored: bool
+    created_in: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """What is so whatever the numbers are."""
+
+    models: tuple[ModelFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    scalers: tuple[ScalerFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that the loop did, in its order.
+
+    Attributes:
+        kind: One of `grammar.KINDS`.
+        facts: What it was done to, and in which state.
+        site: The line that did it.
+    """
+
+    kind: str
+    facts: dict[str, Fact]
+    site: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An iteration's events; iterations that do the same share one shape.
+
+    Attributes:
+        events: In order.
+        count: How many iterations had it.
+        first: Number of the first that had it.
+        last: Number of the last that had it.
+        complete: Whether it came to a step; the last one may not have.
+    """
+
+    events: tuple[Event, ...]
+    count: int
+    first: int
+    last: int
+    complete: bool = True
+
+    def of(self, kind: str) -> list[Event]:
+        """Return its events of one kind."""
+        return [event for event in self.events if event.kind == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The order of what a loop did.
+
+    Attributes:
+        iterations: How many there were; one ends with an update of parameters.
+        shapes: The different ones, in order of first appearance.
+    """
+
+    iterations: int = 0
+    shapes: tuple[Shape, ...] = ()
+
+    def of(self, kind: str) -> list[tuple[Shape, Event]]:
+        """Return every event of one kind with the shape that it is in."""
+        return [(shape, event) for shape in self.shapes for event in shape.of(kind)]
+
+    def count(self, kind: str, **facts: Fact) -> int:
+        """Return how often an event of a kind with these facts happened, over all iterations."""
+        return sum(
+            shape.count
+            for shape, event in self.of(kind)
+            if all(event.facts.get(name) == value for name, value in facts.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """The numbers of one step of one optimizer.
+
+    Attributes:
+        iteration: Counted from 0.
+        optimizer: Its place in `Static.optimizers`.
+        loss: What backward was called on, without its loss scale; None when it was not seen.
+        gradient_norm: L2 norm of what the optimizer was given; None when it did not step.
+        scale: The loss scale of the step; None without a scaler.
+        skipped: Whether the scaler kept the optimizer from stepping.
+        learning_rate: Of its first group.
+    """
+
+    iteration: int
+    optimizer: int
+    loss: float | None
+    gradient_norm: float | None
+    scale: float | None
+    skipped: bool
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The always-on numbers.
+
+    Attributes:
+        steps: The first and the latest steps; those between are thinned out.
+        skips: Steps skipped by a scaler.
+        longest_run_of_skips: Most in a row.
+        smallest_scale: The smallest loss scale seen.
+        first_bad: The first step whose loss or gradients were not finite; None without one.
+    """
+
+    steps: tuple[StepNumbers, ...] = ()
+    skips: int = 0
+    longest_run_of_skips: int = 0
+    smallest_scale: float | None = None
+    first_bad: StepNumbers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One parameter of one step, looked at closely every so often.
+
+    Attributes:
+        iteration: Counted from 0.
+        optimizer: Its place in `Static.optimizers`.
+        parameter: Its name.
+        format: Its format.
+        gradient_format: The format of its gradient.
+        gradient_largest: Largest magnitude of its gradient.
+        gradient_zeros: Share of its gradient that is exactly zero.
+        gradient_subnormal: Share of what is not zero that fp16 has no normal number for.
+        unchanged: Share of its elements that had a gradient and did not change in the step.
+        relative_update: Norm of the update over the norm of the parameter.
+    """
+
+    iteration: int
+    optimizer: int
+    parameter: str
+    format: str
+    gradient_format: str
+    gradient_largest: float
+    gradient_zeros: float
+    gradient_subnormal: float
+    unchanged: float
+    relative_update: float
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSummary:
+    """What is in a tensor.
+
+    Attributes:
+        format: "fp16", "fp32", "int64", ...
+        shape: Its shape.
+        largest: Largest finite magnitude; None without finite elements.
+        smallest: Smallest finite magnitude that is not zero; None without one.
+        zeros: Elements that are exactly zero.
+        infs: Infinite elements.
+        nans: NaN elements.
+        lowest: Smallest finite value.
+        name: What it is called: a parameter, a buffer, a batch; "" for what is between.
+    """
+
+    format: str
+    shape: tuple[int, ...]
+    largest: float | None
+    smallest: float | None
+    zeros: int
+    infs: int
+    nans: int
+    lowest: float | None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """An operator that made inf or NaN out of what had none.
+
+    Attributes:
+        op: The ATen operator, without its overload ("aten.log"); "" for a tensor that was not
+            finite when it was given.
+        phase: "forward", "backward" or "given".
+        kind: "inf" or "nan".
+        culprit: Whether it is what made the loss or the gradients non-finite.
+        module: Path of the module that called it; "" outside of one.
+        module_kind: That module's class.
+        forward_op: In a backward, the operator of the forward that it belongs to.
+        node: In a backward, the autograd node.
+        inputs: What went in.
+        output: What came out.
+        scalars: Python numbers among its arguments.
+        exact: The largest magnitude of the same operator in float64 on the same inputs; None where
+            that is not finite either.
+        dead_rows: Rows (last dimension) of the first input that hold nothing but -inf.
+        consumers: The operators that the output went into next.
+        producers: The operators that made the inputs, nearest first.
+        site: The line that called it, be it in a library.
+        user_site: The user's line that led there.
+        phase_step: What was replayed: "training" or "evaluation".
+    """
+
+    op: str
+    phase: str
+    kind: str
+    culprit: bool
+    module: str
+    module_kind: str
+    forward_op: str
+    node: str
+    inputs: tuple[TensorSummary, ...]
+    output: TensorSummary
+    scalars: tuple[float, ...]
+    exact: float | None
+    dead_rows: int
+    consumers: tuple[str, ...]
+    producers: tuple[str, ...]
+    site: Site | None
+    user_site: Site | None
+    phase_step: str = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One run of a step again.
+
+    Attributes:
+        name: "plain", "eager", "fp32", "tf32 off" or "lower scale".
+        iteration: The step that it repeats.
+        why: What made doctor replay it.
+        finite: Whether loss and gradients were.
+        loss: The loss, unscaled; None where there was none.
+        largest_gradient: Largest magnitude of its gradients, unscaled; None where not finite.
+        same: Whether its loss has the very bits of the step's own; None where that is unknown.
+        scale: The loss scale that it ran with; 1 without a scaler.
+        note: Why it could not be run; "" when it could.
+    """
+
+    name: str
+    iteration: int
+    why: str
+    finite: bool
+    loss: float | None
+    largest_gradient: float | None
+    same: bool | None
+    scale: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientAgreement:
+    """How near a parameter's gradient is to the same step's in fp32.
+
+    Attributes:
+        parameter: Its name.
+        cosine: Cosine between the two; None where either is zero.
+        flushed: Share of elements that are zero and are not in fp32.
+        norm: L2 norm in the program's formats.
+        exact_norm: L2 norm in fp32.
+    """
+
+    parameter: str
+    cosine: float | None
+    flushed: float
+    norm: float
+    exact_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A healthy step beside the same step in fp32.
+
+    Attributes:
+        iteration: The step.
+        loss: Its loss.
+        exact_loss: Its loss in fp32.
+        agreements: One a parameter.
+        bits_to_overflow: Binary orders of magnitude between the largest half value and the
+            largest that its format has; None without half operators.
+        largest_module: The module that has it.
+        bits_to_underflow: The same between the largest half gradient and the smallest number.
+    """
+
+    iteration: int = -1
+    loss: float | None = None
+    exact_loss: float | None = None
+    agreements: tuple[GradientAgreement, ...] = ()
+    bits_to_overflow: float | None = None
+    largest_module: str = ""
+    bits_to_underflow: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A batch, label or parameter that was not finite before any operator ran.
+
+    Attributes:
+        what: "batch", "parameter" or "buffer".
+        name: The parameter's or buffer's; the argument's for a batch.
+        kind: "inf" or "nan".
+        index: Place of the first such element.
+        count: How many there are.
+        iteration: When it was seen.
+    """
+
+    what: str
+    name: str
+    kind: str
+    index: tuple[int, ...]
+    count: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of torch, or a model or loss module, that the loop called.
+
+    Attributes:
+        name: Its name in torch ("cross_entropy"), or the module's class ("BCELoss").
+        formats: Formats of the floating-point tensors that it was given.
+        result: Format of its first floating-point result; "" without one.
+        gradients: Whether gradients were recorded.
+        autocast: Format of the autocast that it ran under; "" without.
+        count: How often.
+        site: The first line that called it.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    result: str
+    gradients: bool
+    autocast: str
+    count: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Calls of models in evaluation mode or without gradients.
+
+    Attributes:
+        calls: How many.
+        bad: How many gave inf or NaN.
+        first_bad: The iteration after which the first of them ran; None without one.
+        formats: Formats of their outputs.
+    """
+
+    calls: int = 0
+    bad: int = 0
+    first_bad: int | None = None
+    formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The exception that ended the program.
+
+    Attributes:
+        kind: Its class; "" for a program that ended well.
+        message: What it said.
+        site: The user's line that it came through.
+    """
+
+    kind: str = ""
+    message: str = ""
+    site: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of a program; each field is a signal.
+
+    Attributes:
+        signals: Names of the signals that could be had; the other fields are empty.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="strings")
+
+    signals: frozenset[str] = frozenset()
+    environment: Environment = field(default_factory=Environment)
+    static: Static = field(default_factory=Static)
+    loop: Loop = field(default_factory=Loop)
+    numbers: Numbers = field(default_factory=Numbers)
+    samples: tuple[Sample, ...] = ()
+    births: tuple[Birth, ...] = ()
+    replays: tuple[Replay, ...] = ()
+    precision: Precision = field(default_factory=Precision)
+    inputs: tuple[Bad, ...] = ()
+    calls: tuple[Call, ...] = ()
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    ending: Ending = field(default_factory=Ending)
+
+    def only(self, names: frozenset[str]) -> Evidence:
+        """Return a record that has these signals and no other."""
+        empty = {
+            each.name: getattr(_NOTHING, each.name)
+            for each in fields(self)
+            if each.name not in names and each.name != "signals"
+        }
+        return replace(self, signals=self.signals & names, **empty)
+
+    def without(self, name: str) -> Evidence:
+        """Return the record as it would be had one signal not been observed."""
+        return self.only(self.signals - {name})
+
+    def to_json(self) -> str:
+        """Return it as JSON; inf and nan are strings."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
+
+
+_NOTHING = Evidence()
+SIGNALS = frozenset(each.name for each in fields(Evidence)) - {"signals"}
+_ADAPTER: TypeAdapter[Evidence] = TypeAdapter(Evidence)
+
+
+def from_json(text: str | bytes) -> Evidence:
+    """Return the record that `Evidence.to_json` wrote.
+
+    Raises:
+        ValueError: If it is not such a record.
+    """
+    return _ADAPTER.validate_json(text)
+
+
+def as_plain(record: Any) -> Any:
+    """Return evidence, or a part of it, as dicts, lists, strings and numbers."""
+    return TypeAdapter(type(record)).dump_python(record, mode="json")

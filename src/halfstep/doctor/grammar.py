@@ -1,0 +1,282 @@
+"""The grammar of a training loop: what it did, in which order, and what state gradients were in.
+
+Nothing here computes with tensors or waits for a device. Whether gradients were written to is read
+off their version counters; what they are multiplied by follows from the backward passes that made
+them. Iterations that do the same are kept once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from halfstep.doctor.evidence import Event, Fact, Loop, Shape
+from halfstep.doctor.sites import Mark, site
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+KINDS = {
+    "forward": "a model was called for training: model, autocast",
+    "scale": "a loss was multiplied: scaler, format",
+    "backward": "scaled, autocast, format, reaches (optimizers), accumulates, after_unscale, mixed",
+    "grad": "autograd.grad was called: scaled, create_graph",
+    "unscale": "scaler, optimizer",
+    "write": "gradients were changed by the loop: optimizer, scaled",
+    "read": "the norm of gradients was read by the loop: optimizer, scaled",
+    "scaler step": "scaler, optimizer, skipped",
+    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
+    "update": "scaler, optimizers, steps",
+    "zero": "gradients were cleared: optimizer",
+    "schedule": "a scheduler moved: optimizer, skipped",
+}
+PROBES = 16
+SHAPES = 64
+
+
+@dataclass(slots=True)
+class Gradients:
+    """What the gradients of one optimizer hold, as far as the loop's order tells.
+
+    Attributes:
+        probes: A few of its parameters, which stand for all.
+        holds: What has been accumulated: "scaled", "plain", or both.
+        unscaled: Whether a scaler has divided them since.
+        used: Whether a step has been made with them.
+        seen: Identity and version of the probes' gradients when last looked at.
+    """
+
+    probes: list[torch.Tensor]
+    holds: set[str] = field(default_factory=set)
+    scales: set[int] = field(default_factory=set)
+    unscaled: bool = False
+    used: bool = False
+    skipped: bool = False
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def look(self) -> tuple[tuple[int, int], ...]:
+        """Return identity and version of the probes' gradients; 0 where there is none."""
+        return tuple(
+            (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
+            for probe in self.probes
+        )
+
+    def state(self) -> str:
+        """Return what the gradients are: none, plain, scaled or unscaled."""
+        if not any(identity for identity, _ in self.seen):
+            return "none"
+        if "scaled" not in self.holds:
+            return "plain"
+        return "unscaled" if self.unscaled else "scaled"
+
+
+class Grammar:
+    """Takes events in, one after the other; gives `Loop` out."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
+        self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
+        self._gradients: WeakKeyDictionary[Optimizer, Gradients] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._counts: dict[str, int] = {}
+        self._stepped = False
+        self._since_update: dict[int, list[int]] = {}
+
+    def number(self, thing: Any, kind: str) -> int:
+        """Return the place of an optimizer, scaler or model among those of its kind."""
+        if thing not in self._names:
+            self._names[thing] = self._counts.get(kind, 0)
+            self._counts[kind] = self._names[thing] + 1
+            if kind == "optimizer":
+                self._gradients[thing] = Gradients(_probes(thing))
+        return self._names[thing]
+
+    def refresh(self, optimizer: Optimizer) -> None:
+        """Choose the probes again, for the optimizer's parameters have changed."""
+        self.number(optimizer, "optimizer")
+        self._gradients[optimizer].probes = _probes(optimizer)
+        self._gradients[optimizer].seen = ()
+
+    def state(self, optimizer: Optimizer) -> Gradients:
+        """Return what is known of an optimizer's gradients."""
+        self.number(optimizer, "optimizer")
+        return self._gradients[optimizer]
+
+    def optimizers(self) -> list[Optimizer]:
+        """Return the optimizers that are alive, by their number."""
+        return sorted(self._gradients, key=lambda each: self._names[each])
+
+    def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
+        """Note an event; one that begins an iteration closes the one before."""
+        if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
+            self.close_iteration()
+        if kind in {"step", "scaler step"}:
+            self._stepped = True
+        self._events.append((kind, mark, tuple(facts.items())))
+
+    def close_iteration(self) -> None:
+        """End the iteration, if anything happened in it."""
+        self._stepped = False
+        if not self._events:
+            return
+        key = tuple(self._events)
+        known = self._shapes.get(key)
+        if known is not None:
+            known[0] += 1
+            known[2] = self.iteration
+        elif len(self._shapes) < SHAPES:
+            self._shapes[key] = [1, self.iteration, self.iteration]
+        self._events = []
+        self.iteration += 1
+
+    @property
+    def between_iterations(self) -> bool:
+        """Whether the next forward begins an iteration."""
+        return self._stepped or not self._events
+
+    def notice_writes(self, mark: Mark | None) -> None:
+        """Note the optimizers whose gradients have been written to by the loop itself."""
+        for optimizer, gradients in self._gradients.items():
+            now = gradients.look()
+            if now == gradients.seen:
+                continue
+            changed = any(
+                old[0] and old[0] == new[0] and old[1] != new[1]
+                for old, new in zip(gradients.seen, now, strict=False)
+            )
+            cleared = gradients.seen and not any(identity for identity, _ in now)
+            gradients.seen = now
+            if cleared:
+                self._forget(gradients)
+            elif changed:
+                self.add(
+                    "write",
+                    mark,
+                    optimizer=self._names[optimizer],
+                    scaled=gradients.state() == "scaled",
+                )
+
+    def backward(
+        self, mark: Mark | None, scale: int | None, *, autocast: bool, loss_format: str
+    ) -> None:
+        """Note that a backward has run: gradients that differ now were accumulated by it.
+
+        Args:
+            mark: Where.
+            scale: What multiplied the loss: a number that differs for each value of a loss scale;
+                None for a plain loss.
+            autocast: Whether it ran under autocast.
+            loss_format: Format of what backward was called on.
+        """
+        kind = "plain" if scale is None else "scaled"
+        reached, accumulates, after_unscale, mixed, several = [], False, False, False, False
+        for optimizer, gradients in self._gradients.items():
+            now = gradients.look()
+            if now == gradients.seen:
+                continue
+            reached.append(self._names[optimizer])
+            had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
+            accumulates |= had
+            after_unscale |= had and gradients.unscaled
+            gradients.holds.add(kind)
+            if scale is not None:
+                gradients.scales.add(scale)
+            mixed |= len(gradients.holds) > 1
+            several |= len(gradients.scales) > 1
+            gradients.seen, gradients.used = now, False
+        self.add(
+            "backward",
+            mark,
+            scaled=scale is not None,
+            autocast=autocast,
+            format=loss_format,
+            reaches=",".join(map(str, sorted(reached))),
+            accumulates=accumulates,
+            after_unscale=after_unscale,
+            mixed=mixed,
+            several_scales=several,
+        )
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """Take in that a scaler has divided the gradients."""
+        gradients = self.state(optimizer)
+        gradients.unscaled, gradients.seen = True, gradients.look()
+
+    def scaler_stepped(
+        self, mark: Mark | None, scaler: int, optimizer: Optimizer, *, skipped: bool
+    ) -> None:
+        """Note a `scaler.step`, after it has run."""
+        number = self.number(optimizer, "optimizer")
+        gradients = self.state(optimizer)
+        gradients.unscaled = True
+        gradients.seen = gradients.look()
+        gradients.skipped = skipped
+        self._since_update.setdefault(scaler, []).append(number)
+        self.add("scaler step", mark, scaler=scaler, optimizer=number, skipped=skipped)
+
+    def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:
+        """Note that an optimizer is about to step."""
+        number, gradients = self.number(optimizer, "optimizer"), self.state(optimizer)
+        gradients.seen = gradients.look()
+        self.add(
+            "step",
+            mark,
+            optimizer=number,
+            by_scaler=by_scaler,
+            gradients=gradients.state(),
+            again=gradients.used,
+        )
+        gradients.used = True
+        gradients.skipped = False
+
+    def updated(self, mark: Mark | None, scaler: int) -> None:
+        """Note a `scaler.update`."""
+        stepped = self._since_update.pop(scaler, [])
+        self.add(
+            "update",
+            mark,
+            scaler=scaler,
+            optimizers=",".join(map(str, sorted(set(stepped)))),
+            steps=len(stepped),
+        )
+
+    def zeroed(self, mark: Mark | None, optimizers: list[Optimizer]) -> None:
+        """Note that gradients were cleared, to None or to zero."""
+        for optimizer in optimizers:
+            gradients = self.state(optimizer)
+            self.add("zero", mark, optimizer=self._names[optimizer])
+            self._forget(gradients)
+
+    def _forget(self, gradients: Gradients) -> None:
+        gradients.holds.clear()
+        gradients.scales.clear()
+        gradients.unscaled = gradients.used = False
+        gradients.seen = gradients.look()
+
+    def freeze(self) -> Loop:
+        """Return the loop so far."""
+        shapes = [
+            Shape(
+                tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),
+                *counts,
+            )
+            for key, counts in self._shapes.items()
+        ]
+        if self._events:  # The latest iteration has not been closed by another.
+            events = tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events)
+            shapes.append(
+                Shape(events, 1, self.iteration, self.iteration, complete=self._stepped)
+            )
+        return Loop(self.iteration + self._stepped, tuple(shapes))
+
+
+def _probes(optimizer: Optimizer) -> list[torch.Tensor]:
+    parameters = [
+        each for group in optimizer.param_groups for each in group["params"] if each.requires_grad
+    ]
+    stride = max(1, len(parameters) // PROBES)
+    return parameters[::stride][:PROBES]

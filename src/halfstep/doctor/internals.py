@@ -1,0 +1,73 @@
+"""The private names of torch that doctor rests on, in one place.
+
+Each has no public counterpart; `tests/doctor/test_internals.py` holds them to what is assumed here,
+so that a torch that changes one is noticed by a test and not by a user.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import overrides
+
+if TYPE_CHECKING:
+    from torch.overrides import TorchFunctionMode
+
+
+def push_function_mode(mode: TorchFunctionMode) -> None:
+    """Put a mode on top of this thread's stack of torch function modes."""
+    overrides._push_mode(mode)
+
+
+def remove_function_mode(mode: TorchFunctionMode) -> bool:
+    """Take a mode off this thread's stack wherever it lies.
+
+    Returns:
+        Whether it was there.
+    """
+    stack = overrides._get_current_function_mode_stack()
+    if not any(each is mode for each in stack):
+        return False
+    above = []
+    while (top := overrides._pop_mode()) is not mode:
+        above.append(top)
+    for each in reversed(above):
+        overrides._push_mode(each)
+    return True
+
+
+def next_sequence_number() -> int:
+    """Return the number that the next autograd node of this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def current_node() -> Any:
+    """Return the autograd node that runs its backward in this thread, or None in a forward."""
+    if torch._C._current_graph_task_id() == -1:
+        return None
+    return torch._C._current_autograd_node()
+
+
+def node_number(node: Any) -> int:
+    """Return the sequence number that an autograd node was given in the forward."""
+    return int(node._sequence_nr())
+
+
+def loss_scale_of(scaler: torch.amp.GradScaler) -> torch.Tensor | None:
+    """Return a scaler's scale as it lies on the device; None before its first use."""
+    return getattr(scaler, "_scale", None)
+
+
+def settings_of(scaler: torch.amp.GradScaler) -> dict[str, float]:
+    """Return the settings of an enabled scaler by the names of its constructor."""
+    names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    return {name: float(getattr(scaler, f"_{name}")) for name in names}
+
+
+def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Return the found_inf tensors of an optimizer since the last update, one a device."""
+    states = scaler._per_optimizer_states
+    if id(optimizer) not in states:
+        return []
+    return list(states[id(optimizer)]["found_inf_per_device"].values())

@@ -1,0 +1,142 @@
+"""What is done when numbers go bad: look at the inputs, replay, trace, and try otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.evidence import Bad, Birth, Precision, Replay
+from halfstep.doctor.replay import Replayer
+from halfstep.doctor.summary import is_finite
+from halfstep.doctor.tape import Entry, given_tensors
+
+if TYPE_CHECKING:
+    from halfstep.doctor.modules import ModuleStack
+
+MOST = 4
+
+
+class Investigation:
+    """Collects what replays tell.
+
+    Args:
+        stack: Follows modules while a step is traced.
+    """
+
+    def __init__(self, stack: ModuleStack) -> None:
+        self._stack = stack
+        self._count = 0
+        self.births: list[Birth] = []
+        self.replays: list[Replay] = []
+        self.inputs: list[Bad] = []
+        self.precision = Precision()
+
+    @property
+    def done(self) -> bool:
+        """Whether a culprit has been found."""
+        return any(each.culprit for each in self.births)
+
+    def step(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        iteration: int,
+        why: str,
+        *,
+        scale: float | None,
+    ) -> None:
+        """Investigate a training step that went bad.
+
+        Args:
+            entries: Its calls.
+            parameters: What it may be differentiated by.
+            iteration: Its number.
+            why: What made doctor look.
+            scale: Its loss scale; None without a scaler.
+        """
+        if self._count >= MOST or self.done:
+            return
+        self._count += 1
+        self._look_at_inputs(entries, parameters, iteration)
+        replayer = Replayer(entries, parameters, self._stack, iteration, why)
+        plain = replayer.plain()
+        self.replays.append(plain)
+        if plain.note:
+            return
+        if not plain.finite:
+            births, _ = replayer.traced()
+            self.births += births
+        if scale is not None and scale != 1:
+            self.replays.append(replayer.at_scale(1.0))
+        self.replays.append(replayer.fp32())
+        if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32:
+            self.replays.append(replayer.without_tf32())
+        if any(hasattr(each, "_torchdynamo_orig_callable") for each in replayer.models):
+            self.replays.append(replayer.eager())
+
+    def evaluation(
+        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
+    ) -> None:
+        """Investigate a call of a model in evaluation that gave NaN."""
+        if self.done:
+            return
+        self._look_at_inputs(entries, parameters, iteration)
+        replayer = Replayer(entries, parameters, self._stack, iteration, "evaluation gave NaN")
+        births, _ = replayer.traced()
+        self.births += [_in_evaluation(each) for each in births]
+        self.replays.append(replayer.fp32())
+
+    def last(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        iteration: int,
+        *,
+        healthy: bool,
+    ) -> None:
+        """Look at the last step: what made a program give up, or how much room it has."""
+        if not entries:
+            return
+        replayer = Replayer(entries, parameters, self._stack, iteration, "the last step")
+        plain = replayer.plain()
+        if plain.note:
+            self.replays.append(plain)
+        elif not plain.finite:
+            self.step(entries, parameters, iteration, "the last step is not finite", scale=plain.scale)
+        elif healthy:
+            self.precision = replayer.precision()
+
+    def _look_at_inputs(
+        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
+    ) -> None:
+        for name, parameter in parameters.items():
+            if not is_finite(parameter):
+                self.inputs.append(_bad("parameter", name, parameter, iteration))
+        known = set(map(id, parameters.values()))
+        for entry, tensor in given_tensors(entries):
+            if id(tensor) in known or tensor.requires_grad or not tensor.is_floating_point():
+                continue
+            # A mask of -inf is written on purpose.
+            if tensor.isnan().any() or (tensor == float("inf")).any():
+                known.add(id(tensor))
+                name = "batch" if entry.kind == "module" else entry.kind
+                self.inputs.append(_bad("batch", name, tensor, iteration))
+
+
+def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
+    wrong = ~tensor.detach().isfinite()
+    first = wrong.nonzero()[0].tolist()
+    return Bad(
+        what=what,
+        name=name,
+        kind="nan" if tensor.isnan().any() else "inf",
+        index=tuple(first),
+        count=int(wrong.sum()),
+        iteration=iteration,
+    )
+
+
+def _in_evaluation(birth: Birth) -> Birth:
+    return replace(birth, phase_step="evaluation")

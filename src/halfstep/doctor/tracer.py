@@ -1,0 +1,341 @@
+"""Finds the operator that makes the first inf or NaN that matters: the birth.
+
+A dispatch mode looks at what each operator makes. An operator gives birth when its output is not
+finite though nothing that went in was at fault. What comes of a birth is followed by storage, so
+that of several births the one that reached the loss or a gradient is the culprit: an overflow that
+a division makes harmless is not. Infinities that a program writes on purpose (masks) are not
+births, but a NaN that comes of nothing else is one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from halfstep.doctor.evidence import Birth, TensorSummary
+from halfstep.doctor.internals import current_node, next_sequence_number, node_number
+from halfstep.doctor.nesting import tensors_in
+from halfstep.doctor.sites import Mark, calling_line, computing_line, site
+from halfstep.doctor.summary import is_finite, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAKES_GARBAGE = ("aten.empty", "aten.new_empty", "aten.empty_like", "aten.resize_", "aten.empty_strided")
+_WRITES_NUMBERS = (
+    "aten.masked_fill",
+    "aten.full",
+    "aten.full_like",
+    "aten.new_full",
+    "aten.fill",
+    "aten.fill_",
+    "aten.scalar_tensor",
+    "aten.where",
+    "aten.lift_fresh",
+    "aten.lift_fresh_copy",
+    "aten.masked_fill_",
+    "aten.index_put",
+    "aten.index_put_",
+)
+_ON_PURPOSE = -1
+FOLLOWERS = 6
+
+
+@dataclass(slots=True)
+class ForwardCall:
+    """What an autograd node was made by."""
+
+    op: str
+    module: str
+    module_kind: str
+    site: Mark | None
+    user_site: Mark | None
+
+
+@dataclass(slots=True)
+class Half:
+    """The most extreme half numbers that operators made."""
+
+    largest: float = 0.0
+    largest_module: str = ""
+    largest_limit: float = 1.0
+    bits: float = math.inf
+
+
+class Tracer(TorchDispatchMode):
+    """Traces one step.
+
+    Args:
+        where: Returns path and class of the module that runs.
+        names: Names of tensors from outside, by storage: parameters, buffers, the batch.
+    """
+
+    def __init__(
+        self, where: Callable[[], tuple[str, str]], names: dict[int, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._where = where
+        self._names = names or {}
+        self._taints: dict[int, frozenset[int]] = {}
+        self._makers: dict[int, str] = {}
+        self._nodes: dict[int, ForwardCall] = {}
+        self.births: list[Birth] = []
+        self._consumers: list[list[str]] = []
+        self._open: dict[int, int] = {}
+        self.operators: dict[tuple[str, str], int] = {}
+        self.half = Half()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        before = None
+        if func._schema.is_mutable:  # What goes in is gone afterwards.
+            before = [each.clone() for each in _floats((args, kwargs))]
+        result = func(*args, **kwargs)
+        op = str(func.overloadpacket)
+        node = current_node()
+        if node is None:
+            self._note_node(op)
+        if not func.is_view and func.namespace != "prim":
+            self._look(op, func, args, kwargs, before, result, node)
+        return result
+
+    def _note_node(self, op: str) -> None:
+        number = next_sequence_number() - 1
+        if number not in self._nodes:
+            module, kind = self._where()
+            self._nodes[number] = ForwardCall(op, module, kind, computing_line(), calling_line())
+
+    def _look(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        before: list[torch.Tensor] | None,
+        result: Any,
+        node: Any,
+    ) -> None:
+        inputs = list(_floats((args, kwargs)))
+        outputs = list(_floats(result))
+        if func._schema.is_mutable and not outputs:
+            outputs = inputs[:1]
+        values = inputs if before is None else before
+        coming = frozenset[int]()
+        for tensor, value in zip(inputs, values, strict=True):
+            coming |= self._taint_of(tensor, value)
+        for output in outputs:
+            key = _storage(output)
+            self.operators[op, str(output.dtype)] = self.operators.get((op, str(output.dtype)), 0) + 1
+            for producer in self._open_births(inputs):
+                followers = self._consumers[producer]
+                if len(followers) < FOLLOWERS and op not in followers:
+                    followers.append(op)
+            if is_finite(output):
+                if before is None or output.nbytes == output.untyped_storage().nbytes():
+                    self._taints.pop(key, None)  # Else a part was written, and the rest remains.
+                self._makers[key] = op
+                self._note_half(output, node)
+                continue
+            self._taints[key] = self._judge(op, func, args, kwargs, values, output, coming, node)
+            self._makers[key] = op
+
+    def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
+        key = _storage(tensor)
+        if key in self._taints:
+            return self._taints[key]
+        if key in self._makers or is_finite(value):
+            return frozenset()
+        # It came from outside: a batch, a parameter, a mask.
+        counted = summary(value, self._names.get(key, ""))
+        if counted.nans == 0 and bool((value != math.inf).all()) and counted.name in {"", "constant"}:
+            self._taints[key] = frozenset({_ON_PURPOSE})
+        else:
+            self._taints[key] = frozenset({self._add(_given(counted))})
+        return self._taints[key]
+
+    def _judge(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        values: list[torch.Tensor],
+        output: torch.Tensor,
+        coming: frozenset[int],
+        node: Any,
+    ) -> frozenset[int]:
+        blamed = coming - {_ON_PURPOSE}
+        if blamed:
+            return blamed
+        if op.startswith(_MAKES_GARBAGE):
+            return frozenset()
+        counted = summary(output)
+        if counted.nans == 0:
+            scalars = _scalars(args, kwargs)
+            if op in _WRITES_NUMBERS and (
+                any(math.isinf(each) for each in scalars) or _ON_PURPOSE in coming or "lift" in op
+            ):
+                return frozenset({_ON_PURPOSE})
+            if _ON_PURPOSE in coming and bool((output != math.inf).all()):
+                return frozenset({_ON_PURPOSE})
+        birth = self._birth(op, func, args, kwargs, values, counted, node)
+        return frozenset({self._add(birth)})
+
+    def _birth(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        values: list[torch.Tensor],
+        output: TensorSummary,
+        node: Any,
+    ) -> Birth:
+        if node is None:
+            module, kind = self._where()
+            forward_op, node_name = "", ""
+            computed, called = computing_line(), calling_line()
+        else:
+            made = self._nodes.get(node_number(node))
+            module, kind = (made.module, made.module_kind) if made else ("", "")
+            forward_op, node_name = made.op if made else "", node.name()
+            # A backward written in Python is on the stack; others have the line of their forward.
+            computed = made.site if made else computing_line()
+            called = made.user_site if made else calling_line()
+        inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
+        producers = [self._makers.get(_storage(value), "") for value in values]
+        return Birth(
+            op=op,
+            phase="forward" if node is None else "backward",
+            kind="nan" if output.nans else "inf",
+            culprit=False,
+            module=module,
+            module_kind=kind,
+            forward_op=forward_op,
+            node=node_name,
+            inputs=tuple(inputs),
+            output=output,
+            scalars=tuple(_scalars(args, kwargs)),
+            exact=_exact(func, args, kwargs) if not func._schema.is_mutable else None,
+            dead_rows=_dead_rows(values),
+            consumers=(),
+            producers=tuple(each for each in producers if each),
+            site=site(computed),
+            user_site=site(called),
+        )
+
+    def _add(self, birth: Birth) -> int:
+        self.births.append(birth)
+        self._consumers.append([])
+        return len(self.births) - 1
+
+    def _open_births(self, inputs: list[torch.Tensor]) -> set[int]:
+        found: set[int] = set()
+        for each in inputs:
+            found |= self._taints.get(_storage(each), frozenset())
+        return found - {_ON_PURPOSE}
+
+    def _note_half(self, output: torch.Tensor, node: Any) -> None:
+        if output.dtype not in {torch.float16, torch.bfloat16} or output.numel() == 0 or node:
+            return
+        low, high = torch.aminmax(output.detach())
+        largest = max(abs(low.item()), abs(high.item()))
+        limit = torch.finfo(output.dtype).max
+        bits = math.log2(limit / largest) if largest else math.inf
+        if bits < self.half.bits:
+            self.half = Half(largest, self._where()[0], limit, bits)
+
+    def verdict(self, ends: Any) -> tuple[Birth, ...]:
+        """Return the births; the first that reached an end is the culprit.
+
+        Args:
+            ends: The loss and the gradients, in any nesting.
+        """
+        reached: set[int] = set()
+        for each in tensors_in(ends):
+            if each.is_floating_point() and not is_finite(each):
+                reached |= self._taints.get(_storage(each), frozenset())
+        culprit = min(reached - {_ON_PURPOSE}, default=None)
+        return tuple(
+            replace(birth, culprit=number == culprit, consumers=tuple(self._consumers[number]))
+            for number, birth in enumerate(self.births)
+        )
+
+
+def _floats(value: Any) -> list[torch.Tensor]:
+    return [each for each in tensors_in(value) if each.is_floating_point()]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage().data_ptr()) or id(tensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return what tensors that share memory have in common."""
+    return _storage(tensor)
+
+
+def _scalars(args: Any, kwargs: Any) -> list[float]:
+    found: list[float] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, float) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
+            found.append(float(leaf))
+        return leaf
+
+    tree_map(note, (args, kwargs))
+    return found
+
+
+def _given(counted: TensorSummary) -> Birth:
+    return Birth(
+        op="",
+        phase="given",
+        kind="nan" if counted.nans else "inf",
+        culprit=False,
+        module="",
+        module_kind="",
+        forward_op="",
+        node="",
+        inputs=(),
+        output=counted,
+        scalars=(),
+        exact=None,
+        dead_rows=0,
+        consumers=(),
+        producers=(),
+        site=None,
+        user_site=None,
+    )
+
+
+def _exact(func: Any, args: Any, kwargs: Any) -> float | None:
+    """Return the largest magnitude that an operator would give in float64; None if not finite."""
+
+    def double(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return leaf.detach().double()
+        return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+    try:
+        with torch.random.fork_rng():
+            result = func(*tree_map(double, args), **tree_map(double, kwargs))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    largest = [each.abs().max().item() for each in _floats(result) if each.numel()]
+    return max(largest) if largest and all(map(math.isfinite, largest)) else None
+
+
+def _dead_rows(values: list[torch.Tensor]) -> int:
+    if not values or values[0].dim() == 0:
+        return 0
+    return int((values[0] == -math.inf).all(dim=-1).sum())
