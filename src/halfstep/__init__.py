@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.recipe import LossScale, Recipe, recipe, recipes
 
 if TYPE_CHECKING:
+    from halfstep.doctor import watch
     from halfstep.engine import Engine, StepResult, shard
     from halfstep.kernels.cpu_half import cpu_half
 
@@ -25,6 +26,7 @@ __all__ = [
     "recipe",
     "recipes",
     "shard",
+    "watch",
 ]
 __version__ = "0.1.0"
 
@@ -33,6 +35,7 @@ _NEEDS_TORCH = {
     "StepResult": "halfstep.engine",
     "cpu_half": "halfstep.kernels.cpu_half",
     "shard": "halfstep.engine",
+    "watch": "halfstep.doctor",
 }
 
 

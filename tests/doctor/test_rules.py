@@ -8,8 +8,8 @@ import pkgutil
 from functools import cache
 
 import pytest
-from doctor import programs
 
+from doctor import programs
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.evidence import SIGNALS, from_json
 from halfstep.doctor.rules import rules
@@ -37,7 +37,7 @@ def codes(evidence: Evidence) -> list[str]:
 
 
 def test_every_rule_has_programs_and_the_other_way_round() -> None:
-    assert CODES == sorted(RULES)
+    assert sorted(RULES) == CODES
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,41 +23,7 @@ from torch.optim.optimizer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfstep.doctor.modules import ModuleStack
-
-Original = "Callable[..., Any]"
-
-
-class Receiver(Protocol):
-    """What is told of a program; each method calls `original` exactly once."""
-
-    stack: ModuleStack
-
-    def is_outside(self) -> bool:
-        """Whether this is the loop's thread, outside of models."""
-
-    def is_here(self) -> bool:
-        """Whether this is the loop's thread."""
-
-    def on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any: ...
-    def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any: ...
-    def on_scale(self, original: Any, scaler: Any, outputs: Any) -> Any: ...
-    def on_unscale(self, original: Any, scaler: Any, optimizer: Optimizer) -> Any: ...
-    def on_scaler_step(
-        self, original: Any, scaler: Any, optimizer: Optimizer, args: Any, kwargs: Any
-    ) -> Any: ...
-    def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any: ...
-    def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any: ...
-    def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any: ...
-    def on_compiled(self, original: Any, args: Any, kwargs: Any) -> Any: ...
-    def on_new_optimizer(self, optimizer: Optimizer) -> None: ...
-    def on_changed_optimizer(self, optimizer: Optimizer) -> None: ...
-    def on_loaded_optimizer(self, optimizer: Optimizer) -> None: ...
-    def on_new_scaler(self, scaler: Any) -> None: ...
-    def on_loaded_scaler(self, scaler: Any) -> None: ...
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any: ...
-    def after_step(self, optimizer: Optimizer) -> None: ...
-    def forget_process(self) -> None: ...
+    from halfstep.doctor.receiver import Receiver
 
 
 class Attachment:
@@ -163,47 +129,26 @@ class Attachment:
         self._replace(torch.autograd, "backward", make)
 
     def _wrap_scaler(self) -> None:
-        receiver = self._receiver
         kind = torch.amp.GradScaler
-
-        def make_scale(original: Any) -> Any:
-            def scale(scaler: Any, outputs: Any) -> Any:
-                if not (scaler.is_enabled() and receiver.is_here()):
-                    return original(scaler, outputs)
-                return receiver.on_scale(original, scaler, outputs)
-
-            return scale
-
-        def make_unscale(original: Any) -> Any:
-            def unscale_(scaler: Any, optimizer: Any) -> Any:
-                if not (scaler.is_enabled() and receiver.is_here()):
-                    return original(scaler, optimizer)
-                return receiver.on_unscale(original, scaler, optimizer)
-
-            return unscale_
-
-        def make_step(original: Any) -> Any:
-            def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                if not (scaler.is_enabled() and receiver.is_here()):
-                    return original(scaler, optimizer, *args, **kwargs)
-                return receiver.on_scaler_step(original, scaler, optimizer, args, kwargs)
-
-            return step
-
-        def make_update(original: Any) -> Any:
-            def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-                if not (scaler.is_enabled() and receiver.is_here()):
-                    return original(scaler, *args, **kwargs)
-                return receiver.on_update(original, scaler, args, kwargs)
-
-            return update
-
         self._replace(kind, "__init__", self._afterwards("on_new_scaler"))
         self._replace(kind, "load_state_dict", self._afterwards("on_loaded_scaler"))
-        self._replace(kind, "scale", make_scale)
-        self._replace(kind, "unscale_", make_unscale)
-        self._replace(kind, "step", make_step)
-        self._replace(kind, "update", make_update)
+        self._replace(kind, "scale", self._of_scaler("on_scale"))
+        self._replace(kind, "unscale_", self._of_scaler("on_unscale"))
+        self._replace(kind, "step", self._of_scaler("on_scaler_step"))
+        self._replace(kind, "update", self._of_scaler("on_update"))
+
+    def _of_scaler(self, told: str) -> Callable[[Any], Any]:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+                if not (scaler.is_enabled() and receiver.is_here()):
+                    return original(scaler, *args, **kwargs)
+                return getattr(receiver, told)(original, scaler, args, kwargs)
+
+            return call
+
+        return make
 
     def _wrap_optimizers(self) -> None:
         receiver = self._receiver
@@ -256,9 +201,7 @@ class Attachment:
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:
-    return {
-        each for child in kind.__subclasses__() for each in ({child} | _all_subclasses(child))
-    }
+    return {each for child in kind.__subclasses__() for each in ({child} | _all_subclasses(child))}
 
 
 _process: list[Receiver | None] = [None]

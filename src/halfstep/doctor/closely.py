@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from halfstep.doctor.evidence import Sample
+from halfstep.doctor.numbers import local
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
+    import torch
     from torch.optim import Optimizer
 
 PARAMETERS = 8
@@ -86,7 +86,6 @@ class Look:
 
 def _some(tensor: torch.Tensor | None) -> torch.Tensor:
     assert tensor is not None
-    local = getattr(tensor, "to_local", None)
-    flat = (tensor if local is None else local()).detach().flatten()
+    flat = local(tensor).detach().flatten()
     stride = max(1, flat.numel() // ELEMENTS)
     return flat[::stride]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from halfstep.doctor.sites import Site
+from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
 Fact = bool | int | float | str | None
 
@@ -53,7 +53,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model as it stood when watching ended.
+    """A model or loss that the loop called, as it stood when watching ended.
 
     Attributes:
         kind: Its class.
@@ -65,19 +65,19 @@ class ModelFacts:
         forgotten: Trainable parameters that received gradients and belong to no optimizer.
         never_reached: Trainable parameters of an optimizer that never received a gradient.
         compiled: Whether it runs through torch.compile.
-        calls: How often it was called in training mode with gradients, and otherwise.
+        calls: How often the loop called it.
     """
 
     kind: str
-    formats: dict[str, int]
-    first_half: str | None
-    modules: tuple[ModuleFacts, ...]
-    bad_buffers: tuple[str, ...]
-    bad_parameters: tuple[str, ...]
-    forgotten: tuple[str, ...]
-    never_reached: tuple[str, ...]
-    compiled: bool
-    calls: int
+    formats: dict[str, int] = field(default_factory=dict)
+    first_half: str | None = None
+    modules: tuple[ModuleFacts, ...] = ()
+    bad_buffers: tuple[str, ...] = ()
+    bad_parameters: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+    never_reached: tuple[str, ...] = ()
+    compiled: bool = False
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +98,15 @@ class OptimizerFacts:
     """
 
     kind: str
-    formats: dict[str, int]
-    settings: dict[str, Fact]
-    state_formats: dict[str, str]
-    shared: int
-    foreign: int
-    skips_itself: bool
-    resumed_at: int
-    steps: int
-    skipped: int
+    formats: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Fact] = field(default_factory=dict)
+    state_formats: dict[str, str] = field(default_factory=dict)
+    shared: int = 0
+    foreign: int = 0
+    skips_itself: bool = False
+    resumed_at: int = 0
+    steps: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from halfstep.doctor.evidence import (
     Environment,
@@ -17,8 +16,13 @@ from halfstep.doctor.evidence import (
     OptimizerFacts,
     ScalerFacts,
 )
-from halfstep.doctor.internals import loss_scale_of, settings_of
-from halfstep.doctor.replay import bare
+from halfstep.doctor.internals import (
+    is_compiled,
+    loss_scale_of,
+    norms_and_losses,
+    settings_of,
+)
+from halfstep.doctor.modules import unwrapped
 from halfstep.doctor.sites import Mark, site
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.widen import HALVES
@@ -27,15 +31,17 @@ from halfstep.formats import format_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from torch import nn
     from torch.optim import Optimizer
 
-_NORMS = (
-    nn.modules.batchnorm._NormBase,  # noqa: SLF001  # the base of all that keep statistics
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
+_SETTINGS = (
+    "eps",
+    "momentum",
+    "label_smoothing",
+    "ignore_index",
+    "reduction",
+    "track_running_stats",
 )
-_SETTINGS = ("eps", "momentum", "label_smoothing", "ignore_index", "reduction", "track_running_stats")
 NAMES = 8
 
 
@@ -54,35 +60,32 @@ def environment(tensors: Iterable[torch.Tensor]) -> Environment:
         devices=devices,
         processes=torch.distributed.get_world_size() if distributed else 1,
         bf16_is_emulated=on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False),
-        tf32=torch.get_float32_matmul_precision() != "highest"
-        or (on_cuda and torch.backends.cudnn.allow_tf32),
+        tf32=on_cuda
+        and (torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32),
     )
 
 
-def model_facts(
-    model: nn.Module, owned: set[int], reached: set[int], calls: int
-) -> ModelFacts:
+def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFacts:
     """Read a model.
 
     Args:
         model: The model.
         owned: Identities of all optimizers' parameters.
         reached: Identities of the parameters that ever received a gradient.
-        calls: How often it was called.
     """
-    named = list(bare(model).named_parameters())
+    named = list(unwrapped(model).named_parameters())
     trained = [(name, each) for name, each in named if each.requires_grad]
     half = next((name for name, each in named if each.dtype in HALVES), None)
     return ModelFacts(
-        kind=type(bare(model)).__name__,
+        kind=type(unwrapped(model)).__name__,
         formats=dict(Counter(format_name(each.dtype) for _, each in trained)),
         first_half=half,
         modules=tuple(
             _module_facts(name, module)
-            for name, module in bare(model).named_modules()
-            if isinstance(module, _NORMS + _losses())
+            for name, module in unwrapped(model).named_modules()
+            if isinstance(module, norms_and_losses())
         ),
-        bad_buffers=_bad(bare(model).named_buffers()),
+        bad_buffers=_bad(unwrapped(model).named_buffers()),
         bad_parameters=_bad(named),
         forgotten=tuple(
             name for name, each in trained if id(each) in reached and id(each) not in owned
@@ -90,13 +93,8 @@ def model_facts(
         never_reached=tuple(
             name for name, each in trained if id(each) in owned and id(each) not in reached
         )[:NAMES],
-        compiled=any(hasattr(each, "_torchdynamo_orig_callable") for each in model.modules()),
-        calls=calls,
+        compiled=is_compiled(model),
     )
-
-
-def _losses() -> tuple[type[nn.Module], ...]:
-    return (nn.modules.loss._Loss,)  # noqa: SLF001  # the base of all losses
 
 
 def _bad(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, ...]:
@@ -117,7 +115,7 @@ def _module_facts(path: str, module: nn.Module) -> ModuleFacts:
 
 
 def optimizer_facts(
-    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int], history: dict[str, int]
+    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int]
 ) -> OptimizerFacts:
     """Read an optimizer.
 
@@ -125,11 +123,12 @@ def optimizer_facts(
         optimizer: The optimizer.
         others: The other optimizers of the program.
         known: Identities of the parameters of the models that were seen.
-        history: What was counted of it: "steps", "skipped", "resumed_at".
     """
     mine = parameters_of(optimizer)
     counts = Counter(map(id, mine))
-    elsewhere = {id(each) for other in others if other is not optimizer for each in parameters_of(other)}
+    elsewhere = {
+        id(each) for other in others if other is not optimizer for each in parameters_of(other)
+    }
     return OptimizerFacts(
         kind=type(optimizer).__name__,
         formats=dict(Counter(format_name(each.dtype) for each in mine)),
@@ -138,9 +137,6 @@ def optimizer_facts(
         shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),
         foreign=sum(key not in known for key in counts),
         skips_itself=bool(getattr(optimizer, "_step_supports_amp_scaling", False)),
-        resumed_at=history.get("resumed_at", 0),
-        steps=history.get("steps", 0),
-        skipped=history.get("skipped", 0),
     )
 
 

@@ -16,6 +16,8 @@ from halfstep.doctor.evidence import Event, Fact, Loop, Shape
 from halfstep.doctor.sites import Mark, site
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
     from torch.optim import Optimizer
 
@@ -81,34 +83,22 @@ class Grammar:
         self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
         self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
         self._gradients: WeakKeyDictionary[Optimizer, Gradients] = WeakKeyDictionary()
-        self._names: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._counts: dict[str, int] = {}
+        self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._stepped = False
         self._since_update: dict[int, list[int]] = {}
 
-    def number(self, thing: Any, kind: str) -> int:
-        """Return the place of an optimizer, scaler or model among those of its kind."""
-        if thing not in self._names:
-            self._names[thing] = self._counts.get(kind, 0)
-            self._counts[kind] = self._names[thing] + 1
-            if kind == "optimizer":
-                self._gradients[thing] = Gradients(_probes(thing))
-        return self._names[thing]
-
-    def refresh(self, optimizer: Optimizer) -> None:
-        """Choose the probes again, for the optimizer's parameters have changed."""
-        self.number(optimizer, "optimizer")
-        self._gradients[optimizer].probes = _probes(optimizer)
-        self._gradients[optimizer].seen = ()
+    def follow(self, optimizer: Optimizer, number: int) -> None:
+        """Follow the gradients of an optimizer, or choose its probes again."""
+        self._numbers[optimizer] = number
+        known = self._gradients.get(optimizer)
+        if known is None:
+            self._gradients[optimizer] = Gradients(_probes(optimizer))
+        else:
+            known.probes, known.seen = _probes(optimizer), ()
 
     def state(self, optimizer: Optimizer) -> Gradients:
         """Return what is known of an optimizer's gradients."""
-        self.number(optimizer, "optimizer")
         return self._gradients[optimizer]
-
-    def optimizers(self) -> list[Optimizer]:
-        """Return the optimizers that are alive, by their number."""
-        return sorted(self._gradients, key=lambda each: self._names[each])
 
     def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
         """Note an event; one that begins an iteration closes the one before."""
@@ -156,11 +146,11 @@ class Grammar:
                 self.add(
                     "write",
                     mark,
-                    optimizer=self._names[optimizer],
+                    optimizer=self._numbers[optimizer],
                     scaled=gradients.state() == "scaled",
                 )
 
-    def backward(
+    def accumulated(
         self, mark: Mark | None, scale: int | None, *, autocast: bool, loss_format: str
     ) -> None:
         """Note that a backward has run: gradients that differ now were accumulated by it.
@@ -178,7 +168,7 @@ class Grammar:
             now = gradients.look()
             if now == gradients.seen:
                 continue
-            reached.append(self._names[optimizer])
+            reached.append(self._numbers[optimizer])
             had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
             accumulates |= had
             after_unscale |= had and gradients.unscaled
@@ -210,7 +200,7 @@ class Grammar:
         self, mark: Mark | None, scaler: int, optimizer: Optimizer, *, skipped: bool
     ) -> None:
         """Note a `scaler.step`, after it has run."""
-        number = self.number(optimizer, "optimizer")
+        number = self._numbers[optimizer]
         gradients = self.state(optimizer)
         gradients.unscaled = True
         gradients.seen = gradients.look()
@@ -220,7 +210,7 @@ class Grammar:
 
     def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:
         """Note that an optimizer is about to step."""
-        number, gradients = self.number(optimizer, "optimizer"), self.state(optimizer)
+        number, gradients = self._numbers[optimizer], self.state(optimizer)
         gradients.seen = gradients.look()
         self.add(
             "step",
@@ -248,8 +238,33 @@ class Grammar:
         """Note that gradients were cleared, to None or to zero."""
         for optimizer in optimizers:
             gradients = self.state(optimizer)
-            self.add("zero", mark, optimizer=self._names[optimizer])
+            self.add("zero", mark, optimizer=self._numbers[optimizer])
             self._forget(gradients)
+
+    def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
+        """Note that the gradients of these parameters were cleared."""
+        mine = set(map(id, parameters))
+        self.zeroed(
+            mark,
+            [
+                each
+                for each, state in self._gradients.items()
+                if mine.issuperset(map(id, state.probes))
+            ],
+        )
+
+    def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
+        """Note the optimizers among whose gradients these tensors are: their norm is taken."""
+        given = set(map(id, tensors))
+        for optimizer, gradients in self._gradients.items():
+            if any(id(probe.grad) in given for probe in gradients.probes if probe.grad is not None):
+                scaled = gradients.state() == "scaled"
+                self.add("read", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+
+    def scheduled(self, mark: Mark | None, optimizer: Optimizer) -> None:
+        """Note that a scheduler of an optimizer moves."""
+        skipped = self.state(optimizer).skipped
+        self.add("schedule", mark, optimizer=self._numbers[optimizer], skipped=skipped)
 
     def _forget(self, gradients: Gradients) -> None:
         gradients.holds.clear()
@@ -262,15 +277,17 @@ class Grammar:
         shapes = [
             Shape(
                 tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),
-                *counts,
+                count,
+                first,
+                last,
             )
-            for key, counts in self._shapes.items()
+            for key, (count, first, last) in self._shapes.items()
         ]
         if self._events:  # The latest iteration has not been closed by another.
-            events = tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events)
-            shapes.append(
-                Shape(events, 1, self.iteration, self.iteration, complete=self._stepped)
+            events = tuple(
+                Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
             )
+            shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
         return Loop(self.iteration + self._stepped, tuple(shapes))
 
 

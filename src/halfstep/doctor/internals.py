@@ -6,12 +6,15 @@ so that a torch that changes one is noticed by a test and not by a user.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import overrides
+from torch import nn, overrides
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from torch.overrides import TorchFunctionMode
 
 
@@ -52,6 +55,35 @@ def current_node() -> Any:
 def node_number(node: Any) -> int:
     """Return the sequence number that an autograd node was given in the forward."""
     return int(node._sequence_nr())
+
+
+def calling_frame() -> FrameType:
+    """Return the frame of the caller's caller."""
+    return sys._getframe(2)
+
+
+def changes_inputs(operator: Any) -> bool:
+    """Return whether an ATen operator writes to what it is given."""
+    return bool(operator._schema.is_mutable)
+
+
+def is_cast(operator: Any) -> bool:
+    """Return whether an ATen operator is the cast that `to` comes down to."""
+    return operator is torch.ops.aten._to_copy.default
+
+
+def norms_and_losses() -> tuple[type[nn.Module], ...]:
+    """Return the bases of all norms and of all losses."""
+    keeping_statistics = nn.modules.batchnorm._NormBase
+    return keeping_statistics, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether a model, or a module in it, runs through torch.compile."""
+    return any(
+        isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
+        for each in model.modules()
+    )
 
 
 def loss_scale_of(scaler: torch.amp.GradScaler) -> torch.Tensor | None:

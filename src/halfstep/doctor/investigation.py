@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from halfstep.doctor.evidence import Bad, Birth, Precision, Replay
+from halfstep.doctor.facts import environment
+from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.replay import Replayer
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, given_tensors
 
 if TYPE_CHECKING:
+    import torch
+
     from halfstep.doctor.modules import ModuleStack
 
 MOST = 4
@@ -71,9 +73,9 @@ class Investigation:
         if scale is not None and scale != 1:
             self.replays.append(replayer.at_scale(1.0))
         self.replays.append(replayer.fp32())
-        if torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32:
+        if environment(parameters.values()).tf32:
             self.replays.append(replayer.without_tf32())
-        if any(hasattr(each, "_torchdynamo_orig_callable") for each in replayer.models):
+        if any(map(is_compiled, replayer.models)):
             self.replays.append(replayer.eager())
 
     def evaluation(
@@ -104,7 +106,9 @@ class Investigation:
         if plain.note:
             self.replays.append(plain)
         elif not plain.finite:
-            self.step(entries, parameters, iteration, "the last step is not finite", scale=plain.scale)
+            self.step(
+                entries, parameters, iteration, "the last step is not finite", scale=plain.scale
+            )
         elif healthy:
             self.precision = replayer.precision()
 

@@ -21,7 +21,13 @@ from halfstep.doctor.tape import RandomState, random_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SILENT = {"_set_grad_enabled", "_record_function_enter_new", "_record_function_exit", "size", "dim"}
+_SILENT = {
+    "_set_grad_enabled",
+    "_record_function_enter_new",
+    "_record_function_exit",
+    "size",
+    "dim",
+}
 
 
 @dataclass(slots=True)
@@ -54,7 +60,11 @@ class Listener(TorchFunctionMode):
         self._on = False
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = func.__name__
         before = random_state() if "dropout" in name or "rand" in name else None
@@ -89,4 +99,3 @@ class Listener(TorchFunctionMode):
     def here(self) -> bool:
         """Whether this is the thread that is listened to."""
         return self._on and threading.get_ident() == self._thread
-

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model that the program's author wrote, out of parallel and compiled wrappers."""
+    while isinstance(model, DistributedDataParallel | DataParallel | torch._dynamo.OptimizedModule):
+        inner = getattr(model, "_orig_mod", None)
+        model = model.module if inner is None else inner
+    return model
 
 
 class ModuleStack:
@@ -21,7 +32,9 @@ class ModuleStack:
     def start(self, models: Iterable[nn.Module]) -> None:
         """Follow the calls of these models' modules."""
         self._names = {
-            id(module): name for model in models for name, module in model.named_modules()
+            id(module): name
+            for model in models
+            for name, module in unwrapped(model).named_modules()
         }
         self._stack = []
         self.on = True

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _DEPTH = 5
 _PLAIN = (str, bytes, int, float, bool, type(None), torch.nn.Module, type)
@@ -20,20 +20,22 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value, in an order that only its structure decides."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, _PLAIN) or depth == 0:
-        return
-    elif isinstance(value, Mapping):
-        for each in value.values():
+    elif depth and not isinstance(value, _PLAIN):
+        for each in _parts(value):
             yield from tensors_in(each, depth - 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for each in value:
-            yield from tensors_in(each, depth - 1)
-    elif is_dataclass(value):
-        for each_field in fields(value):
-            yield from tensors_in(getattr(value, each_field.name, None), depth - 1)
-    elif hasattr(value, "__dict__") and not callable(value):
-        for each in vars(value).values():
-            yield from tensors_in(each, depth - 1)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if is_dataclass(value):
+        return [getattr(value, each.name, None) for each in fields(value)]
+    if hasattr(value, "__dict__") and not callable(value):
+        attributes: dict[str, Any] = vars(value)
+        return list(attributes.values())
+    return ()
 
 
 def exchange(value: Any, change: Callable[[Any], Any]) -> Any:

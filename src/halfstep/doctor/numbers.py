@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.evidence import Numbers, StepNumbers
 
@@ -86,7 +87,8 @@ class Series:
         with torch.no_grad():
             norm = gradient_norm(gradients) if gradients else None
             device = next(
-                (each.device for each in (norm, loss, scale) if each is not None), torch.device("cpu")
+                (each.device for each in (norm, loss, scale) if each is not None),
+                torch.device("cpu"),
             )
             parts = [_scalar(each, device) for each in (loss, norm, scale, found_inf)]
             values = torch.stack(parts)
@@ -95,9 +97,7 @@ class Series:
                 values = values.to("cpu", non_blocking=True)
                 arrived = torch.Event(device)
                 arrived.record()
-        self._waiting.append(
-            Reading(iteration, optimizer, learning_rate, skipped, values, arrived)
-        )
+        self._waiting.append(Reading(iteration, optimizer, learning_rate, skipped, values, arrived))
         if device.type == "cpu":
             self.settle(keep=0)
 
@@ -175,15 +175,19 @@ def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
     groups: dict[torch.device, list[torch.Tensor]] = {}
     for each in dense:
-        groups.setdefault(each.device, []).append(_local(each))
+        groups.setdefault(each.device, []).append(local(each))
     norms = [
         torch.linalg.vector_norm(torch.stack(torch._foreach_norm(group, 2, torch.float32)))
         for group in groups.values()
     ]
     first = norms[0].device
-    return torch.linalg.vector_norm(torch.stack([each.to(first) for each in norms]))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(first) for each in norms]))
+    return total
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this process has of a tensor."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    part: torch.Tensor = tensor.to_local()
+    return part

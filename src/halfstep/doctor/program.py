@@ -42,7 +42,7 @@ def run_program(argv: Sequence[str], report: Path | None = None) -> int:
         UserError: If there is nothing to run.
     """
     watch = Watch()
-    error = None
+    error: BaseException | None = None
     code = 0
     prepared = _prepare(argv)
     watch.start()

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.doctor.evidence import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import exchange, tensors_in
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, Slot, changed_since, given_tensors, random_state
@@ -24,8 +25,6 @@ from halfstep.doctor.widen import Widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from halfstep.doctor.modules import ModuleStack
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class Replayer:
 
     def traced(self) -> tuple[tuple[Birth, ...], Tracer]:
         """Run it, without compiled code, under the tracer."""
-        tracer = Tracer(self._stack.where, self._names())
+        tracer = Tracer(self._stack.where, self._names(), __file__)
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
@@ -140,17 +139,17 @@ class Replayer:
         )
 
     def _names(self) -> dict[int, str]:
-        names = {storage_key(each): "constant" for _, each in given_tensors(self._entries)}
-        for entry, tensor in given_tensors(self._entries):
-            if entry.kind == "module":
-                names[storage_key(tensor)] = "batch"
-        for model in self.models:
+        names = {
+            storage_key(each): "batch" if entry.kind == "module" else "constant"
+            for entry, each in given_tensors(self._entries)
+        }
+        for model in map(unwrapped, self.models):
             for name, buffer in model.named_buffers():
                 names[storage_key(buffer)] = f"buffer {name}"
             for name, parameter in model.named_parameters():
                 names[storage_key(parameter)] = f"parameter {name}"
-        for name, parameter in self._parameters.items():
-            names.setdefault(storage_key(parameter), f"parameter {name}")
+        for name, tensor in self._parameters.items():
+            names.setdefault(storage_key(tensor), f"parameter {name}")
         return names
 
     def _is_same(self, outcome: Outcome) -> bool | None:
@@ -165,7 +164,9 @@ class Replayer:
         largest = None
         if finite and outcome.gradients:
             largest = max(
-                _dense(each).abs().max().item() for each in outcome.gradients.values() if each.numel()
+                _dense(each).abs().max().item()
+                for each in outcome.gradients.values()
+                if each.numel()
             )
             largest /= outcome.scale
         return Replay(
@@ -189,12 +190,12 @@ class Replayer:
             if mode is not None:
                 stack.enter_context(mode)
             try:
-                self._run_entries(outcome, scale)
+                self._run_entries(outcome, scale, mode)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
                 outcome.note = f"{type(error).__name__}: {error}"
         return outcome
 
-    def _run_entries(self, outcome: Outcome, scale: float | None) -> None:
+    def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
         slots: dict[int, torch.Tensor] = {}
 
         def fill(leaf: Any) -> Any:
@@ -203,6 +204,8 @@ class Replayer:
         result: Any = None
         for entry in self._entries:
             args, kwargs = exchange((entry.args, entry.kwargs), fill)
+            if isinstance(mode, Tracer):
+                mode.mark = entry.mark
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
@@ -217,8 +220,7 @@ class Replayer:
                     result = _call_module(entry, args, kwargs)
                 else:
                     result = entry.function(*args, **kwargs)
-            for number, tensor in zip(entry.results, tensors_in(result), strict=False):
-                slots[number] = tensor
+            slots |= zip(entry.results, tensors_in(result), strict=False)
         if not outcome.losses:
             outcome.ends += [each.detach() for each in tensors_in(result)]
 

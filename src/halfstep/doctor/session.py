@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.diagnose import diagnose
 from halfstep.doctor.show import print_diagnosis
@@ -33,11 +33,14 @@ class Session:
         self._diagnosis: Diagnosis | None = None
         atexit.register(self.diagnose)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             self._watch.note_ending(error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import linecache
-import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+
+from halfstep.doctor.internals import calling_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,12 +67,29 @@ def calling_line() -> Mark | None:
 
     Where every caller is installed, the innermost line outside torch and the standard library.
     """
-    return _choose(_frames(sys._getframe(1)))
+    return _choose(_frames(calling_frame()))
 
 
-def computing_line() -> Mark | None:
-    """Return the innermost line outside torch: where an operator is called, be it in a library."""
-    return next((mark for kind, mark in _frames(sys._getframe(1)) if kind != _TRANSPARENT), None)
+def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark | None]:
+    """Return where an operator is called, be it in a library, and the user's line that led there.
+
+    Args:
+        boundary: The file that runs the program's calls again: what is above it on the stack has
+            nothing to do with them.
+        fallback: The loop's line, for what was called by the loop itself.
+    """
+    computing = user = None
+    frame: FrameType | None = calling_frame()
+    while frame is not None and frame.f_code.co_filename != boundary:
+        kind = _kind(frame.f_code.co_filename)
+        if kind != _TRANSPARENT:
+            mark = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            computing = computing or mark
+            if kind == _USER:
+                user = mark
+                break
+        frame = frame.f_back
+    return computing or fallback, user or fallback
 
 
 def raising_line(traceback: TracebackType | None) -> Mark | None:

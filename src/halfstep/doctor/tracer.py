@@ -18,15 +18,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from halfstep.doctor.evidence import Birth, TensorSummary
-from halfstep.doctor.internals import current_node, next_sequence_number, node_number
+from halfstep.doctor.internals import (
+    changes_inputs,
+    current_node,
+    next_sequence_number,
+    node_number,
+)
 from halfstep.doctor.nesting import tensors_in
-from halfstep.doctor.sites import Mark, calling_line, computing_line, site
+from halfstep.doctor.sites import Mark, lines_below, site
 from halfstep.doctor.summary import is_finite, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MAKES_GARBAGE = ("aten.empty", "aten.new_empty", "aten.empty_like", "aten.resize_", "aten.empty_strided")
+_MAKES_GARBAGE = (
+    "aten.empty",
+    "aten.new_empty",
+    "aten.empty_like",
+    "aten.resize_",
+    "aten.empty_strided",
+)
 _WRITES_NUMBERS = (
     "aten.masked_fill",
     "aten.full",
@@ -73,29 +84,40 @@ class Tracer(TorchDispatchMode):
     Args:
         where: Returns path and class of the module that runs.
         names: Names of tensors from outside, by storage: parameters, buffers, the batch.
+        boundary: The file that runs the program's calls again.
+
+    Attributes:
+        mark: The loop's line of the call that runs; set by who runs it.
+        births: What was found, in order.
+        half: The half number nearest to overflow.
     """
 
     def __init__(
-        self, where: Callable[[], tuple[str, str]], names: dict[int, str] | None = None
+        self, where: Callable[[], tuple[str, str]], names: dict[int, str], boundary: str
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where = where
-        self._names = names or {}
+        self._names = names
+        self._boundary = boundary
+        self.mark: Mark | None = None
         self._taints: dict[int, frozenset[int]] = {}
         self._makers: dict[int, str] = {}
         self._nodes: dict[int, ForwardCall] = {}
         self.births: list[Birth] = []
         self._consumers: list[list[str]] = []
         self._open: dict[int, int] = {}
-        self.operators: dict[tuple[str, str], int] = {}
         self.half = Half()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         before = None
-        if func._schema.is_mutable:  # What goes in is gone afterwards.
+        if changes_inputs(func):  # What goes in is gone afterwards.
             before = [each.clone() for each in _floats((args, kwargs))]
         result = func(*args, **kwargs)
         op = str(func.overloadpacket)
@@ -110,7 +132,8 @@ class Tracer(TorchDispatchMode):
         number = next_sequence_number() - 1
         if number not in self._nodes:
             module, kind = self._where()
-            self._nodes[number] = ForwardCall(op, module, kind, computing_line(), calling_line())
+            lines = lines_below(self._boundary, self.mark)
+            self._nodes[number] = ForwardCall(op, module, kind, *lines)
 
     def _look(
         self,
@@ -124,7 +147,7 @@ class Tracer(TorchDispatchMode):
     ) -> None:
         inputs = list(_floats((args, kwargs)))
         outputs = list(_floats(result))
-        if func._schema.is_mutable and not outputs:
+        if changes_inputs(func) and not outputs:
             outputs = inputs[:1]
         values = inputs if before is None else before
         coming = frozenset[int]()
@@ -132,7 +155,6 @@ class Tracer(TorchDispatchMode):
             coming |= self._taint_of(tensor, value)
         for output in outputs:
             key = _storage(output)
-            self.operators[op, str(output.dtype)] = self.operators.get((op, str(output.dtype)), 0) + 1
             for producer in self._open_births(inputs):
                 followers = self._consumers[producer]
                 if len(followers) < FOLLOWERS and op not in followers:
@@ -154,7 +176,11 @@ class Tracer(TorchDispatchMode):
             return frozenset()
         # It came from outside: a batch, a parameter, a mask.
         counted = summary(value, self._names.get(key, ""))
-        if counted.nans == 0 and bool((value != math.inf).all()) and counted.name in {"", "constant"}:
+        if (
+            counted.nans == 0
+            and bool((value != math.inf).all())
+            and counted.name in {"", "constant"}
+        ):
             self._taints[key] = frozenset({_ON_PURPOSE})
         else:
             self._taints[key] = frozenset({self._add(_given(counted))})
@@ -198,17 +224,15 @@ class Tracer(TorchDispatchMode):
         output: TensorSummary,
         node: Any,
     ) -> Birth:
+        made = None if node is None else self._nodes.get(node_number(node))
+        computed, called = lines_below(self._boundary, self.mark)
         if node is None:
             module, kind = self._where()
-            forward_op, node_name = "", ""
-            computed, called = computing_line(), calling_line()
         else:
-            made = self._nodes.get(node_number(node))
             module, kind = (made.module, made.module_kind) if made else ("", "")
-            forward_op, node_name = made.op if made else "", node.name()
+        if made is not None and computed == self.mark:
             # A backward written in Python is on the stack; others have the line of their forward.
-            computed = made.site if made else computing_line()
-            called = made.user_site if made else calling_line()
+            computed, called = made.site, made.user_site
         inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
         producers = [self._makers.get(_storage(value), "") for value in values]
         return Birth(
@@ -218,12 +242,12 @@ class Tracer(TorchDispatchMode):
             culprit=False,
             module=module,
             module_kind=kind,
-            forward_op=forward_op,
-            node=node_name,
+            forward_op=made.op if made else "",
+            node="" if node is None else node.name(),
             inputs=tuple(inputs),
             output=output,
             scalars=tuple(_scalars(args, kwargs)),
-            exact=_exact(func, args, kwargs) if not func._schema.is_mutable else None,
+            exact=_exact(func, args, kwargs) if not changes_inputs(func) else None,
             dead_rows=_dead_rows(values),
             consumers=(),
             producers=tuple(each for each in producers if each),

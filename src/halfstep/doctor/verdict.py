@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.sites import Site
+from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

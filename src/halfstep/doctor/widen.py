@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from halfstep.doctor.internals import is_cast
+
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -25,11 +27,18 @@ def widened(value: Any) -> Any:
 class Widen(TorchDispatchMode):
     """Computes in fp32 what a program computes in half precision."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
+
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") in HALVES:
+        if is_cast(func) and kwargs.get("dtype") in HALVES:
             # A cast that became none must still give a tensor of its own.
             kwargs = {**kwargs, "dtype": torch.float32}
         return func(*tree_map(widened, args), **tree_map(widened, kwargs))

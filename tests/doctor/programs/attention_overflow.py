@@ -1,6 +1,7 @@
 """Queries and keys whose product is scaled too late."""
 
 import torch
+
 from doctor.loops import batches, loss_of
 from doctor.programs.attention import Attention
 

@@ -1,8 +1,9 @@
 """An auxiliary loss whose backward bypasses the scaler."""
 
 import torch
-from doctor.loops import batches, classifier, half_autocast
 from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "BACKWARD_NOT_SCALED"
 

@@ -1,8 +1,9 @@
 """The whole step in one autocast block."""
 
 import torch
-from doctor.loops import batches, classifier, half_autocast
 from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "BACKWARD_UNDER_AUTOCAST"
 

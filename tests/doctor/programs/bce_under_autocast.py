@@ -1,8 +1,9 @@
 """BCELoss under fp16 autocast, once the model is sure of itself."""
 
 import torch
-from doctor.loops import batches, classifier, half_autocast
 from torch import nn
+
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "BCE_UNDER_AUTOCAST"
 

@@ -1,8 +1,9 @@
 """A compiler backend whose code overflows where eager mode does not."""
 
 import torch
-from doctor.loops import batches, classifier
 from torch.nn import functional
+
+from doctor.loops import batches, classifier
 
 CODE = "COMPILED_ONLY"
 
@@ -12,7 +13,9 @@ def overflowing(graph, inputs):
     del inputs
 
     def run(*values):
-        return tuple(each * 1e38 * 1e38 if each.is_floating_point() else each for each in graph(*values))
+        return tuple(
+            each * 1e38 * 1e38 if each.is_floating_point() else each for each in graph(*values)
+        )
 
     return run
 

@@ -1,6 +1,7 @@
 """One sample of one batch is NaN."""
 
 import torch
+
 from doctor.loops import batches, classifier, loss_of
 
 CODE = "CORRUPT_BATCH"

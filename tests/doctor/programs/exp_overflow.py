@@ -1,8 +1,9 @@
 """A variance from its logarithm, in fp16."""
 
 import torch
-from doctor.loops import batches, classifier, half_autocast
 from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "EXP_OVERFLOW"
 

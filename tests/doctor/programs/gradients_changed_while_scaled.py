@@ -1,6 +1,7 @@
 """Clipping before unscale_."""
 
 import torch
+
 from doctor.loops import batches, classifier, loss_of
 
 CODE = "GRADIENTS_CHANGED_WHILE_SCALED"

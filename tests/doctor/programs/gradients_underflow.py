@@ -1,6 +1,7 @@
 """fp16 autocast without a loss scale, and a loss of small gradients."""
 
 import torch
+
 from doctor.loops import batches, classifier, half_autocast
 
 CODE = "GRADIENTS_UNDERFLOW"

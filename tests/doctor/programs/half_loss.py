@@ -1,8 +1,9 @@
 """The loss of fp16 outputs, outside of autocast."""
 
 import torch
-from doctor.loops import batches, classifier, half_autocast
 from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "LOSS_IN_FP16"
 

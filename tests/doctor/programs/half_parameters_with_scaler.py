@@ -1,8 +1,9 @@
 """A scaler on a model that was cast to fp16."""
 
 import torch
-from doctor.loops import batches, classifier, loss_of
 from torch.nn import functional
+
+from doctor.loops import batches, classifier, loss_of
 
 CODE = "FP16_PARAMETERS_WITH_SCALER"
 

@@ -1,8 +1,9 @@
 """A learning rate that diverges, in fp32."""
 
 import torch
-from doctor.loops import batches
 from torch import nn
+
+from doctor.loops import batches
 
 CODE = "LEARNING_RATE_TOO_HIGH"
 

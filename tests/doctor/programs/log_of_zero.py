@@ -1,7 +1,8 @@
 """A hand-written cross entropy: log(softmax(x))."""
 
-from doctor.loops import classifier, half_autocast, plain_steps
 from torch.nn import functional
+
+from doctor.loops import classifier, half_autocast, plain_steps
 
 CODE = "LOG_OF_ZERO"
 

@@ -1,9 +1,10 @@
 """A mask that leaves one query nothing to attend to."""
 
 import torch
+from torch.nn import functional
+
 from doctor.loops import plain_steps
 from doctor.programs.attention import Attention
-from torch.nn import functional
 
 CODE = "FULLY_MASKED_ROW"
 

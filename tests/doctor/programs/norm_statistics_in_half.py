@@ -1,9 +1,10 @@
 """A bf16 model whose batch norm was cast with the rest."""
 
 import torch
-from doctor.loops import batches, classifier
 from torch import nn
 from torch.nn import functional
+
+from doctor.loops import batches, classifier
 
 CODE = "NORM_STATISTICS_IN_HALF"
 

@@ -1,6 +1,7 @@
 """One batch overflows in forward; the scaler skips it, the running statistics keep it."""
 
 import torch
+
 from doctor.loops import batches, classifier, half_autocast, loss_of
 
 CODE = "NORM_STATISTICS_POISONED"

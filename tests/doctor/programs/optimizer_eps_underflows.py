@@ -1,9 +1,10 @@
 """Adam on fp16 parameters with the eps of fp32."""
 
 import torch
-from doctor.loops import batches
 from torch import nn
 from torch.nn import functional
+
+from doctor.loops import batches
 
 CODE = "OPTIMIZER_EPS_UNDERFLOWS"
 

@@ -1,7 +1,8 @@
 """A distance between features that are equal."""
 
-from doctor.loops import classifier, plain_steps
 from torch.nn import functional
+
+from doctor.loops import classifier, plain_steps
 
 CODE = "ROOT_AT_ZERO"
 

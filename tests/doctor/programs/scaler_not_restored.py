@@ -1,6 +1,7 @@
 """A resumed run whose checkpoint has no scaler."""
 
 import torch
+
 from doctor.loops import batches, classifier, loss_of
 
 CODE = "SCALER_STATE_NOT_RESTORED"

@@ -1,6 +1,7 @@
 """A second optimizer step after the scaler's."""
 
 import torch
+
 from doctor.loops import batches, classifier, loss_of
 
 CODE = "STEP_BYPASSES_SCALER"

@@ -1,9 +1,10 @@
 """A small learning rate on bf16 parameters."""
 
 import torch
-from doctor.loops import batches
 from torch import nn
 from torch.nn import functional
+
+from doctor.loops import batches
 
 CODE = "UPDATES_ROUNDED_AWAY"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Rule
+if TYPE_CHECKING:
+    from halfstep.doctor.verdict import Rule
 
 
 @cache

@@ -26,8 +26,10 @@ def judge(evidence: Evidence) -> Finding | None:
                 if event.facts["mixed"]
                 else "no scaled backward came before it",
             ),
-            change=(f"- {event.site.text}" if event.site else "- loss.backward()",
-                    "+ scaler.scale(loss).backward()"),
+            change=(
+                f"- {event.site.text}" if event.site else "- loss.backward()",
+                "+ scaler.scale(loss).backward()",
+            ),
             site=event.site,
         )
     return None

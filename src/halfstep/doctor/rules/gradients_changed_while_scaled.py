@@ -17,8 +17,12 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     shape, event = changed[0]
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
-    facts = [f"in {shape.count} of {evidence.loop.iterations} iterations gradients changed "
-             "after backward and before unscale_ (their version counters moved)"]
+    facts = [
+        (
+            f"in {shape.count} of {evidence.loop.iterations} iterations gradients changed "
+            "after backward and before unscale_ (their version counters moved)"
+        )
+    ]
     if norms:
         facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
     return Finding(
@@ -34,7 +38,11 @@ RULE = Rule(
     code="GRADIENTS_CHANGED_WHILE_SCALED",
     name="clipping before unscale_",
     rows=(2,),
-    citations=("milesial/Pytorch-UNet#470", "pytorch/examples#1196", "Lightning-AI/pytorch-lightning#9330"),
+    citations=(
+        "milesial/Pytorch-UNet#470",
+        "pytorch/examples#1196",
+        "Lightning-AI/pytorch-lightning#9330",
+    ),
     needs=frozenset({"loop", "numbers"}),
     judge=judge,
 )

@@ -20,11 +20,16 @@ def judge(evidence: Evidence) -> Finding | None:
         summary="the loss is computed in fp16, outside of autocast: its gradient starts as the "
         "loss scale in fp16, which is inf from 65536 on",
         facts=(
-            f"scaler.scale() was given an fp16 loss in {shape.count} of "
-            f"{evidence.loop.iterations} iterations",
+            (
+                f"scaler.scale() was given an fp16 loss in {shape.count} of "
+                f"{evidence.loop.iterations} iterations"
+            ),
             f"{evidence.numbers.skips} steps were skipped",
         ),
-        change=("- loss = criterion(outputs, labels)", "+ loss = criterion(outputs.float(), labels)"),
+        change=(
+            "- loss = criterion(outputs, labels)",
+            "+ loss = criterion(outputs.float(), labels)",
+        ),
         confidence=LIKELY,
         site=event.site,
     )

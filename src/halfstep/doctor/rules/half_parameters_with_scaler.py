@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         change=(
             "- model.half()",
-            '+ with torch.autocast(device_type, dtype=torch.float16):',
+            "+ with torch.autocast(device_type, dtype=torch.float16):",
             "+     loss = criterion(model(inputs), labels)",
         ),
         site=evidence.ending.site,

@@ -23,8 +23,10 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 f"not finite: {', '.join(model.bad_buffers[:3])}; every parameter is finite",
                 f"{evidence.numbers.skips} steps were skipped",
-                f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
-                "gave NaN",
+                (
+                    f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
+                    "gave NaN"
+                ),
             ),
             change=(
                 "+ # halfstep.Engine puts running statistics back when a step is skipped; else",

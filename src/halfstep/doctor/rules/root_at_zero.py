@@ -10,8 +10,15 @@ if TYPE_CHECKING:
     from halfstep.doctor.evidence import Evidence
 
 _ROOTS = {
-    "aten.sqrt", "aten.rsqrt", "aten.pow", "aten.norm", "aten.linalg_vector_norm", "aten.std",
-    "aten._cdist_forward", "aten.acos", "aten.asin",
+    "aten.sqrt",
+    "aten.rsqrt",
+    "aten.pow",
+    "aten.norm",
+    "aten.linalg_vector_norm",
+    "aten.std",
+    "aten._cdist_forward",
+    "aten.acos",
+    "aten.asin",
 }
 
 

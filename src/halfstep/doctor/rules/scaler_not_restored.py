@@ -32,8 +32,10 @@ def judge(evidence: Evidence) -> Finding | None:
                 "no state was loaded into the scaler",
                 f"{evidence.numbers.skips} steps have been skipped since",
             ),
-            change=('+ scaler.load_state_dict(checkpoint["scaler"])',
-                    '+ # and when saving: {"scaler": scaler.state_dict(), ...}'),
+            change=(
+                '+ scaler.load_state_dict(checkpoint["scaler"])',
+                '+ # and when saving: {"scaler": scaler.state_dict(), ...}',
+            ),
             site=mine.site,
         )
     return None

@@ -16,8 +16,10 @@ def judge(evidence: Evidence) -> Finding | None:
         if event.facts["by_scaler"] or event.facts["gradients"] not in {"scaled", "unscaled"}:
             continue
         before = event.facts["gradients"] == "scaled"
-        if not before and not event.facts["again"] and not any(
-            each.facts["skipped"] for each in shape.of("scaler step")
+        if (
+            not before
+            and not event.facts["again"]
+            and not any(each.facts["skipped"] for each in shape.of("scaler step"))
         ):
             if shape.of("scaler step"):
                 continue
@@ -39,11 +41,15 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=summary,
             facts=(
-                f"in {shape.count} of {evidence.loop.iterations} iterations the optimizer stepped "
-                "outside of scaler.step()",
+                (
+                    f"in {shape.count} of {evidence.loop.iterations} iterations it stepped "
+                    "outside of scaler.step()"
+                ),
                 f"its gradients were {event.facts['gradients']} then",
             ),
-            change=change if doubled else (*change, "+ scaler.step(optimizer)", "+ scaler.update()"),
+            change=change
+            if doubled
+            else (*change, "+ scaler.step(optimizer)", "+ scaler.update()"),
             site=event.site,
         )
     return None

@@ -15,7 +15,9 @@ MOST = 0.5
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half parameters of which most do not change though they have gradients."""
-    rates = {(each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps}
+    rates = {
+        (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
+    }
     samples = [
         each
         for each in evidence.samples

@@ -1,0 +1,202 @@
+"""Injected faults: the birth is found by operator, phase, module and line, the harmless is not."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from doctor.loops import batches
+from halfstep.doctor import Watch
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Birth, Evidence
+
+
+class Faulty(nn.Module):
+    """A linear layer and what comes after it.
+
+    Args:
+        fault: What is done to its features, shape (batch, 16).
+    """
+
+    def __init__(self, fault) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lift = nn.Linear(6, 16)
+        self.inner = Inner(fault)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(self.lift(images)))
+
+
+class Inner(nn.Module):
+    def __init__(self, fault) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.fault(features)
+
+
+def observe(fault, *, at: int = 2, compiled: bool = False, half: bool = False) -> Evidence:
+    """Train; from step `at` on the features go through `fault`."""
+    model = Faulty(lambda features: features)
+    run = torch.compile(model, backend="aot_eager") if compiled else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    observer = Watch()
+    with observer:
+        for number, (images, labels) in enumerate(batches(4)):
+            if number == at:
+                model.inner.fault = fault
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16, enabled=half):
+                loss = functional.cross_entropy(run(images), labels)
+            loss.backward()
+            optimizer.step()
+    assert not observer.troubles
+    return observer.close()
+
+
+def culprit(evidence: Evidence) -> Birth:
+    (birth,) = [each for each in evidence.births if each.culprit]
+    return birth
+
+
+def matmul_overflow(features):
+    return ((features.half() * 1000) @ (features.half().T * 1000)).float() @ features
+
+
+def exponential(features):
+    return (features * 1000).exp()
+
+
+def log_of_zero(features):
+    return features.relu().log()
+
+
+def zero_by_zero(features):
+    return features / (features - features)
+
+
+def root_at_zero(features):
+    return (features - features.detach()).square().sum(1, keepdim=True).sqrt() + features
+
+
+def masked_row(features):
+    scores = features.masked_fill(torch.ones_like(features, dtype=torch.bool), float("-inf"))
+    return scores.softmax(-1)
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, features):
+        return features.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / torch.zeros_like(gradient)
+
+
+def own_function(features):
+    return Backwards.apply(features)
+
+
+def in_a_checkpoint(features):
+    return checkpoint(log_of_zero, features, use_reentrant=False)
+
+
+FAULTS = [
+    (matmul_overflow, "aten.mm", "forward"),
+    (exponential, "aten.exp", "forward"),
+    (log_of_zero, "aten.log", "forward"),
+    (zero_by_zero, "aten.div", "forward"),
+    (root_at_zero, "aten.div", "backward"),
+    (masked_row, "aten._softmax", "forward"),
+    (own_function, "aten.div", "backward"),
+]
+
+
+@pytest.mark.parametrize(("fault", "op", "phase"), FAULTS, ids=str)
+def test_an_injected_fault_is_found_by_operator_phase_module_and_line(fault, op, phase) -> None:
+    evidence = observe(fault)
+    birth = culprit(evidence)
+    assert (birth.op, birth.phase) == (op, phase)
+    lines, start = inspect.getsourcelines(Backwards if fault is own_function else fault)
+    assert start <= birth.site.line < start + len(lines)
+    assert birth.site.file == __file__
+    assert birth.module == "inner"
+    plain = next(each for each in evidence.replays if each.name == "plain")
+    assert plain.same
+    assert plain.iteration == 2
+
+
+def test_a_fault_in_a_checkpointed_block_is_found() -> None:
+    birth = culprit(observe(in_a_checkpoint))
+    assert (birth.op, birth.phase, birth.module) == ("aten.log", "forward", "inner")
+    assert "log()" in birth.site.text
+
+
+def test_a_fault_in_a_compiled_model_is_found_in_its_eager_replay() -> None:
+    evidence = observe(log_of_zero, compiled=True)
+    birth = culprit(evidence)
+    assert (birth.op, birth.module) == ("aten.log", "inner")
+    assert {each.name for each in evidence.replays} == {"plain", "fp32", "eager"}
+
+
+def test_an_infinity_that_a_division_makes_harmless_is_not_blamed() -> None:
+    def harmless(features):
+        return 1 / (1 + (features.detach() * 1000).exp()) + features
+
+    def both(features):
+        return harmless(features) + log_of_zero(features)
+
+    assert observe(harmless).births == ()
+    birth = culprit(observe(both))
+    assert birth.op == "aten.log"
+
+
+def test_a_poisoned_weight_is_given_and_not_born() -> None:
+    model = Faulty(lambda features: features)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    observer = Watch()
+    with observer:
+        for number, (images, labels) in enumerate(batches(3)):
+            if number == 1:
+                model.lift.weight.data[2, 1] = float("nan")
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    evidence = observer.close()
+    birth = culprit(evidence)
+    assert (birth.phase, birth.output.name) == ("given", "parameter lift.weight")
+    bad = evidence.inputs[0]
+    assert (bad.what, bad.name, bad.index, bad.iteration) == ("parameter", "lift.weight", (2, 1), 1)
+
+
+def test_a_random_fault_is_repeated_by_its_replay() -> None:
+    def rarely(features):
+        return features / (torch.rand(()) > 0.9)
+
+    evidence = observe(rarely, at=0)
+    birth = culprit(evidence)
+    assert birth.op == "aten.div"
+    assert all(each.same for each in evidence.replays if each.name == "plain")
+
+
+def test_what_overflows_in_fp16_is_finite_in_its_fp32_replay() -> None:
+    def large(features):
+        return (features * 300) @ (features.T * 300) @ features * 1e-6
+
+    evidence = observe(large, half=True)
+    found = {each.name: each.finite for each in evidence.replays}
+    assert found == {"plain": False, "fp32": True}
+    birth = culprit(evidence)
+    assert birth.output.format == "fp16"
+    assert birth.exact > 65504
