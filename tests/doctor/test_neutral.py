@@ -188,3 +188,19 @@ def test_watch_knows_what_was_made_before_it() -> None:
         optimizer.step()
         scaler.update()
     assert [each.code for each in session.diagnose().verdicts] == ["STEP_BYPASSES_SCALER"]
+
+
+def test_formats_are_those_of_the_first_step_though_a_model_is_cast_back_later() -> None:
+    observer = Watch()
+    with observer:
+        model = nn.Linear(6, 3).half()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for images, labels in batches(2):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images.half()).float(), labels).backward()
+            optimizer.step()
+        model.float()
+    static = observer.close().static
+    assert static.optimizers[0].formats == {"fp16": 2}
+    assert static.models[0].formats == {"fp16": 2}
+    assert static.models[0].first_half == "weight"

@@ -29,7 +29,10 @@ def watched(code: str, version: str) -> Evidence:
     with contextlib.suppress(Exception), watch:
         getattr(PROGRAMS[code], version)()
     assert not watch.troubles, watch.troubles
-    return watch.close()
+    evidence = watch.close()
+    assert not [each.note for each in evidence.replays if each.note]
+    assert evidence.precision.note in {"", "the last step had no backward"}
+    return evidence
 
 
 def codes(evidence: Evidence) -> list[str]:

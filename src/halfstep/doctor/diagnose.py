@@ -25,8 +25,15 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom=_headroom(evidence),
-        notes=tuple(sorted({f"replay: {each.note}" for each in evidence.replays if each.note})),
+        notes=_notes(evidence),
     )
+
+
+def _notes(evidence: Evidence) -> tuple[str, ...]:
+    notes = {f"replay: {each.note}" for each in evidence.replays if each.note}
+    if evidence.precision.note:
+        notes.add(f"headroom is not known: {evidence.precision.note}")
+    return tuple(sorted(notes))
 
 
 def _headroom(evidence: Evidence) -> str:

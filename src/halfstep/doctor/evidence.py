@@ -403,7 +403,7 @@ class Precision:
         bits_to_overflow: Binary orders of magnitude between the largest half value and the
             largest that its format has; None without half operators.
         largest_module: The module that has it.
-        bits_to_underflow: The same between the largest half gradient and the smallest number.
+        note: Why there is none of it.
     """
 
     iteration: int = -1
@@ -412,7 +412,7 @@ class Precision:
     agreements: tuple[GradientAgreement, ...] = ()
     bits_to_overflow: float | None = None
     largest_module: str = ""
-    bits_to_underflow: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

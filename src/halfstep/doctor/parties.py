@@ -75,10 +75,12 @@ class ModelNotes:
         facts: As last read.
         calls: How often the loop called it.
         moving: Its buffers that calls change; None until a call in training has shown which.
+        has_trained: Whether its formats have been read at an optimizer's first step.
     """
 
     facts: ModelFacts
     calls: int = 0
+    has_trained: bool = False
     moving: list[torch.Tensor] | None = None
 
 
@@ -92,9 +94,11 @@ class OptimizerNotes:
         skipped: How often a scaler kept it from stepping.
         resumed_at: The step that a loaded state was at.
         scale: The loss scale of the step that a scaler makes; None without one.
+        has_trained: Whether its formats have been read at its first step.
     """
 
     facts: OptimizerFacts
+    has_trained: bool = False
     steps: int = 0
     skipped: int = 0
     resumed_at: int = 0
@@ -171,8 +175,14 @@ class Parties:
         for each in [*self._trained(), *parameters_of(optimizer)]:
             if each.grad is not None:
                 self._reached.add(id(each))
-        if notes.steps == 1:
+        if count == 1:
             self.read()
+            notes.has_trained = True
+            mine = set(map(id, parameters_of(optimizer)))
+            for model in self.models.alive().values():
+                self.models[model].has_trained |= any(
+                    id(each) in mine for each in model.parameters()
+                )
 
     def _trained(self) -> list[torch.Tensor]:
         return [each for model in self.models.alive().values() for each in model.parameters()]
@@ -200,15 +210,20 @@ class Parties:
         known = {id(each) for each in self._trained()}
         for model in models.values():
             notes = self.models[model]
-            notes.facts = model_facts(model, owned, self._reached)
+            facts = model_facts(model, owned, self._reached)
+            if notes.has_trained:  # A wrapper may have cast it back since.
+                facts = replace(
+                    facts, formats=notes.facts.formats, first_half=notes.facts.first_half
+                )
+            notes.facts = facts
         for optimizer in optimizers.values():
-            self.optimizers[optimizer].facts = optimizer_facts(
-                optimizer, list(optimizers.values()), known
-            )
+            mine = self.optimizers[optimizer]
+            now = optimizer_facts(optimizer, list(optimizers.values()), known)
+            mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
         for scaler in self.scalers.alive().values():
-            mine = self.scalers[scaler]
-            mine.facts = scaler_facts(
-                scaler, restored=mine.restored, created_in=mine.created_in, mark=mine.mark
+            its = self.scalers[scaler]
+            its.facts = scaler_facts(
+                scaler, restored=its.restored, created_in=its.created_in, mark=its.mark
             )
 
     def freeze(self) -> Static:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.doctor.evidence import Birth, GradientAgreement, Precision, Replay
@@ -21,10 +22,10 @@ from halfstep.doctor.nesting import exchange, tensors_in
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tracer import Tracer, storage_key
-from halfstep.doctor.widen import Widen
+from halfstep.doctor.widen import HALVES, Widen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass(slots=True)
@@ -115,13 +116,17 @@ class Replayer:
             self._stack.stop()
 
     def precision(self) -> Precision:
-        """Compare a healthy step's loss and gradients with those of fp32."""
+        """Compare a healthy step's loss and gradients with those of fp32.
+
+        Returns:
+            The comparison, or with a note why there is none.
+        """
         _, tracer = self.traced()
         mine = self._run()
         with torch.compiler.set_stance("force_eager"):
             exact = self._run(Widen())
         if mine.note or exact.note or not mine.losses:
-            return Precision()
+            return Precision(note=mine.note or exact.note or "the last step had no backward")
         names = {id(tensor): name for name, tensor in self._parameters.items()}
         agreements = tuple(
             _agreement(names[key], mine.gradients[key] / mine.scale, gradient / exact.scale)
@@ -197,9 +202,11 @@ class Replayer:
 
     def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
         slots: dict[int, torch.Tensor] = {}
+        # autograd insists that the gradient of a half leaf is half.
+        leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
 
         def fill(leaf: Any) -> Any:
-            return slots[leaf.number] if isinstance(leaf, Slot) else leaf
+            return slots[leaf.number] if isinstance(leaf, Slot) else leaves.get(id(leaf), leaf)
 
         result: Any = None
         for entry in self._entries:
@@ -209,7 +216,7 @@ class Replayer:
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
-                self._differentiate(outcome, args[0], kwargs.get("grad_tensors"))
+                self._differentiate(outcome, args[0], kwargs.get("grad_tensors"), leaves)
                 continue
             with _autocast(entry.autocast), torch.enable_grad():
                 if entry.kind == "scale":
@@ -217,19 +224,21 @@ class Replayer:
                     outcome.scale = float(entry.value) if scale is None else scale
                     result = _multiplied(args[0], outcome.scale)
                 elif entry.kind == "module":
-                    result = _call_module(entry, args, kwargs)
+                    result = _call_module(entry, args, kwargs, leaves)
                 else:
                     result = entry.function(*args, **kwargs)
             slots |= zip(entry.results, tensors_in(result), strict=False)
         if not outcome.losses:
             outcome.ends += [each.detach() for each in tensors_in(result)]
 
-    def _differentiate(self, outcome: Outcome, losses: Any, directions: Any) -> None:
+    def _differentiate(
+        self, outcome: Outcome, losses: Any, directions: Any, leaves: dict[int, torch.Tensor]
+    ) -> None:
         roots = [each for each in tensors_in(losses) if each.requires_grad]
         wanted = [each for each in self._parameters.values() if each.requires_grad]
         gradients = torch.autograd.grad(
             roots,
-            wanted,
+            [leaves.get(id(each), each) for each in wanted],
             grad_outputs=list(tensors_in(directions)) or None,
             retain_graph=True,
             allow_unused=True,
@@ -249,13 +258,26 @@ def bare(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
 
 
-def _call_module(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {
+        id(each): each.detach().float().requires_grad_(each.requires_grad)
+        for each in parameters
+        if each.dtype in HALVES
+    }
+
+
+def _call_module(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
+) -> Any:
     model = bare(entry.function)
     for module, training in zip(entry.function.modules(), entry.training, strict=False):
         module.training = training
     for buffer, value in entry.buffers:
         buffer.data.copy_(value)
-    return model(*args, **kwargs)
+    widened = {
+        name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves
+    }
+    return functional_call(model, widened, args, kwargs) if widened else model(*args, **kwargs)
 
 
 def _multiplied(value: Any, scale: float) -> Any:
