@@ -10,25 +10,26 @@ from pathlib import Path
 import pytest
 
 import halfstep
+from halfstep.recipe import PARTS
 
 SOURCE = Path(halfstep.__file__).parent
 FLOORS = {
-    "recipe": 0,
+    "recipe": 2,
     "formats": 0,
+    "loss_scale": 0,
     "errors": 0,
     "kernels": 0,
     "techniques": 1,
-    "engine": 2,
-    "train": 3,
-    "apex": 3,
-    "migrate": 3,
-    "compare": 4,
-    "bench": 4,
-    "doctor": 4,
-    "advise": 4,
-    "configs": 4,
-    "cli": 5,
-    "__main__": 5,
+    "optim": 1,
+    "layers": 1,
+    "engine": 3,
+    "train": 4,
+    "apex": 4,
+    "migrate": 4,
+    "compare": 5,
+    "bench": 5,
+    "cli": 6,
+    "__main__": 6,
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
@@ -65,8 +66,24 @@ def imports(path: Path) -> list[tuple[int, str]]:
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
-def test_every_part_has_a_floor() -> None:
-    assert {room(path) for path in FILES} <= FLOORS.keys()
+def test_every_part_has_a_floor_and_every_floor_is_there() -> None:
+    assert {room(path) for path in FILES} == FLOORS.keys()
+
+
+def test_only_its_own_part_asks_a_recipe_for_a_field() -> None:
+    for path in FILES:
+        if path.is_relative_to(SOURCE / "recipe" / "parts"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            asked = None
+            if isinstance(node, ast.Attribute):
+                asked = node.attr, ast.unparse(node.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                first = node.args[0] if node.args else None
+                if node.func.attr == "get" and isinstance(first, ast.Constant):
+                    asked = first.value, ast.unparse(node.func.value)
+            if asked is not None and asked[0] in PARTS:
+                assert not asked[1].endswith("recipe"), f"{path}:{node.lineno} reads {asked[0]}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

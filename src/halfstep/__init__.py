@@ -9,32 +9,45 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from halfstep.recipe import LossScale, Recipe, recipe, recipes
+from halfstep.recipe import LossScale, Recipe, recipes
 
 if TYPE_CHECKING:
     from halfstep.doctor import watch
-    from halfstep.engine import Engine, StepResult, shard
+    from halfstep.engine import (
+        EMA,
+        SWA,
+        Engine,
+        LossScaleCollapse,
+        StepResult,
+        load_sharded,
+        save_sharded,
+        shard,
+    )
     from halfstep.kernels.cpu_half import cpu_half
+    from halfstep.recipe import recipe  # at runtime the module, which can be called
 
 __all__ = [
+    "EMA",
+    "SWA",
     "Engine",
     "LossScale",
+    "LossScaleCollapse",
     "Recipe",
     "StepResult",
     "__version__",
     "cpu_half",
+    "load_sharded",
     "recipe",
     "recipes",
+    "save_sharded",
     "shard",
     "watch",
 ]
 __version__ = "0.1.0"
 
-_NEEDS_TORCH = {
-    "Engine": "halfstep.engine",
-    "StepResult": "halfstep.engine",
+_ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
+_NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
     "cpu_half": "halfstep.kernels.cpu_half",
-    "shard": "halfstep.engine",
     "watch": "halfstep.doctor",
 }
 

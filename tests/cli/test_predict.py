@@ -39,9 +39,18 @@ def test_image_that_cannot_be_read_is_named_and_exits_with_1(halfstep, files):
     assert err.count("\n") == 1
 
 
+def test_probabilities_follow_the_label(halfstep, files):
+    _, out, _ = halfstep("predict", RUN, "a.png", "--probabilities")
+    assert out.splitlines()[0].startswith("image,label,probability_0,probability_1,")
+    _, out, _ = halfstep("predict", RUN, "a.png", "--top-k", "2")
+    assert out.splitlines()[0] == "image,label,probability,label_2,probability_2"
+    assert len(out.splitlines()[1].split(",")) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ([RUN, "a.png", "--probabilities", "--top-k", "2"], "are both given; write one of them"),
         (["nowhere", "a.png"], "'nowhere' is no run directory"),
         ([RUN, "c.png"], "'c.png' does not exist; write images, folders, or a CSV file"),
         ([RUN], "Missing argument 'IMAGES...'"),

@@ -46,3 +46,26 @@ def test_an_unknown_device_is_refused(halfstep):
     code, _, error = halfstep("recipes", "--on", "gpu")
     assert code == 2
     assert "device is 'gpu'" in error
+
+
+def test_any_recipe_can_be_shown_with_its_exceptions(halfstep):
+    spec = '{base: o2, name: mine, exceptions: {"head.*": fp32}}'
+    code, out, _ = halfstep("recipes", spec, "fp16+tf32", "--markdown", "--on", "cpu")
+    assert code == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["mine", "tf32+fp16"]
+    assert rows[0][1].endswith("loss_scale dynamic, exceptions head.*:fp32")
+
+
+def test_fields_are_listed_with_their_values(halfstep):
+    code, out, _ = halfstep("recipes", "--fields", "--json")
+    assert code == 0
+    fields = {row["field"]: row for row in json.loads(out)}
+    assert list(fields["params"]["values"]) == ["fp32", "fp16", "bf16"]
+    assert all(row["purpose"].endswith(".") for row in fields.values())
+
+
+def test_a_mapping_that_is_none_is_refused(halfstep):
+    code, _, error = halfstep("recipes", "{base: o2")
+    assert code == 2
+    assert "is no mapping in YAML; write '{base: o2, loss_scale: 128}'" in error

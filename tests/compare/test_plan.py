@@ -10,7 +10,7 @@ TINY = ["data.resolution=8", "model.args={channels: [8, 8, 8, 8]}"]
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    monkeypatch.setattr("halfstep.compare.plan._try_what_all_need", lambda *_, **__: None)
+    monkeypatch.setattr("halfstep.compare.plan.refuse", lambda *_, **__: None)
 
     def make(recipes="fp32,fp16", seeds="1", options=(), **given):
         options = [*TINY, *options]

@@ -25,6 +25,19 @@ def test_json_holds_rows_and_the_summaries_that_they_come_from(make_grid):
     assert data["verdicts"][0]["kind"] == "unknown"
 
 
+def test_a_ratio_is_recorded_with_the_ends_of_its_interval(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(cell, summary(images_per_second=rate))
+        for cell, rate in zip(grid.cells, (100.0, 200.0, 100.0, 220.0), strict=True)
+    ]
+    speed = as_json(grid, results)["rows"][1]["speed"]
+    assert speed["mean"] == pytest.approx((2.0 * 2.2) ** 0.5)
+    assert speed["low"] < 2.0
+    assert speed["high"] > 2.2
+    assert speed["seeds"] == 2
+
+
 @pytest.fixture
 def filled(make_grid):
     grid = make_grid(("fp32", "fp16"), (0, 1, 2), points=(("lr=0.1",), ("lr=0.4",)))

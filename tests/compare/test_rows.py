@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from halfstep.compare.results import Result, from_summary
@@ -35,7 +36,7 @@ def test_rows_compare_with_the_baseline_of_the_same_seed(make_grid):
     assert base.difference.mean == 0
     assert half.difference.mean == pytest.approx(0.01)
     assert (half.difference.low, half.difference.seeds) == (pytest.approx(0.01), 2)
-    assert (half.speed.mean, half.speed.sd) == (2.0, 0.0)
+    assert (half.speed.mean, half.speed.log_sd) == (pytest.approx(2.0), 0.0)
     assert [(row.recipe, row.seed) for row in rows_by_seed(grid, results)] == [
         ("fp32", 0),
         ("fp32", 1),
@@ -81,7 +82,27 @@ def test_memory_is_compared_within_a_seed_too(make_grid):
     ]
     memory = rows_by_arm(grid, results)[1].memory
     assert memory is not None
-    assert (memory.mean, memory.low, memory.high) == (0.5, 0.25, 0.75)
+    assert memory.mean == pytest.approx((0.25 * 0.75) ** 0.5)
+    assert memory.low < 0.25
+    assert memory.high > 0.75
+
+
+def test_what_was_measured_as_nothing_has_no_ratio(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(cell, summary(peak_memory_bytes=size))
+        for cell, size in zip(grid.cells, (400, 0, 0, 150), strict=True)
+    ]
+    assert rows_by_arm(grid, results)[1].memory is None
+
+
+def test_a_row_that_is_slower_in_time_is_not_faster_in_the_mean_of_ratios(make_grid):
+    # Three pairs of times per image: the arithmetic mean of their ratios is 1.06.
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2))
+    rates = [100.0, 151.0, 100.0, 100.0, 100.0, 66.0]
+    results = [finished(cell, 0.9, rate) for cell, rate in zip(grid.cells, rates, strict=True)]
+    assert np.mean([1.51, 1.0, 0.66]) > 1.05
+    assert rows_by_arm(grid, results)[1].speed.mean < 1.0
 
 
 def test_the_front_leaves_out_what_is_beaten_rehearsed_or_broken(make_grid):
@@ -127,4 +148,4 @@ def test_a_seed_in_which_the_baseline_broke_is_compared_with_nothing(make_grid):
     results = [finished(base0, 0.90), finished(half0, 0.91), broken, finished(half1, 0.91)]
     _, half = rows_by_arm(grid, results)
     assert half.difference.mean == pytest.approx(0.01)
-    assert (half.difference.seeds, half.speed.mean) == (1, 1.0)
+    assert (half.difference.seeds, half.speed.mean) == (1, pytest.approx(1.0))

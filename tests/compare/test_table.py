@@ -6,7 +6,7 @@ from rich.console import Console
 
 from halfstep.compare.results import Result, from_summary
 from halfstep.compare.table import show
-from halfstep.compare.texts import markdown
+from halfstep.compare.texts import latex, markdown
 
 from .synthetic import fill, summary
 
@@ -146,3 +146,22 @@ def test_the_best_trade_is_marked(make_grid):
     text = shown(grid, fill(grid), 80)
     assert "fp16 ◆" in text
     assert "◆ no other row is as good in accuracy, time and memory." in text
+
+
+def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2))
+    rates = (100.0, 1100.0, 100.0, 1300.0, 100.0, 1250.0)
+    results = [
+        from_summary(cell, summary(images_per_second=rate))
+        for cell, rate in zip(grid.cells, rates, strict=True)
+    ]
+    text = shown(grid, results, 80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    row = next(number for number, line in enumerate(lines) if line.startswith("fp16"))
+    for line, said in zip(lines[row : row + 3], ("12.14", "[9.77,", "15.08]"), strict=True):
+        assert said in line.split()
+    assert "12.14x the speed [9.77, 15.08], 1.00x the memory; use it" in " ".join(lines)
+    for document in (markdown, latex):
+        assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
+    assert "of a ratio the same on logarithms" in " ".join(lines)

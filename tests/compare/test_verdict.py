@@ -1,7 +1,12 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from halfstep.compare.results import Result, from_summary
 from halfstep.compare.rows import rows_by_arm
+from halfstep.compare.statistics import Ratio, interval
 from halfstep.compare.verdict import verdicts
 
 from .synthetic import fill, summary
@@ -9,9 +14,13 @@ from .synthetic import fill, summary
 
 @pytest.fixture
 def judged(make_grid):
-    """Judge fp16 by its accuracies and the baseline's, one pair a seed."""
+    """Judge fp16 by its accuracies and the baseline's, one pair a seed.
+
+    Its speed is one ratio for all seeds, or one for each.
+    """
 
     def judge(mine, theirs, *, recipe="fp16", speed=2.0, kind="device", **changes):
+        speeds = np.broadcast_to(speed, len(mine)).tolist()
         grid = make_grid(("fp32", recipe), range(len(mine)))
         results = [
             from_summary(
@@ -22,7 +31,7 @@ def judged(make_grid):
             for cell, best, rate in zip(
                 grid.cells,
                 [best for pair in zip(theirs, mine, strict=True) for best in pair],
-                [100.0, 100.0 * speed] * len(mine),
+                [rate for each in speeds for rate in (100.0, 100.0 * each)],
                 strict=True,
             )
         ]
@@ -56,10 +65,90 @@ def test_as_accurate_and_no_faster_is_not_worth_a_change(judged):
     )
 
 
+SAME = ([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
+
+
+def test_a_speed_whose_interval_reaches_down_to_the_bar_is_no_advice(judged):
+    verdict = judged(*SAME, speed=[1.1, 1.5, 1.0])
+    assert verdict.kind == "unknown"
+    assert "1.18x the speed [0.70, 2.00], 1.00x the memory" in verdict.finding
+    assert verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (about 28)"
+
+
+def test_a_row_that_is_slower_in_the_mean_is_not_advised_for_its_speed(judged):
+    # The arithmetic mean of these is 1.06.
+    verdict = judged(*SAME, speed=[1.51, 1.0, 0.66])
+    assert verdict.kind == "unknown"
+    assert "1.00x the speed [0.36, 2.79]" in verdict.finding
+
+
+def test_a_speed_whose_interval_is_all_below_the_bar_is_nothing_to_gain(judged):
+    assert judged(*SAME, speed=[1.00, 1.01, 1.02]).kind == "keep"
+
+
+def test_memory_is_advised_on_where_its_interval_leaves_the_bar_out(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2))
+    for sizes, kind in (((0.70, 0.72, 0.71), "use"), ((0.50, 1.00, 0.80), "unknown")):
+        results = [
+            from_summary(cell, summary(peak_memory_bytes=1000 * size))
+            for cell, size in zip(
+                grid.cells, [each for size in sizes for each in (1.0, size)], strict=True
+            )
+        ]
+        (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+        assert verdict.kind == kind
+    assert "whether it is 1.05x smaller (about " in verdict.advice
+
+
+def test_one_pair_of_speeds_among_several_seeds_asks_for_more(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    rates = (100.0, 200.0, 100.0, None)
+    results = [
+        from_summary(cell, summary(images_per_second=rate))
+        for cell, rate in zip(grid.cells, rates, strict=True)
+    ]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert (
+        verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (3 or more)"
+    )
+
+
+@pytest.fixture
+def advised(make_grid):
+    """Count the kinds of advice over 2,000 comparisons of a recipe that is so much as fast.
+
+    The time of each run has 10 % of noise. Accuracy and memory are the baseline's.
+    """
+
+    def count(seeds, true_speed):
+        grid = make_grid(("fp32", "fp16"), range(seeds))
+        base, row = rows_by_arm(grid, [from_summary(cell, summary()) for cell in grid.cells])
+        noise = np.random.default_rng(seeds).normal(0.0, 0.1, (2, 2000, seeds))
+        logs = np.log(true_speed) + noise[0] - noise[1]
+        ends = np.exp(interval(logs)).T
+        means, deviations = np.exp(logs.mean(1)), logs.std(1, ddof=1)
+        return Counter(
+            verdicts(grid, [base, replace(row, speed=Ratio(mean, low, high, seeds, sd))])[0].kind
+            for mean, (low, high), sd in zip(means, ends, deviations, strict=True)
+        )
+
+    return count
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_recipe_that_is_no_faster_is_hardly_ever_advised_for_its_speed(advised, seeds):
+    assert advised(seeds, 1.0)["use"] / 2000 <= 0.05
+
+
+def test_five_seeds_mostly_find_a_recipe_that_is_half_as_fast_again(advised):
+    assert advised(5, 1.5)["use"] / 2000 >= 0.9
+    # A gain that is missed is left open: it is not said that there is none.
+    assert advised(5, 1.5)["keep"] == 0
+
+
 def test_less_memory_on_a_device_is_a_gain_and_resident_memory_is_not(judged):
-    same = ([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
-    assert judged(*same, speed=1.0, peak_memory_bytes=400 * 2**20).kind == "use"
-    resident = judged(*same, speed=1.0, peak_memory_bytes=400 * 2**20, kind="resident-rise")
+    assert judged(*SAME, speed=1.0, peak_memory_bytes=400 * 2**20).kind == "use"
+    resident = judged(*SAME, speed=1.0, peak_memory_bytes=400 * 2**20, kind="resident-rise")
     assert resident.kind == "keep"
 
 
@@ -86,8 +175,7 @@ def test_equal_in_every_seed_needs_no_more_of_them(judged):
 
 
 def test_rehearsed_accuracy_counts_and_rehearsed_speed_does_not(judged):
-    same = ([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
-    verdict = judged(*same, rehearsed=["autocast fp16: rehearsed (no fp16 units)"])
+    verdict = judged(*SAME, rehearsed=["autocast fp16: rehearsed (no fp16 units)"])
     assert "rehearsed, so that its speed says nothing" in verdict.finding
     assert "measure its speed there" in verdict.advice
 

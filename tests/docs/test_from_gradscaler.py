@@ -9,7 +9,7 @@ from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-gradscaler.md"
-BEFORE, AFTER, RESUME = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+BEFORE, AFTER, CLOSURE, RESUME = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def run(program: str, **names: object) -> dict:
@@ -25,6 +25,30 @@ def test_both_loops_end_with_the_same_weights_and_learning_rate():
         assert torch.equal(plain, ours)
     assert before["scaler"].get_scale() == after["engine"].loss_scale
     assert before["scheduler"].get_last_lr() == after["scheduler"].get_last_lr()
+
+
+def test_a_closure_trains_as_lbfgs_alone_does():
+    ours = run(CLOSURE)
+    assert ours["losses"][-1] < 0.5 * ours["losses"][0]
+    plain = (
+        CLOSURE[: CLOSURE.index("engine = ")]
+        + """
+def closure():
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    return float(loss.detach())
+
+for _ in range(5):
+    closure()
+    optimizer.step(closure)
+"""
+    )
+    with cpu_half(), cuda_autocast_policy():
+        alone = run(plain)
+    for one, other in zip(ours["model"].parameters(), alone["model"].parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_resuming_restores_the_run(tmp_path):

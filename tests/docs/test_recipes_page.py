@@ -51,6 +51,11 @@ def test_the_table_is_what_the_command_prints(capsys):
     assert between("table") == capsys.readouterr().out
 
 
+def test_the_fields_are_what_the_command_prints(capsys):
+    assert main(["recipes", "--fields", "--markdown"]) == 0
+    assert between("fields") == capsys.readouterr().out
+
+
 @pytest.mark.parametrize("recipe", halfstep.recipes())
 def test_the_bytes_are_those_of_a_real_step(recipe):
     rows = {row.split("|")[1].strip(): row for row in between("bytes").splitlines()[2:]}

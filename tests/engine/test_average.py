@@ -24,7 +24,8 @@ def constant_descent(
     weights = []
     with Engine(layer, SGD(layer.parameters(), lr=lr), recipe=recipe, average=average) as engine:
         for step in range(steps):
-            loss = engine.model(torch.ones(1, 1)).float().sum() * 2.0**-7
+            with engine.autocast():
+                loss = engine.model(torch.ones(1, 1)).float().sum() * 2.0**-7
             engine.backward(loss * float("inf") if step == overflow_at else loss)
             engine.step()
             weights.append(engine.optimizer.param_groups[0]["params"][0].detach().double().clone())

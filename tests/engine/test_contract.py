@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from halfstep.engine import Engine
-from halfstep.recipe import RECIPES, LossScale, Recipe
+from halfstep.recipe import PARTS, RECIPES, LossScale, Recipe
 
 from .tiny import DigitsNet, differences, digits_net, through_a_file
 
@@ -237,7 +237,7 @@ def product(engine: Engine, values: list[float]) -> float:
 
 
 def format_of_reduction(recipe: Recipe) -> torch.dtype:
-    """Listen to what is given to `all_reduce`; DDP's own, of fp32 gradients, is not heard."""
+    """Listen to `all_reduce`, and to DDP itself where a recipe leaves the sum to it."""
     heard = []
     real = dist.all_reduce
     layer = nn.Linear(8, 8, bias=False)
@@ -246,12 +246,22 @@ def format_of_reduction(recipe: Recipe) -> torch.dtype:
             dist, "all_reduce", lambda t, *args, **given: heard.append(t) or real(t, *args, **given)
         )
         with Engine(layer, sgd(layer), recipe=recipe, parallel="ddp") as engine:
+            # One hook a wrapper: refused where the recipe has put its own, which calls all_reduce.
+            with contextlib.suppress(RuntimeError):
+                engine.model.register_comm_hook(heard, listening)
             with engine.autocast():
                 loss = engine.model(torch.ones(1, 8)).float().sum()
             engine.backward(loss)
-            grads = layer.weight.grad.dtype
             engine.step()
-    return only({tensor.dtype for tensor in heard}) if heard else grads
+    return only({tensor.dtype for tensor in heard})
+
+
+def listening(heard, bucket):  # torch takes no annotation that is a string
+    """Sum over one process, which changes nothing."""
+    heard.append(bucket.buffer())
+    done: torch.futures.Future = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -265,10 +275,7 @@ def _group_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def violations(recipe: Recipe, expected: Contract, batch: Any) -> list[str]:
     """Return the terms of the contract that `recipe` does not keep."""
-    try:
-        seen = observe(recipe, batch)
-    except (AssertionError, RuntimeError) as error:
-        return [f"does not train: {error}"]
+    seen = observe(recipe, batch)
     return [
         f"{field.name}: {getattr(seen, field.name)}, not {getattr(expected, field.name)}"
         for field in fields(Contract)
@@ -292,7 +299,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "autocast": (None, "fp16", "bf16"),
     "matmul": (None, "ieee", "tf32"),
     "float8": (None, "dynamic", "delayed"),
-    "accumulation": (None, "fp16"),
+    "accumulator": (None, "fp16"),
     "master_weights": (None, True),
     "gradients": FORMATS,
     "outputs": (None, "fp32"),
@@ -319,7 +326,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 
 def changes_nothing(recipe: Recipe, field: str, value: Any) -> bool:
     """Tell whether `value` says aloud what holds without it: gradients in the weights' format."""
-    plain = {None, "fp32" if recipe.half_params is None else recipe.params}
+    plain = {None, recipe.params or "fp32"}
     if field == "reduce":
         return value == (recipe.gradients or only(plain - {None}))
     return field == "gradients" and {value, recipe.gradients} <= plain
@@ -337,11 +344,15 @@ def test_changing_any_field_breaks_the_contract(digits, name: str, field: str) -
             changed = replace(recipe, **{field: value})
         except ValueError:
             continue  # A contradiction, which is refused before it can train.
+        if (field, value) == ("params", None):
+            with pytest.raises(RuntimeError, match="type"):  # the model is left in fp64
+                observe(changed, batch)
+            continue
         assert violations(changed, CONTRACT[name], batch), f"{field}={value!r} went unnoticed"
 
 
 def test_the_changes_cover_every_field() -> None:
-    assert {*CHANGES, "name"} == {field.name for field in fields(Recipe)}
+    assert CHANGES.keys() == PARTS.keys()
 
 
 @pytest.mark.parametrize("name", CONTRACT)

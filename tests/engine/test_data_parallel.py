@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 from torch.optim import SGD
 
 from halfstep.engine import EMA, Engine, data_parallel
-from halfstep.engine.data_parallel import ThreadedReplicas
+from halfstep.engine.parallel.dp import ThreadedReplicas
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
 
@@ -216,7 +216,10 @@ def test_averages_names_and_gpus_are_as_asked_for(digits) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"recipe": {"base": "fp16", "reduce": "bf16"}}, "write parallel='ddp', or leave reduce"),
+        (
+            {"recipe": {"base": "fp16", "reduce": "bf16"}},
+            "write parallel='ddp', or leave that field",
+        ),
         ({"sync_batchnorm": True}, "sync_batchnorm is given without parallel='ddp'"),
         ({"ddp": {"static_graph": True}}, "ddp is given without parallel='ddp'"),
         ({"parallel": None, "dp": {"device_ids": [0]}}, "dp is given without parallel='dp'"),
@@ -249,7 +252,7 @@ def test_a_cpu_is_refused(monkeypatch) -> None:
 def test_torchs_own_threads_are_refused_where_they_would_compute_in_fp16() -> None:
     wrapped = DataParallel(mlp())
     wrapped.device_ids = [0, 1]
-    with pytest.raises(ValueError, match=r"'bf16' computes in bf16.*would in fp16.*parallel='dp'"):
+    with pytest.raises(ValueError, match=r"it computes in bf16.*would in fp16.*parallel='dp'"):
         engine_over(wrapped, recipe="bf16")
     with engine_over(wrapped, recipe="fp16"):
         pass

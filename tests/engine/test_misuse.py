@@ -251,6 +251,17 @@ def test_lbfgs_is_refused_under_scaling_and_half_parameters(recipe: str) -> None
         Engine(model, LBFGS(model.parameters()), recipe=recipe)
 
 
+def test_lbfgs_past_the_engine_is_told_of_the_closure() -> None:
+    model = mlp()
+    with Engine(model, LBFGS(model.parameters())) as engine:
+        words = r"write engine\.step\(closure=closure\), where closure\(\) calls engine\.zero_grad"
+        with pytest.raises(RuntimeError, match=f"LBFGS.step.. was called past the engine.*{words}"):
+            engine.optimizer.step(lambda: 0.0)
+        engine.backward(loss_of(engine))
+        with pytest.raises(TypeError, match=f"LBFGS evaluates the loss inside its step; {words}"):
+            engine.step()
+
+
 def test_lbfgs_works_under_fp32_by_a_closure() -> None:
     targets = torch.ones(4, 3)
     plain = mlp()
@@ -360,3 +371,91 @@ def test_a_recipe_of_ones_own_is_carried_out() -> None:
         assert model[0].weight.dtype == torch.bfloat16
         assert engine.optimizer.param_groups[0]["params"][0].dtype == torch.float32
         assert engine.recipe is recipe
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            lambda model: (sgd(model), model),
+            r"model is of type SGD.*write Engine\(model, opt",
+        ),
+        (
+            lambda model: (model.forward, sgd(model)),
+            "model is of type method; allowed: a torch",
+        ),
+        (lambda model: (model, 0.1), "optimizer is of type float; allowed: a torch Optimizer"),
+        (lambda model: (model, model), "optimizer is of type Linear"),
+        (lambda model: ([model, None], [sgd(model)]), "model is of type NoneType"),
+    ],
+)
+def test_what_is_no_model_or_no_optimizer_is_refused(given, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Engine(*given(mlp()))
+
+
+class Rotation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(6, dtype=torch.complex64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(inputs.float() * self.turn)
+
+
+@pytest.mark.parametrize("recipe", ["fp16", "o2"])
+def test_complex_parameters_are_refused_where_losses_are_scaled(recipe: str) -> None:
+    model = Rotation()
+    with pytest.raises(TypeError, match=r"'turn' is complex.*recipe='bf16' or 'fp32'"):
+        Engine(model, sgd(model), recipe=recipe)
+    for works in ("fp32", "bf16"):
+        with Engine(model, sgd(model), recipe=works) as engine:
+            engine.backward(loss_of(engine))
+            assert engine.step().stepped
+
+
+@pytest.mark.parametrize("settings", [{"recipe": "o2"}, {"recipe": "fp16", "average": EMA(0.5)}])
+def test_lazy_parameters_are_refused_where_they_would_be_copied(settings) -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(ValueError, match=r"'0.weight' has no shape.*run model\(batch\) once"):
+        Engine(model, sgd(model), **settings)
+    model(INPUTS)
+    with Engine(model, sgd(model), **settings) as engine:
+        engine.backward(loss_of(engine))
+        assert engine.step().stepped
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+@pytest.mark.parametrize("recipe", ["half", "o2", "bf16-sr"])
+def test_a_module_of_torchscript_is_refused_where_it_needs_hooks(recipe: str) -> None:
+    model = nn.Sequential(torch.jit.script(nn.Linear(6, 3)))
+    with pytest.raises(TypeError, match=r"'0' is compiled by TorchScript.*recipe='fp16'"):
+        Engine(model, sgd(model), recipe=recipe)
+    with Engine(model, sgd(model), recipe="fp16") as engine:
+        engine.backward(loss_of(engine))
+        assert engine.step().stepped
+
+
+class Encoder(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def encode(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs)
+
+
+@pytest.mark.parametrize("build", [lambda: nn.Linear(6, 3), lambda: nn.LSTM(6, 3)])
+@pytest.mark.parametrize(("recipe", "half"), [("o2", "float16"), ("bf16-kahan", "bfloat16")])
+def test_another_method_than_the_call_is_told_to_cast_its_inputs(recipe, half, build) -> None:
+    model = Encoder(build())
+    message = rf"write engine\.model\.method\(inputs\.to\(torch\.{half}\)\)"
+    with Engine(model, sgd(model), recipe=recipe) as engine:
+        with pytest.raises(TypeError, match=message), engine.autocast():
+            engine.model.encode(INPUTS)
+        with pytest.raises(TypeError, match=message), engine.evaluating():
+            engine.model.encode(INPUTS.double())
+        with engine.autocast():
+            engine.model.encode(INPUTS.to(getattr(torch, half)))
+        with pytest.raises(ValueError, match="of the loop"), engine.autocast():
+            raise ValueError("of the loop")

@@ -66,7 +66,9 @@ def test_printing_a_result_says_what_happened() -> None:
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16", accumulate=2) as engine:
         said = []
         for factor in (1.0, 1.0, torch.inf, 1.0):
-            engine.backward(engine.model(torch.ones(2, 6)).float().square().mean() * factor)
+            with engine.autocast():
+                loss = engine.model(torch.ones(2, 6)).float().square().mean()
+            engine.backward(loss * factor)
             said.append(str(engine.step()))
     assert said[0] == said[2] == "window open"
     assert said[1].startswith("stepped, grad_norm ")

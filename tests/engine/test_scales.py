@@ -144,7 +144,9 @@ def test_the_scale_backs_off_though_some_window_is_always_open() -> None:
 def test_without_a_loss_scale_a_loss_id_changes_nothing() -> None:
     model = mlp()
     with Engine(model, SGD(model.parameters(), lr=1.0), recipe="bf16") as engine:
-        engine.backward(engine.model(INPUTS).mean(), loss_id="a")
+        with engine.autocast():
+            loss = engine.model(INPUTS).float().mean()
+        engine.backward(loss, loss_id="a")
         result = engine.step()
     assert result.stepped
     assert result.loss_scale == 1.0

@@ -46,6 +46,46 @@ def test_scheduler_follows_real_steps() -> None:
     assert used == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda optimizer: ExponentialLR(optimizer, 1.0),
+        lambda optimizer: ChainedScheduler([ExponentialLR(optimizer, 0.5)]),
+        lambda optimizer: SequentialLR(
+            optimizer, [LinearLR(optimizer), ExponentialLR(optimizer, 0.5)], [4]
+        ),
+    ],
+)
+def test_a_scheduler_that_the_loop_steps_too_is_refused(build) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    scheduler = build(optimizer)
+    with Engine(model, optimizer, scheduler=scheduler) as engine:
+        take_step(engine)
+        take_step(engine)
+        scheduler.step()
+        with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+            take_step(engine)
+    engine = Engine(model, optimizer, scheduler=scheduler)
+    take_step(engine)
+    scheduler.step()
+    with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+        engine.close()
+
+
+def test_a_scheduler_that_goes_back_to_a_saved_state_is_not_taken_for_stepped() -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    saved = scheduler.state_dict()
+    with Engine(model, optimizer, scheduler=scheduler) as engine:
+        for _ in range(2):
+            take_step(engine)
+        scheduler.load_state_dict(saved)
+        take_step(engine)
+        assert scheduler.last_epoch == 1
+
+
 def test_composed_schedulers_work_too() -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=1.0)
@@ -78,6 +118,18 @@ def test_history_says_when_the_scale_changed_and_why() -> None:
         (3, 64, "overflow"),
         (5, 128, "growth"),
     ]
+
+
+@pytest.mark.parametrize(("recipe", "named"), [("fp16", True), ("bf16", False), ("fp32", False)])
+def test_a_collapse_advises_another_format_where_it_helps(recipe: str, *, named: bool) -> None:
+    model = mlp()
+    scaled = {"base": recipe, "loss_scale": {"init": 2, "floor": 1}}
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe=scaled) as engine:
+        for _ in range(2):
+            take_step(engine, overflow=True)
+        with pytest.raises(LossScaleCollapse, match="lower the learning rate") as caught:
+            engine.flush()
+    assert ("recipe='bf16'" in str(caught.value)) is named
 
 
 @pytest.mark.parametrize("loss_id", [None, "mine"])

@@ -35,10 +35,10 @@ def _given_back():
 def widened(monkeypatch):
     """The dtypes that the kernels narrowed to."""
     seen = []
-    narrow = halfstep.kernels.widen._narrow
+    narrow = halfstep.kernels.widen.narrowed
     monkeypatch.setattr(
         halfstep.kernels.widen,
-        "_narrow",
+        "narrowed",
         lambda result, dtype: seen.append(dtype) or narrow(result, dtype),
     )
     return seen

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep.formats import round_to
 from halfstep.kernels.float8 import FORMAT_OF, Geometry, float8_product, quantised
@@ -90,11 +91,49 @@ def test_convolutions_and_their_gradients(groups) -> None:
         torch.testing.assert_close(ours.double(), right, rtol=1e-5, atol=1e-5)
 
 
-def test_only_the_gradients_that_are_wanted_are_computed() -> None:
-    weight = torch.randn(16, 32, requires_grad=True)
-    result = float8_product(torch.randn(4, 32), weight, None, Own())
-    result.sum().backward()
-    assert weight.grad is not None
+class Products(TorchDispatchMode):
+    """Counts matrix products and what a backward of convolutions was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices, self.masks = 0, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mm.default:
+            self.matrices += 1
+        if func is torch.ops.aten.convolution_backward.default:
+            self.masks.append(list(args[-1]))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True), (False, False)])
+def test_only_the_gradients_that_are_wanted_are_computed(wanted) -> None:
+    bias = torch.zeros(16, requires_grad=True)
+    value, weight = torch.randn(4, 32), torch.randn(16, 32)
+    images, kernels = torch.randn(2, 16, 4, 4), torch.randn(16, 16, 3, 3)
+    for leaf, needs in zip((value, weight, images, kernels), wanted * 2, strict=True):
+        leaf.requires_grad_(needs)
+    linear = float8_product(value, weight, bias, Own())
+    geometry = Geometry((1, 1), (0, 0), (1, 1), 1)
+    convolved = float8_product(images, kernels, bias, Own(), geometry)
+    with Products() as products:
+        (linear.sum() + convolved.sum()).backward()
+    assert products.matrices == sum(wanted)
+    assert products.masks == ([[*wanted, False]] if any(wanted) else [])
+    for leaf, needs in zip((value, weight, images, kernels), wanted * 2, strict=True):
+        assert (leaf.grad is not None) is needs
+
+
+@pytest.mark.parametrize("of", ["input", "weight"])
+def test_gradients_that_are_differentiated_again_are_refused(of) -> None:
+    leaves = {"input": torch.randn(4, 32), "weight": torch.randn(16, 32)}
+    leaf = leaves[of].requires_grad_()
+    result = float8_product(leaves["input"], leaves["weight"], None, Own())
+    (plain,) = torch.autograd.grad(result.sum(), leaf, retain_graph=True)
+    (grad,) = torch.autograd.grad(result.sum(), leaf, create_graph=True)
+    assert torch.equal(grad, plain)
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated again.*recipe='bf16'"):
+        grad.square().sum().backward()
 
 
 def test_what_lies_beyond_a_scale_saturates() -> None:

@@ -90,7 +90,13 @@ def test_an_engine_refuses_what_the_device_refuses(monkeypatch) -> None:
         Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe="tf32")
 
 
-def test_an_engine_says_what_it_does() -> None:
+def test_an_engine_says_what_it_does(machine) -> None:
+    machine(half_units=["bf16"])
     model = torch.nn.Linear(2, 2)
     with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe="fp8") as engine:
-        assert engine.resolution == recipe("fp8").resolve("cpu")
+        found = engine.resolution
+    assert (found.recipe, found.device, found.how) == ("fp8", "cpu", "rehearsed")
+    assert [(part.field, part.how) for part in found.parts] == [
+        ("autocast bf16", "native"),
+        ("float8 dynamic", "rehearsed"),
+    ]

@@ -21,6 +21,15 @@ def test_products_are_computed_in_the_format_and_the_region_ends(name, dtype) ->
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_regions_of_one_technique_nest() -> None:
+    technique, cpu = Autocast("bf16"), torch.device("cpu")
+    with technique.forward(cpu):
+        with technique.forward(cpu):
+            pass
+        assert torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_no_cast_of_a_weight_outlives_its_update() -> None:
     layer = nn.Linear(1, 1, bias=False)
     nn.init.ones_(layer.weight)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from halfstep.recipe import recipe
 from halfstep.techniques.params import ParameterFormat, is_norm
 
 
@@ -84,7 +85,7 @@ def test_norms_in_fp32_compute_in_fp32_on_half_inputs(kind: str, training: bool)
     norm, shape = NORMS[kind]
     exact = copy.deepcopy(norm).train(training)
     model = nn.Sequential(copy.deepcopy(norm)).train(training)
-    ParameterFormat("fp16", norms="fp32").prepare([model], [])
+    ParameterFormat("fp16", own_formats=recipe("half-bn32").own_formats).prepare([model], [])
     stored = [*model.parameters(), *model.buffers()]
     assert {t.dtype for t in stored if t.is_floating_point()} == {torch.float32}
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0)).half()

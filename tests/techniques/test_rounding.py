@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
-from halfstep.techniques import foreach
+from halfstep.optim import foreach
 from halfstep.techniques.rounding import RoundedUpdate, round_stochastically
 
 OPTIMIZERS = {

@@ -12,6 +12,7 @@ from halfstep.train.evaluate import evaluate
 from halfstep.train.loop import train
 from halfstep.train.models import build
 from halfstep.train.run_directory import read_summary
+from halfstep.train.schedules import ScheduleWarning
 from halfstep.train.setup import set_up
 
 COLLAPSING = "{init: 16777216, growth_interval: 1000, collapse_after: 1}"
@@ -281,6 +282,12 @@ def test_average_is_what_is_validated_and_exported(tiny, tmp_path):
     assert evaluate(tmp_path, "last").matches
     train(tiny(), tmp_path / "plain", quiet=True)
     assert last.loss != checkpoint.load(checkpoint.path(tmp_path / "plain", "last")).loss
+
+
+def test_warm_up_as_long_as_the_run_is_warned_of(tiny, tmp_path):
+    config = tiny("epochs=1", "schedule.warmup_epochs=1", "max_steps=1")
+    with pytest.warns(ScheduleWarning, match=r"warmup_epochs is 1, and the run has 0.167 epochs: "):
+        train(config, tmp_path, quiet=True)
 
 
 def test_plateau_lowers_the_rate_after_validations(tiny, tmp_path):

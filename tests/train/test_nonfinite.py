@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from halfstep.recipe import recipe as find_recipe
 from halfstep.train import checkpoint, nonfinite, training
 from halfstep.train.data import Data
 from halfstep.train.loop import train
@@ -103,6 +104,27 @@ def test_stop_lets_a_loss_scale_skip_and_ends_a_run_without_one(tiny, tmp_path, 
     assert (stopped.status, stopped.first_nonfinite_step) == ("nonfinite", 3)
     scaled = train(tiny(recipe="fp16"), tmp_path / "fp16", quiet=True)
     assert scaled.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scales", "bf16"),
+    [("fp32", False, False), ("bf16", False, False), ("half", True, False), ("o2", False, True)],
+)
+def test_the_advice_fits_the_recipe(recipe, scales, bf16):
+    said = nonfinite.remedy(find_recipe(recipe))
+    assert ("scales the loss" in said) is scales
+    assert ("recipe bf16" in said) is bf16
+    assert "lower optimizer.lr" in said
+
+
+def test_a_run_that_ends_gives_the_advice_of_its_recipe(tiny, tmp_path, poison, monkeypatch):
+    poison(always_from=(1, 2))
+    monkeypatch.setattr(nonfinite, "MOST_IN_A_ROW", 2)
+    for recipe in ("fp32", "half"):
+        for what in ("stop", "skip", "rollback"):
+            config = tiny(f"on_nonfinite={what}", "epochs=2", recipe=recipe)
+            error = train(config, tmp_path / recipe / what, quiet=True).error
+            assert nonfinite.remedy(find_recipe(recipe)) in error
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

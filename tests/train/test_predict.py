@@ -4,7 +4,10 @@ import io
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms.v2 import functional
 
+from halfstep.errors import UserError
+from halfstep.train.data.decode import read_image
 from halfstep.train.predict import predict
 from halfstep.train.setup import set_up
 from halfstep.train.trained import config_of, open_run
@@ -61,6 +64,40 @@ def test_image_that_cannot_be_read_is_named_and_has_no_line(finished_run, scans,
     assert str(tmp_path / "broken.png") in line
     nothing = predict(finished_run, [tmp_path / "broken.png"])
     assert nothing.csv() == "image,label\n"
+
+
+def test_probabilities_are_the_softmax_of_the_runs_logits(finished_run, scans):
+    folder, _ = scans
+    files = sorted(folder.iterdir())[:8]
+    found = predict(finished_run, files, top=3)
+    trained = open_run(finished_run)
+    # Files are read as RGB, and their grey differs from the file's by a rounding.
+    images = [functional.rgb_to_grayscale(read_image(file)) for file in files]
+    with trained.classifier(torch.device("cpu")) as classify, torch.no_grad():
+        wanted = torch.softmax(classify(torch.stack(images)), 1)
+    assert torch.allclose(torch.tensor(found.probabilities), wanted, atol=1e-5)
+
+    whole = list(csv.DictReader(io.StringIO(found.csv(probabilities=True))))
+    assert list(whole[0]) == ["image", "label", *(f"probability_{each}" for each in range(10))]
+    for row, known in zip(whole, wanted, strict=True):
+        columns = [float(row[f"probability_{each}"]) for each in range(10)]
+        assert columns == pytest.approx(known.tolist(), abs=2e-5)
+        assert row["label"] == str(known.argmax().item())
+
+    best = list(csv.DictReader(io.StringIO(found.csv(top=3))))
+    pairs = [("label", "probability"), ("label_2", "probability_2"), ("label_3", "probability_3")]
+    assert list(best[0]) == ["image", *(name for pair in pairs for name in pair)]
+    for row, known in zip(best, wanted, strict=True):
+        values, places = known.topk(3)
+        assert [int(row[label]) for label, _ in pairs] == places.tolist()
+        shares = [float(row[share]) for _, share in pairs]
+        assert shares == pytest.approx(values.tolist(), abs=2e-5)
+
+
+def test_more_classes_than_there_are_cannot_be_asked_for(finished_run, scans):
+    folder, _ = scans
+    with pytest.raises(UserError, match="--top-k is 11, but the run has 10 classes; write --top-k"):
+        predict(finished_run, [folder / "000.png"], top=11)
 
 
 def test_names_with_commas_are_quoted(pictures_run, tmp_path):

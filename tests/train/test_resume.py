@@ -46,12 +46,13 @@ def same(first, second):
     return first == second or (isinstance(first, float) and math.isnan(first + second))
 
 
-def assert_same_run(run, other):
+def assert_same_run(run, other, *, of_best=("model", "averaged", "engine", "schedule", "rng")):
     assert lines(run) == lines(other)
     assert summary(run) == summary(other)
-    for name in ("last", "best"):
+    of_last = ("model", "averaged", "engine", "schedule", "rng")
+    for name, fields in (("last", of_last), ("best", of_best)):
         one, two = (checkpoint.load(checkpoint.path(each, name)) for each in (run, other))
-        for field in ("model", "averaged", "engine", "schedule", "rng", "step", "loss"):
+        for field in (*fields, "step", "loss"):
             assert same(getattr(one, field), getattr(two, field)), (name, field)
 
 
@@ -239,3 +240,68 @@ def test_a_death_before_the_next_checkpoint_loses_nothing_of_what_was_gone_on_fr
     step = checkpoint.load(wanted).step
     killed_after(config, run, 0, go_on=str(wanted))
     assert rotation.newest_whole(run)[1].step == step
+
+
+STEP = "schedule={name: step, every_epochs: 0.7, gamma: 0.5, warmup_epochs: 0.4}"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        STEP,
+        "schedule={name: plateau, patience: 0, threshold: 0.5}",
+        "schedule={name: constant, warmup_epochs: 0.5}",
+    ],
+    ids=["step", "plateau", "constant"],
+)
+def test_finished_run_that_goes_on_to_more_epochs_ends_as_one_that_had_them(
+    pictures, tmp_path, schedule
+):
+    train(pictures(schedule, "epochs=3"), tmp_path / "whole", quiet=True)
+    run = tmp_path / "run"
+    train(pictures(schedule, "epochs=1"), run, quiet=True)
+    assert read_summary(run)["epochs"] == 1
+    train(pictures(schedule, "epochs=3"), run, quiet=True, go_on="auto")
+    assert read_summary(run)["epochs"] == 3
+    # The best one may be of the first epoch, when the schedule knew of fewer drops.
+    assert_same_run(run, tmp_path / "whole", of_best=("model", "averaged", "rng"))
+    finished = (run / "summary.json").read_bytes()
+    train(pictures(schedule, "epochs=3"), run, quiet=True, go_on="auto")
+    assert (run / "summary.json").read_bytes() == finished
+
+
+def test_unfinished_run_goes_on_to_more_or_fewer_epochs(pictures, killed_after, tmp_path):
+    train(pictures(STEP, "epochs=2"), tmp_path / "whole", quiet=True)
+    for epochs in (3, 1):
+        run = tmp_path / f"from {epochs}"
+        killed_after(pictures(STEP, f"epochs={epochs}"), run, 5)
+        train(pictures(STEP, "epochs=2"), run, quiet=True, go_on="auto")
+        assert_same_run(run, tmp_path / "whole", of_best=("model", "averaged", "rng"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ([], ["epochs=3"], r"schedule one-cycle is laid out .* model.weights=.*last.pt epochs=2 "),
+        (["schedule={name: cosine}"], ["epochs=3"], "schedule cosine is laid out over all epochs"),
+        (["schedule={name: step, warmup: 0.1}"], ["epochs=3"], "schedule.warmup=0.1 is a share"),
+        (["schedule={name: step, warmup_epochs: 2}"], ["epochs=3"], "warmup_epochs=2 is cut off"),
+        ([STEP, "max_steps=2"], ["epochs=3"], "was ended by max_steps=2, so that more epochs add"),
+        (
+            [STEP, "epochs=4", "early_stopping={patience: 1, metric: loss}", "optimizer.lr=1e-9"],
+            ["epochs=5"],
+            "was stopped early after 2, so that more epochs add nothing; write .* with epochs=4",
+        ),
+        ([STEP, "epochs=2"], ["epochs=1"], "has finished 2, and the config says 1; write .*=3"),
+    ],
+    ids=["one-cycle", "cosine", "share", "endless", "max_steps", "stopped", "fewer"],
+)
+@pytest.mark.filterwarnings("ignore:schedule.warmup_epochs is 2")
+def test_what_would_not_be_such_a_run_is_refused_and_left_as_it_is(
+    pictures, tmp_path, before, now, said
+):
+    train(pictures("epochs=1", *before), tmp_path, quiet=True)
+    left = (tmp_path / "summary.json").read_bytes()
+    with pytest.raises(UserError, match=said):
+        train(pictures(*before, *now), tmp_path, quiet=True, go_on="auto")
+    assert (tmp_path / "summary.json").read_bytes() == left

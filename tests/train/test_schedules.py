@@ -1,4 +1,5 @@
 import math
+import warnings
 from typing import NamedTuple
 
 import pytest
@@ -238,3 +239,12 @@ def test_one_cycle_moves_momentum_around_what_was_asked_for(make, asked_for):
 
 def test_one_cycle_of_one_step_has_the_full_rate():
     assert rates(OneCycleConfig(name="one-cycle"), 1, lr=0.5) == [0.5]
+
+
+@pytest.mark.parametrize(("epochs", "warned"), [(5, 1), (4.9, 0), (0, 0)])
+def test_only_a_warm_up_that_the_run_does_not_outlast_is_warned_of(epochs, warned):
+    config = CosineConfig(name="cosine", warmup_epochs=epochs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        schedules.warn_of_endless_rise(config, steps=50, steps_per_epoch=10)
+    assert len(caught) == warned

@@ -99,6 +99,31 @@ def test_last_layer_of_another_number_of_classes_starts_anew_and_that_is_said(ca
     assert "starts anew, for 3 classes" in said
 
 
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "model.", "net.backbone."])
+def test_prefix_of_what_wraps_a_model_is_taken_off_and_that_is_said(capsys, prefix):
+    there, here = small(classes=7, seed=1).state_dict(), small(seed=2)
+    fit(here, {f"{prefix}{name}": value for name, value in there.items()})
+    assert torch.equal(here.layer1[0].conv1.weight, there["layer1.0.conv1.weight"])
+    said = capsys.readouterr().err
+    assert f"file.pth: the prefix {prefix!r} is taken off its names\n" in said
+    assert "starts anew, for 3 classes" in said
+
+
+def test_what_else_lies_beside_a_wrapped_model_is_named():
+    given = {f"model.{name}": value for name, value in small(seed=1).state_dict().items()}
+    with pytest.raises(UserError, match=r"holds 'loss.weight', which the model has not"):
+        fit(small(), {**given, "loss.weight": torch.ones(3)})
+
+
+def test_file_of_two_models_is_refused_with_their_prefixes():
+    state = small(seed=1).state_dict()
+    given = {
+        f"{owner}.{name}": value for owner in ("model", "ema") for name, value in state.items()
+    }
+    with pytest.raises(UserError, match=r"names start with 'model\.', 'ema\.'; write a file of"):
+        fit(small(), given)
+
+
 def test_nothing_is_said_where_all_fits(capsys):
     fit(small(), small(seed=1).state_dict())
     assert capsys.readouterr().err == ""

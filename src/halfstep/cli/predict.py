@@ -7,6 +7,7 @@ import typer
 
 from halfstep.cli.eval import CheckpointFlag, Which
 from halfstep.cli.train import DeviceFlag
+from halfstep.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +32,19 @@ def predict(
         Path | None,
         typer.Option(help="What paths in a CSV file start from; its own folder by default."),
     ] = None,
+    probabilities: Annotated[
+        bool,
+        typer.Option("--probabilities", help="Add a column for each class: probability_CLASS."),
+    ] = False,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="K",
+            help="Add the K most probable classes and their probabilities: "
+            "probability,label_2,probability_2,...",
+        ),
+    ] = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
 ) -> None:
@@ -41,11 +55,14 @@ def predict(
     from halfstep.train.files import write_atomically
     from halfstep.train.predict import predict as predict_images
 
-    found = predict_images(run, images, which=checkpoint.value, device=device, root=root)
+    if probabilities and top_k is not None:
+        raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
+    found = predict_images(run, images, which=checkpoint.value, device=device, root=root, top=top_k)
+    text = found.csv(probabilities=probabilities, top=top_k)
     if csv is None:
-        typer.echo(found.csv(), nl=False)
+        typer.echo(text, nl=False)
     else:
-        write_atomically(csv, found.csv())
+        write_atomically(csv, text)
         typer.echo(f"{len(found.labels)} images classified: {csv}")
     for line in found.unreadable:
         typer.echo(f"left out: {line}", err=True)

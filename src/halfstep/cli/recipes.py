@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from halfstep.errors import UserError
-from halfstep.recipe import RECIPES
+from halfstep.recipe import PARTS, RECIPES, recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.recipe import Recipe
 
 COLUMNS = ("recipe", "sets", "purpose")
 
@@ -19,8 +24,20 @@ def register(app: typer.Typer) -> None:
 
 
 def recipes(
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE]...",
+            help="Names, compositions, or mappings such as '{base: o2, loss_scale: 128}'; by "
+            "default all named ones.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="For a page.")] = False,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="List the fields of a recipe and their values.")
+    ] = False,
     on: Annotated[
         str | None,
         typer.Option(
@@ -33,20 +50,20 @@ def recipes(
 
     Join several by '+' where a recipe is asked for.
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from halfstep.train.files import json_text
 
     if as_json and as_markdown:
         raise UserError("--json and --markdown are both given; write one of them")
-    resolved = {name: recipe.resolve(on) for name, (recipe, _) in RECIPES.items()} if on else {}
+    if fields:
+        _print_fields(as_json=as_json, as_markdown=as_markdown)
+        return
+    rows_of = RECIPES if not specs else {found.name: (found, "") for found in map(_read, specs)}
+    resolved = {name: row.resolve(on) for name, (row, _) in rows_of.items()} if on else {}
     if as_json:
         rows = [
-            {"name": name, "purpose": purpose, "settings": recipe.settings()}
+            {"name": name, "purpose": purpose, "settings": row.settings()}
             | ({f"on {on}": asdict(resolved[name])["parts"]} if on else {})
-            for name, (recipe, purpose) in RECIPES.items()
+            for name, (row, purpose) in rows_of.items()
         ]
         typer.echo(json_text(rows, indent=2))
         return
@@ -54,25 +71,61 @@ def recipes(
     rows_of_text = [
         (
             name,
-            _said(recipe.settings() | _shown(recipe.loss_scale)),
+            ", ".join(map(str, row.parts)),
             purpose,
             *([resolved[name].how] if on else []),
         )
-        for name, (recipe, purpose) in RECIPES.items()
+        for name, (row, purpose) in rows_of.items()
     ]
+    _print(columns, rows_of_text, as_markdown=as_markdown)
+
+
+def _read(spec: str) -> Recipe:
+    import yaml
+
+    try:
+        return recipe(yaml.safe_load(spec) if spec.lstrip().startswith("{") else spec)
+    except yaml.YAMLError as error:
+        raise UserError(
+            f"recipe {spec!r} is no mapping in YAML; write '{{base: o2, loss_scale: 128}}'"
+        ) from error
+
+
+def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
+    in_order = sorted(PARTS.values(), key=lambda part: part.place)
+    values = {
+        part.field: {str(value): said for value, said in part.allowed.items()} for part in in_order
+    }
+    if as_json:
+        from halfstep.train.files import json_text
+
+        rows = [
+            {"field": part.field, "purpose": part.purpose, "values": values[part.field]}
+            for part in in_order
+        ]
+        typer.echo(json_text(rows, indent=2))
+        return
+    rows_of_text = [
+        (
+            part.field,
+            "; ".join(f"{value}: {said}" for value, said in values[part.field].items()),
+            part.purpose,
+        )
+        for part in in_order
+    ]
+    _print(("field", "values", "purpose"), rows_of_text, as_markdown=as_markdown)
+
+
+def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, as_markdown: bool) -> None:
     if as_markdown:
-        for cells in (columns, ("---",) * len(columns), *rows_of_text):
+        for cells in (columns, ("---",) * len(columns), *rows):
             typer.echo(f"| {' | '.join(cells)} |")
         return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*columns, box=box.SIMPLE)
-    for cells in rows_of_text:
+    for cells in rows:
         table.add_row(*cells)
     Console().print(table)
-
-
-def _shown(loss_scale: object) -> dict[str, Any]:
-    return {} if loss_scale is None else {"loss_scale": str(loss_scale)}
-
-
-def _said(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())

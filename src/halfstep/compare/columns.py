@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halfstep.compare.measures import Measure
     from halfstep.compare.results import Result, Spread
     from halfstep.compare.rows import Row
-    from halfstep.compare.statistics import Estimate
+    from halfstep.compare.statistics import Estimate, Ratio
 
 REHEARSED = "†"
 ON_FRONT = "◆"
@@ -75,14 +75,10 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
         if measure.name == "final_accuracy":
             found.append(_difference(grid))
         if measure.name == "images_per_second":
-            found.append(
-                Column("speed|x", lambda row: _spread(row.speed, units.ratio), "speed", _speed)
-            )
+            found.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
         if measure.name == "peak_memory_bytes" and everything:
             title = f"memory|x{footnote}"
-            found.append(
-                Column(title, lambda row: _spread(row.memory, units.ratio), "memory", _memory)
-            )
+            found.append(Column(title, lambda row: _ratio(row.memory), "memory", _memory))
     found.append(Column("non-|finite|at step", _step, "first_nonfinite_step", _first))
     return found
 
@@ -114,7 +110,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     if several:
         said.append(
             "± is the standard deviation over the seeds that finished; of a difference, half of "
-            "its confidence interval."
+            "its interval."
         )
         said.append(interval_note())
     else:
@@ -198,6 +194,14 @@ def _interval(difference: Estimate | None) -> Cells:
     if difference.high is None or difference.high == difference.mean:
         return (mean,)
     return mean, f"±{units.percent(difference.high - difference.mean)}"
+
+
+def _ratio(ratio: Ratio | None) -> Cells:
+    if ratio is None:
+        return (MISSING,)
+    mean = units.ratio(ratio.mean)
+    # In two words, which a terminal, where width is scarce, puts below each other.
+    return (mean, *units.ratio_interval(ratio.low, ratio.high).split())
 
 
 def _speed(row: Row) -> float | None:

@@ -5,7 +5,6 @@ This is all that a comparison knows of configs and of the command line of `halfs
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -20,17 +19,16 @@ from halfstep.compare.arguments import (
     parse_seeds,
     parse_time_limit,
 )
-from halfstep.compare.grid import PROCESSES, Plan, build_grid
+from halfstep.compare.grid import PROCESSES, Arm, Plan, build_grid
+from halfstep.compare.refusals import refuse
 from halfstep.compare.slots import deal_out, refuse_too_few
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
-from halfstep.train import data, in_parallel, models
 from halfstep.train.config.files import load, parse_options
 from halfstep.train.environment import pick_device
-from halfstep.train.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from halfstep.compare.arguments import Point
     from halfstep.compare.grid import Cell
@@ -86,8 +84,8 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
         mine = None if own is not None and name == own.name else name
         # The last of equal options wins, so that probes=false is heard.
-        given = [*looked_into, *options, *point]
-        return load(config, given, {"recipe": mine, "seed": seed, "device": where})
+        given = [*looked_into, *options]
+        return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
     where = [str(_device(each, here=here)) for each in slots or (first.device,)]
@@ -105,8 +103,14 @@ def plan(  # noqa: PLR0913  (the command has as many options)
         return settings | ({PROCESSES: processes} if processes > 1 else {})
 
     running_in = deal_out(where, processes) if slots else tuple(where)
-    _try_what_all_need(
-        [found(names[0], numbers[0], point, where[0]) for point in points], processes, here=here
+    refuse(
+        {
+            Arm(name, point): found(name, numbers[0], point, where[0])
+            for point in points
+            for name in names
+        },
+        _device(where[0], here=here),
+        processes,
     )
     directory = out or Path("runs") / "compare" / (
         first.name + (f"-{_checked(tag)}" if tag else "")
@@ -146,7 +150,7 @@ def train_command(cell: Cell, device: str) -> list[str]:
 
 def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
     fixed = parse_options(options)
-    varied = parse_options(points[0])
+    varied = parse_options(points[0], "--grid")
     for flag, given in (("--options", fixed), ("--grid", varied)):
         for key, instead in _VARIED.items():
             # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
@@ -161,29 +165,6 @@ def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
 
 def _own_recipe(config: Config) -> Recipe | None:
     return recipe(config.recipe) if isinstance(config.recipe, dict) else None
-
-
-def _try_what_all_need(configs: Sequence[Config], processes: int, *, here: bool) -> None:
-    """Refuse at once what every cell would fail at; once for each combination of data and model."""
-    tried: set[str] = set()
-    for config in configs:
-        device = _device(config.device, here=here)
-        in_parallel.refuse(config, device, Processes(size=processes))
-        wanted = config.model_dump(mode="json", include={"data", "model", "batch_size"})
-        if _as_key(wanted) in tried:
-            continue
-        tried.add(_as_key(wanted))
-        loaded = data.load(
-            config.data,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            device=device,
-        )
-        models.build(config.model, classes=len(loaded.classes), image_shape=loaded.image_shape)
-
-
-def _as_key(settings: Mapping[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
 
 
 def _checked(tag: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.measures import MEASURES
 from halfstep.compare.results import Spread
-from halfstep.compare.statistics import Estimate, estimate, pareto
+from halfstep.compare.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ class Row:
     first_nonfinite_step: int | None
     is_baseline: bool
     difference: Estimate | None
-    speed: Spread | None
-    memory: Spread | None
+    speed: Ratio | None
+    memory: Ratio | None
     rehearsed: tuple[str, ...]
     on_front: bool | None
     results: tuple[Result, ...]
@@ -130,8 +130,8 @@ def _row(
         ),
         is_baseline=arm == base,
         difference=estimate([each for each in differences if each is not None]),
-        speed=Spread.over(_ratio("images_per_second", *pair) for pair in pairs),
-        memory=Spread.over(_ratio("peak_memory_bytes", *pair) for pair in pairs),
+        speed=_ratio("images_per_second", pairs),
+        memory=_ratio("peak_memory_bytes", pairs),
         rehearsed=tuple(
             dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
         ),
@@ -173,6 +173,7 @@ def _difference(result: Result, base: Result) -> float | None:
     return None if mine is None or theirs is None else mine - theirs
 
 
-def _ratio(name: str, result: Result, base: Result) -> float | None:
-    mine, theirs = result.number(name), base.number(name)
-    return None if mine is None or not theirs else mine / theirs
+def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:
+    numbers = [(result.number(name), base.number(name)) for result, base in pairs]
+    # What is measured as nothing, such as memory that did not rise, has no ratio.
+    return estimate_ratio([mine / theirs for mine, theirs in numbers if mine and theirs])

@@ -49,6 +49,13 @@ def ratio(number: float) -> str:
     return f"{number:.2f}"
 
 
+def ratio_interval(low: float | None, high: float | None) -> str:
+    """Write the interval of a ratio; nothing where there is none, or where it is one number."""
+    if low is None or high is None or ratio(low) == ratio(high):
+        return ""
+    return f"[{ratio(low)}, {ratio(high)}]"
+
+
 def mebibytes(number: float) -> str:
     """Write bytes in MiB."""
     return f"{number / 2**20:.0f}"

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Literal
 
 from halfstep.compare.rows import on_device
 from halfstep.compare.statistics import CONFIDENCE, MOST_SEEDS
-from halfstep.compare.units import percent, points, ratio
+from halfstep.compare.units import percent, points, ratio, ratio_interval
+from halfstep.recipe import recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from halfstep.compare.grid import Grid
-    from halfstep.compare.results import Spread
     from halfstep.compare.rows import Row
-    from halfstep.compare.statistics import Estimate
+    from halfstep.compare.statistics import Estimate, Ratio
 
 Kind = Literal["use", "keep", "worse", "broken", "unknown"]
 
 GAIN = 1.05
-"""From which ratio on a speed-up, or a saving of memory, is worth a change."""
+"""From which ratio on a speed-up, or a saving of memory, is worth a change.
+
+A row has it where the whole interval of the ratio is above, and has it not where all of it is
+below; in between, seeds decide nothing.
+"""
 TOLERABLE = 0.01
 """Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
 
@@ -68,14 +74,17 @@ def accuracy(difference: Estimate, baseline: str) -> str:
     if not difference.covers_zero:
         return f"{said}, {'better' if difference.mean > 0 else 'worse'}"
     said += f", not told apart with {difference.seeds} seeds"
-    if difference.seeds_needed is not None:
-        return f"{said}; would need about {difference.seeds_needed}"
-    return said if difference.mean == 0.0 else f"{said}; would need more than {MOST_SEEDS}"
+    if difference.mean == 0.0:
+        return said
+    return f"{said}; would need {_about(difference.seeds_needed)}"
 
 
 def interval_note() -> str:
     """Say what the brackets are."""
-    return f"[ ] is the {100 * CONFIDENCE:.0f} % interval of the difference, paired by seed."
+    return (
+        f"[ ] is the {100 * CONFIDENCE:.0f} % interval, paired by seed: of a difference Student's "
+        "t, of a ratio the same on logarithms; the mean of ratios is geometric."
+    )
 
 
 def _judge(row: Row, base: Row, baseline: str) -> Verdict:
@@ -99,20 +108,48 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
 
 
 def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
-    gains = _is_worth_it(row)
+    gains = _savings(row)
+    gained = any(gain.is_above(GAIN) for gain in gains.values())
     if difference.low is None:
         return "unknown", "run --seeds 3 or more before you decide"
     if not difference.covers_zero and difference.mean < 0:
-        worth = ", unless its speed or memory is worth that" if gains else ""
+        worth = ", unless its speed or memory is worth that" if gained else ""
         return "worse", f"keep {baseline}{worth}"
     if difference.low < -TOLERABLE:
         hidden = percent(-difference.low)
         return "unknown", f"run more seeds: these leave a loss of {hidden} points open"
     if row.rehearsed or base.rehearsed:
         return "use", "train with it where the hardware has it, and measure its speed there"
-    if gains or (not difference.covers_zero and difference.mean > 0):
+    if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
-    return "keep", f"keep {baseline}: there is nothing to gain on this device"
+    return _without_gain(gains, baseline)
+
+
+def _without_gain(gains: Mapping[str, Ratio], baseline: str) -> tuple[Kind, str]:
+    """Advise where no gain is shown: there is none, or seeds have not told yet."""
+    questions = []
+    for name, gain in gains.items():
+        if not gain.is_below(GAIN):
+            needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
+            questions.append(f"whether it is {GAIN:g}x {name} ({needed})")
+    if not questions:
+        return "keep", f"keep {baseline}: there is nothing to gain on this device"
+    return "unknown", f"keep {baseline} until more seeds tell {' and '.join(questions)}"
+
+
+def _savings(row: Row) -> dict[str, Ratio]:
+    """Return by which factors a row is better, as far as that can be advised on."""
+    if row.rehearsed:
+        return {}
+    found = {
+        "faster": row.speed,
+        "smaller": row.memory.inverse() if row.memory and on_device(row) else None,
+    }
+    return {name: gain for name, gain in found.items() if gain is not None}
+
+
+def _about(seeds: int | None) -> str:
+    return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
 
 
 def _gains(row: Row) -> str:
@@ -120,30 +157,20 @@ def _gains(row: Row) -> str:
         return "rehearsed, so that its speed says nothing"
     said = []
     if row.speed is not None:
-        said.append(f"{_times(row.speed)} the speed")
+        said.append(_times(row.speed, "speed"))
     if row.memory is not None:
-        said.append(f"{_times(row.memory)} the memory")
+        said.append(_times(row.memory, "memory"))
     return ", ".join(said)
 
 
-def _times(spread: Spread) -> str:
-    said = f"{ratio(spread.mean)}x"
-    if spread.seeds > 1 and ratio(spread.low) != ratio(spread.high):
-        said += f" ({ratio(spread.low)} to {ratio(spread.high)})"
-    return said
-
-
-def _is_worth_it(row: Row) -> bool:
-    faster = row.speed is not None and row.speed.mean >= GAIN
-    smaller = on_device(row) and row.memory is not None and row.memory.mean <= 1 / GAIN
-    return not row.rehearsed and (faster or smaller)
+def _times(found: Ratio, of_what: str) -> str:
+    ends = ratio_interval(found.low, found.high)
+    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
 def _remedy(row: Row) -> str:
-    settings = row.results[0].cell.settings.get("recipe")
-    recipe = settings if isinstance(settings, dict) else {}
-    half = "fp16" in (recipe.get("autocast"), recipe.get("params"))
-    if half and not recipe.get("loss_scale"):
+    trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
+    if trained.product_format == "fp16" and trained.scaling is None:
         return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
     return "try a lower learning rate, a longer warm-up, or clip_norm"
 

@@ -5,40 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
-from halfstep.engine.data_parallel import on_all_gpus
-from halfstep.engine.guard import release_all
+from halfstep.engine.guard import ParameterGuard, release_all
 from halfstep.engine.misuse import (
     refuse_misfits,
     refuse_parallel,
     refuse_threads,
+    refuse_unfit,
     refuse_unresolved,
     refuse_wrapped,
     refuse_zero,
 )
-from halfstep.engine.ranks import Ranks
-from halfstep.engine.replicas import Replicas, synchronize_batchnorm
+from halfstep.engine.parallel.ddp import Replicas, synchronize_batchnorm
+from halfstep.engine.parallel.dp import on_all_gpus
+from halfstep.engine.parallel.fsdp import left_to_do, refuse_other_recipe, sharded_as
+from halfstep.engine.parallel.ranks import Ranks
 from halfstep.engine.scales import LossScales
 from halfstep.engine.selection import parameter_names
 from halfstep.engine.settle import Settlement
-from halfstep.engine.sharding import left_to_do, refuse_other_recipe, sharded_as
 from halfstep.engine.slot import Slot
 from halfstep.engine.state import load_optimizer
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.update import Update
-from halfstep.techniques import techniques_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
     from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.gradients import Clipping
-    from halfstep.kernels.hardware import Resolution
     from halfstep.recipe import Recipe
+    from halfstep.recipe.resolution import Resolution
     from halfstep.techniques import Technique
 
 
@@ -69,6 +70,7 @@ class Assembled:
         device: Of the first model.
         resolution: What that device does under the recipe.
         update: Everything that takes part in a step.
+        guard: Holds the models.
     """
 
     models: list[nn.Module]
@@ -76,21 +78,28 @@ class Assembled:
     device: torch.device
     resolution: Resolution
     update: Update
+    guard: ParameterGuard
 
     def close(self) -> None:
         """Give back every setting, hook and format."""
         parts = self.update
-        let_go(parts.slots, parts.replicas)
         for statistics, _ in parts.statistics:
             statistics.close()
-        for technique in reversed(parts.techniques):
-            technique.close()
+        _undo(parts.techniques, parts.slots, parts.replicas, self.guard)
 
 
-def let_go(slots: Sequence[Slot], replicas: Replicas) -> None:
-    """Let others step the optimizers and wrap the models."""
-    release_all([slot.guard for slot in slots])
+def _undo(
+    techniques: Sequence[Technique],
+    slots: Sequence[Slot],
+    replicas: Replicas,
+    guard: ParameterGuard,
+) -> None:
+    release_all([guard, *(slot.guard for slot in slots)])
     replicas.close()
+    # An engine may be dropped inside inference mode; what it restores is to be trained again.
+    with torch.inference_mode(mode=False):
+        for technique in reversed(techniques):
+            technique.close()
 
 
 def assemble(
@@ -109,20 +118,23 @@ def assemble(
     Raises:
         ValueError, TypeError: As `Engine` says; models and optimizers are then as before.
     """
+    techniques = recipe.techniques(seed=seed)
+    sharded = any(sharded_as(model) for model in models)
+    if sharded:
+        techniques = left_to_do(techniques)
+    guard = ParameterGuard(models, techniques)
+    guard.refuse_taken()
     rule = checked_rule(average)
-    settlement = Settlement(schedulers)
+    settlement = Settlement(schedulers, overflows_early=recipe.overflows_early)
     refuse_misfits(models, optimizers, schedulers, recipe)
+    refuse_unfit(models, recipe, averaged=rule is not None)
     device = next(param.device for each in models for param in each.parameters())
     resolution = recipe.resolve(device)
     refuse_unresolved(resolution)
     refuse_other_recipe(models, recipe)
-    sharded = any(sharded_as(model) for model in models)
     refuse_parallel(parallel, models, recipe)
     refuse_threads(models, recipe)
     refuse_zero(optimizers, recipe)
-    techniques = techniques_for(recipe, seed=seed)
-    if sharded:
-        techniques = left_to_do(techniques)
     if any(technique.reshapes_params for technique in techniques):
         refuse_wrapped(models, recipe.name)
     if parallel.sync_batchnorm:
@@ -132,7 +144,8 @@ def assemble(
     ranks = Ranks()
     replicas = Replicas(recipe, slots, ranks)
     try:
-        _prepare(models, optimizers, recipe, techniques, slots)
+        guard.hold()
+        _prepare(models, optimizers, techniques, slots)
         ranks.join_those_of(models, optimizers)
         replicas.watch(models)
         wrapped = models
@@ -141,9 +154,7 @@ def assemble(
         elif parallel.how == "dp":
             wrapped = [on_all_gpus(model, parallel.dp) for model in models]
     except BaseException:
-        let_go(slots, replicas)
-        for technique in reversed(techniques):
-            technique.close()
+        _undo(techniques, slots, replicas, guard)
         raise
 
     def full_precision(param: torch.Tensor) -> torch.Tensor:
@@ -151,7 +162,7 @@ def assemble(
             param = technique.full_precision(param)
         return param
 
-    scales = LossScales(recipe.loss_scale, device)
+    scales = LossScales(recipe.scaling, device)
     return Assembled(
         wrapped,
         models,
@@ -177,13 +188,13 @@ def assemble(
             names=parameter_names(models),
             full_precision=full_precision,
         ),
+        guard,
     )
 
 
 def _prepare(
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
-    recipe: Recipe,
     techniques: Sequence[Technique],
     slots: list[Slot],
 ) -> None:
@@ -191,6 +202,7 @@ def _prepare(
         slots.append(Slot(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
     for technique in techniques:
         technique.prepare(models, optimizers)
-    for optimizer in optimizers:
-        if recipe.params and optimizer.state:
+    follows = any(technique.casts_params for technique in techniques)
+    for optimizer in optimizers if follows else ():
+        if optimizer.state:
             load_optimizer(optimizer, techniques, optimizer.state_dict())

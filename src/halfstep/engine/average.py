@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.engine.shards import as_part_of, local
-from halfstep.techniques.foreach import by_format, in_chunks
+from halfstep.engine.parallel.shards import as_part_of, local
+from halfstep.optim.foreach import by_format, in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

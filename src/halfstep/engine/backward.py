@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.engine.misuse import refuse_sharded_inputs
+from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.selection import trained
-from halfstep.engine.shards import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -41,6 +41,7 @@ def accumulate_gradients(
         refuse_sharded_inputs(of_all=len(slots) == len(parts.slots))
         inputs = None
     for slot in slots:
+        slot.hide_true_grads()
         for technique in parts.techniques:
             technique.before_backward(slot.params, again=slot.backwards > 0)
     reducing = parts.replicas.before_backward(slots, inputs)

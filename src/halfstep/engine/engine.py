@@ -6,7 +6,7 @@ format does its part is in the techniques.
 
 from __future__ import annotations
 
-import weakref
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from halfstep.engine.assemble import Parallel, assemble, let_go
+from halfstep.engine.assemble import Parallel, assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
 from halfstep.engine.backward import accumulate_gradients
 from halfstep.engine.evaluate import eval_mode
@@ -26,11 +26,13 @@ from halfstep.engine.misuse import (
     refuse_closed,
     refuse_closure,
     refuse_idle,
+    refuse_without_closure,
     warn_backward_in_autocast,
     warn_lost,
+    warn_outside_autocast,
     warn_touched,
 )
-from halfstep.engine.selection import only, selected
+from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_parts, save_parts
 from halfstep.engine.weights import MicroBatchWeights
 from halfstep.recipe import Recipe
@@ -91,6 +93,8 @@ class Engine:
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
+    _closed = True  # as long as there is nothing to give back
+
     def __init__(  # noqa: PLR0913  (all but two have a default and are given by name)
         self,
         model: nn.Module | Sequence[nn.Module],
@@ -109,15 +113,17 @@ class Engine:
         dp: Mapping[str, Any] | None = None,
         sync_batchnorm: bool = False,
     ) -> None:
-        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        models = listed(model, nn.Module, "model")
+        self.optimizers = listed(optimizer, Optimizer, "optimizer")
         self.recipe = find_recipe(recipe)
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
         self._last_batch = False
-        self._closed = False
+        # Looked at once: the first backward tells whether the loop knows of autocast.
+        self._autocast_in_doubt = self.recipe.forward_format is not None
         schedulers = () if scheduler is None else scheduler
         self._assembled = assemble(
-            [model] if isinstance(model, nn.Module) else list(model),
+            models,
             self.optimizers,
             self.recipe,
             clipping=Clipping(clip_norm, clip_value, clip_adaptive),
@@ -129,8 +135,12 @@ class Engine:
         self.models, self.bare_models = self._assembled.models, self._assembled.bare_models
         self.resolution = self._assembled.resolution
         self._parts = self._assembled.update
-        # An engine that is dropped without close() lets go of its optimizers too.
-        weakref.finalize(self, let_go, self._parts.slots, self._parts.replicas)
+        self._closed = False
+
+    def __del__(self) -> None:
+        """Close an engine that was dropped: its models outlive it, and would stay changed."""
+        if not (self._closed or sys.is_finalizing()):
+            self.close()
 
     @property
     def model(self) -> nn.Module:
@@ -185,6 +195,7 @@ class Engine:
     @contextmanager
     def autocast(self) -> Iterator[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
+        self._autocast_in_doubt = False
         self._parts.replicas.open(self._closing(self._parts.slots, ahead=1))
         with ExitStack() as stack:
             for statistics, _ in self._parts.statistics:
@@ -219,6 +230,9 @@ class Engine:
         slots = selected(self._parts.slots, optimizers)
         refuse_closed(closed=self._closed)
         warn_backward_in_autocast(loss.device)
+        if self._autocast_in_doubt:
+            self._autocast_in_doubt = False
+            warn_outside_autocast(loss, self.recipe)
         if any(slot.lost_gradients() for slot in slots):
             warn_lost()
         loss = self._weights.apply(loss, samples, slots, self._parts.ranks)
@@ -294,6 +308,7 @@ class Engine:
             refuse_closure(slots, self.accumulate, self._parts.clipping, self.recipe)
         else:
             refuse_idle(slots)
+            refuse_without_closure(slots)
         pending = [slot for slot in slots if slot.pending or closure is not None]
         if self._parts.scales and any(slot.touched() for slot in pending):
             warn_touched()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.engine.shards import local
+from halfstep.engine.parallel.shards import local
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:

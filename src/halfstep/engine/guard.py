@@ -1,30 +1,126 @@
-"""Who may step an optimizer: the engine that owns it, and nobody past it."""
+"""Who may step an optimizer or change a model: the engine that owns it, and nobody past it."""
 
 from __future__ import annotations
 
+import gc
+import inspect
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import nn
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+    from halfstep.techniques import Technique
 
 _owned: WeakSet[Optimizer] = WeakSet()
+_in_use: WeakSet[ParameterGuard] = WeakSet()
+
+
+def _is_still(taken: Callable[[], bool]) -> bool:
+    """Tell whether something is taken once engines that are garbage have let go of it."""
+    if not taken():
+        return False
+    gc.collect()  # an engine in a reference cycle ends here, if nobody else can reach it
+    return taken()
+
+
+class ParameterGuard:
+    """Keep models that a recipe changes to one engine.
+
+    A second engine would take rounded weights for the exact ones, and whichever ends first would
+    change the format under the other.
+
+    Args:
+        models: The models of an engine.
+        techniques: What its recipe is carried out by.
+
+    Attributes:
+        params: Their parameters; none once it is closed.
+        changes: Whether the recipe changes the models.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], techniques: Sequence[Technique]) -> None:
+        self.params = frozenset(param for model in models for param in model.parameters())
+        self.changes = any(technique.changes_models for technique in techniques)
+        self._reshapes = any(technique.reshapes_params for technique in techniques)
+        self._handle: RemovableHandle | None = None
+
+    def hold(self) -> None:
+        """Take hold of the models."""
+        _in_use.add(self)
+        if self._reshapes:
+            # Whoever steps their parameters may have no engine, and so no guard of its own.
+            self._handle = register_optimizer_step_pre_hook(self._refuse)
+
+    def refuse_taken(self) -> None:
+        """Refuse models of another engine, where one of the two changes them.
+
+        Raises:
+            ValueError: Naming what to write.
+        """
+        if _is_still(self._clashes):
+            raise ValueError(
+                "the model belongs to another engine, and the recipe of one of the two changes the "
+                "model; call close() on that engine first, and build the new optimizer after it"
+            )
+
+    def _clashes(self) -> bool:
+        return any(
+            (self.changes or other.changes) and not self.params.isdisjoint(other.params)
+            for other in list(_in_use)
+        )
+
+    def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
+        groups = () if optimizer in _owned else optimizer.param_groups
+        if not all(self.params.isdisjoint(group["params"]) for group in groups):
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() would move parameters that the recipe of an "
+                "open engine has changed, past the engine; give it this optimizer too, or call "
+                "close() on the engine first (one that was dropped in a reference cycle ends at "
+                "gc.collect())"
+            )
+
+    def close(self) -> None:
+        """Let others have the models."""
+        self.params = frozenset()
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+
+CLOSURE = (
+    "write engine.step(closure=closure), where closure() calls engine.zero_grad(), computes the "
+    "loss inside `with engine.autocast():`, calls engine.backward(loss) and returns float(loss)"
+)
+"""What to write for an optimizer that evaluates the loss inside its step."""
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 class StepGuard:
     """Refuse `optimizer.step()` past the engine that owns the optimizer.
 
     A second step with the same gradients, or one with gradients that are still multiplied by the
-    loss scale, ruins a run without a word.
+    loss scale, ruins a run without a word. `optimizer.zero_grad()` drops what it says.
 
     Args:
         optimizer: The optimizer that an engine takes over.
+        after_zero_grad: Called after `optimizer.zero_grad`, whose own parameters may be masters,
+            with what it was called with.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        if optimizer in _owned:
+    def __init__(self, optimizer: Optimizer, after_zero_grad: Callable[..., None]) -> None:
+        if _is_still(lambda: optimizer in _owned):
             raise ValueError(
                 f"this {type(optimizer).__name__} belongs to another engine; call close() on that "
                 "engine first"
@@ -32,10 +128,24 @@ class StepGuard:
         _owned.add(optimizer)
         self._optimizer = optimizer
         self._handle = optimizer.register_step_pre_hook(self._refuse)
+        own = optimizer.zero_grad
+
+        def zero_grad(*args: Any, **kwargs: Any) -> None:
+            own(*args, **kwargs)
+            after_zero_grad(*args, **kwargs)
+
+        # Of the instance; state dicts and copies of an optimizer leave it behind.
+        self._before = vars(optimizer).get("zero_grad")
+        vars(optimizer)["zero_grad"] = zero_grad
         self._closed = False
         self.open = False
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self.open and needs_closure(optimizer):
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
+                f"optimizer; {CLOSURE}"
+            )
         if not self.open:
             raise RuntimeError(
                 f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
@@ -48,10 +158,13 @@ class StepGuard:
         if not self._closed:
             self._closed = True
             self._handle.remove()
+            del vars(self._optimizer)["zero_grad"]
+            if self._before is not None:
+                vars(self._optimizer)["zero_grad"] = self._before
             _owned.discard(self._optimizer)
 
 
-def release_all(guards: Iterable[StepGuard]) -> None:
-    """Give optimizers back to their caller."""
+def release_all(guards: Iterable[StepGuard | ParameterGuard]) -> None:
+    """Give optimizers and parameters back to their caller."""
     for guard in guards:
         guard.close()

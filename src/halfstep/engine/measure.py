@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.gradients import dense_gradients, multiply, norms
-from halfstep.engine.shards import copies, is_sharded
+from halfstep.engine.parallel.shards import copies, is_sharded
 from halfstep.techniques.base import HALVES
 from halfstep.techniques.gradients import keep_grad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.scales import LossScales
     from halfstep.engine.slot import Slot
     from halfstep.engine.weights import Weight

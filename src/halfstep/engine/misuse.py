@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
-from halfstep.engine.ranks import is_zero
+from halfstep.engine.guard import CLOSURE, needs_closure
+from halfstep.engine.parallel.ranks import is_zero
+from halfstep.engine.traces import other_format_of_products
+from halfstep.formats import format_name, torch_dtype
+from halfstep.techniques.master import is_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import nn
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.engine.assemble import Parallel
     from halfstep.engine.gradients import Clipping
     from halfstep.engine.slot import Slot
-    from halfstep.kernels.hardware import Resolution
     from halfstep.recipe import Recipe
+    from halfstep.recipe.resolution import Resolution
 
 
 class EngineWarning(UserWarning):
@@ -60,11 +64,43 @@ def refuse_misfits(
                 "own, and would never step; build it over one of the engine's optimizers"
             )
     for optimizer in optimizers:
-        if needs_closure(optimizer) and (recipe.loss_scale or recipe.half_params):
+        reason = needs_closure(optimizer) and recipe.refusal("closure")
+        if reason:
             raise TypeError(
                 f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
-                f"{recipe.name!r} cannot unscale or skip; write recipe='fp32' or 'bf16'"
+                f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
             )
+
+
+def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool) -> None:
+    """Refuse models that a recipe cannot be carried out on.
+
+    Raises:
+        TypeError: If parameters are complex where losses are scaled, or a module that is to be
+            changed is compiled by TorchScript.
+        ValueError: If parameters that are to be copied have no values yet.
+    """
+    named = [item for model in models for item in model.named_parameters()]
+    for name, param in named:
+        if param.is_complex() and param.requires_grad and recipe.loss_scale:
+            raise TypeError(
+                f"parameter {name!r} is complex, and recipe {recipe.name!r} scales the loss, which "
+                "torch can undo for real gradients only; write recipe='bf16' or 'fp32'"
+            )
+        if is_lazy(param) and (recipe.master_weights or averaged):
+            raise ValueError(
+                f"parameter {name!r} has no shape and no values yet, as its layer is lazy; run "
+                "model(batch) once, then build the optimizer and the engine"
+            )
+    if recipe.half_params:
+        modules = [item for model in models for item in model.named_modules()]
+        for name, module in modules:
+            if isinstance(module, torch.jit.ScriptModule):
+                raise TypeError(
+                    f"module {name or 'model'!r} is compiled by TorchScript, and recipe "
+                    f"{recipe.name!r} needs hooks on it, which it cannot have; give the engine the "
+                    "module that it was made from, or write recipe='fp16' or 'bf16'"
+                )
 
 
 def refuse_unresolved(resolution: Resolution) -> None:
@@ -114,13 +150,21 @@ def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
 
 
 def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that trains none of the models: it would never step, without a word."""
+    """Refuse an optimizer that trains no model of these: it would never move one, without a word.
+
+    Parameters of elsewhere, such as a loss function's own, may stand beside those of the models.
+    """
     known = {param for model in models for param in model.parameters()}
     for index, optimizer in enumerate(optimizers):
-        if known.isdisjoint(p for group in optimizer.param_groups for p in group["params"]):
+        held = {param for group in optimizer.param_groups for param in group["params"]}
+        strange = None
+        if any(is_master(param) for param in held - known):
+            strange = "master weights of an engine before"
+        elif known.isdisjoint(held):
+            strange = "no parameter of the models (those of another model?)"
+        if strange:
             raise ValueError(
-                f"optimizer {index} holds no parameter of the models (those of another model, or "
-                f"master weights of an engine before); write {type(optimizer).__name__}"
+                f"optimizer {index} holds {strange}; write {type(optimizer).__name__}"
                 "(model.parameters(), ...) just before the engine"
             )
 
@@ -165,10 +209,11 @@ def refuse_parallel(parallel: Parallel, models: Sequence[nn.Module], recipe: Rec
 
 
 def _refuse_data_parallel(models: Iterable[nn.Module], recipe: Recipe) -> None:
-    if recipe.reduce:
+    reason = recipe.refusal("data_parallel")
+    if reason:
         raise ValueError(
-            f"recipe {recipe.name!r} chooses the format that gradients are reduced in, which "
-            "DataParallel sums in their own; write parallel='ddp', or leave reduce out"
+            f"recipe {recipe.name!r} cannot be had with DataParallel: {reason}; write "
+            "parallel='ddp', or leave that field out"
         )
     # A replica has its model's attributes, and what was compiled would run the model itself.
     if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
@@ -212,23 +257,23 @@ def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
 
     They have autocast on as the caller has, but in fp16 whatever the caller's format is.
     """
-    if recipe.autocast in (None, "fp16"):
-        return
-    for model in models:
+    reason = recipe.refusal("replica_threads")
+    for model in models if reason else ():
         if isinstance(model, DataParallel) and len(model.device_ids) > 1:
             raise ValueError(
-                f"recipe {recipe.name!r} computes in {recipe.autocast}, but DataParallel's threads "
-                "would in fp16; write Engine(model, ..., parallel='dp') with the bare model"
+                f"recipe {recipe.name!r} cannot be had with torch's DataParallel: {reason}; write "
+                "Engine(model, ..., parallel='dp') with the bare model"
             )
 
 
 def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
     """Refuse a `ZeroRedundancyOptimizer` where its parameters would be replaced by others."""
-    for optimizer in optimizers:
-        if is_zero(optimizer) and recipe.master_weights:
+    reason = recipe.refusal("zero_optimizer")
+    for optimizer in optimizers if reason else ():
+        if is_zero(optimizer):
             raise TypeError(
-                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and recipe "
-                f"{recipe.name!r} lets the optimizer hold fp32 master weights instead; write "
+                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and under "
+                f"recipe {recipe.name!r} {reason}; write "
                 f"model = halfstep.shard(model, {recipe.name!r}), whose optimizer state is shared "
                 "too, or recipe='fp16' or 'bf16'"
             )
@@ -275,10 +320,22 @@ def refuse_idle(slots: Iterable[Slot]) -> None:
         )
 
 
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Tell whether `optimizer.step` cannot be called without a closure (LBFGS)."""
-    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
+def refuse_double_schedule(scheduler: LRScheduler) -> None:
+    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
+    name = type(scheduler).__name__
+    raise RuntimeError(
+        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
+        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
+    )
+
+
+def refuse_without_closure(slots: Iterable[Slot]) -> None:
+    """Refuse to step an optimizer that needs a closure without one."""
+    for slot in slots:
+        if needs_closure(slot.optimizer):
+            raise TypeError(
+                f"{type(slot.optimizer).__name__} evaluates the loss inside its step; {CLOSURE}"
+            )
 
 
 def refuse_closure(
@@ -286,7 +343,7 @@ def refuse_closure(
 ) -> None:
     """Refuse a closure where the optimizer cannot be left alone with the loss."""
     plain = len(slots) == accumulate == 1 and not clipping
-    if not plain or recipe.loss_scale or recipe.half_params:
+    if not plain or recipe.refusal("closure"):
         raise TypeError(
             f"engine.step(closure=...) works for one optimizer, accumulate=1, no clipping and a "
             f"recipe that neither scales the loss nor changes parameters; given: {len(slots)} "
@@ -300,6 +357,21 @@ def warn_backward_in_autocast(device: torch.device) -> None:
         warnings.warn(
             "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
             "after the loss, so that gradients keep the formats of the forward pass",
+            EngineWarning,
+            stacklevel=3,
+        )
+
+
+def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
+    """Warn of a loss whose model multiplied in another format than autocast would have."""
+    assert recipe.forward_format is not None
+    found = other_format_of_products(loss, torch_dtype(recipe.forward_format))
+    if found is not None:
+        warnings.warn(
+            f"recipe {recipe.name!r} computes in {recipe.forward_format} inside "
+            f"engine.autocast(), but this loss was computed outside of it, in "
+            f"{format_name(found)}; write "
+            "`with engine.autocast(): loss = criterion(engine.model(inputs), targets)`",
             EngineWarning,
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.engine.gradients import dense_gradients
-from halfstep.engine.shards import local
+from halfstep.engine.parallel.shards import local
 from halfstep.techniques import LossScaler
 from halfstep.techniques.gradients import keep_grad, put_grad
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from halfstep.engine.slot import Slot
-    from halfstep.recipe import LossScale
+    from halfstep.loss_scale import LossScale
 
 SHARED = None
 """The name of the scale of all losses that have none of their own."""
@@ -178,11 +178,13 @@ class LossScales:
 
 
 def _rescale(slot: Slot, ratio: torch.Tensor) -> None:
+    slot.hide_true_grads()
     for param in slot.params:
         if param.grad is not None:
             keep_grad(param, _wide(param.grad))
     for grad in dense_gradients(slot.params):
         grad.mul_(ratio.to(grad.device))
+    slot.show_true_grads()
     slot.mark_gradients()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
     from halfstep.engine.slot import Slot
 
 _Item = TypeVar("_Item")
+
+
+def listed(given: _Item | Iterable[_Item], kind: type[_Item], what: str) -> list[_Item]:
+    """Return one item or several as a list.
+
+    Raises:
+        TypeError: If one is of another kind, naming what to write.
+    """
+    several = isinstance(given, Iterable) and not isinstance(given, kind)
+    items = list(cast("Iterable[_Item]", given)) if several else [cast("_Item", given)]
+    for item in items:
+        if not isinstance(item, kind):
+            raise TypeError(
+                f"{what} is of type {type(item).__name__}; allowed: a torch {kind.__name__} or a "
+                "list of them; write Engine(model, optimizer, ...), the model first"
+            )
+    return items
 
 
 def only(given: Sequence[_Item], what: str) -> _Item:

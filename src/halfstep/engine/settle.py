@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from halfstep.engine.misuse import refuse_double_schedule
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -74,12 +75,13 @@ class Settlement:
 
     Args:
         schedulers: Stepped once for each real step of the optimizer that they belong to.
+        overflows_early: Whether the recipe has anything in fp16, so that another format may help.
 
     Raises:
         TypeError: If a scheduler is one that wants a metric.
     """
 
-    def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
+    def __init__(self, schedulers: Sequence[LRScheduler], *, overflows_early: bool) -> None:
         for scheduler in schedulers:
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise TypeError(
@@ -88,22 +90,31 @@ class Settlement:
                 )
         self.schedulers = list(schedulers)
         self.skipped = 0
+        self._left_at: list[tuple[object, int]] = []
+        self._overflows_early = overflows_early
         self._pending: Outcome | None = None
 
     def add(self, outcome: Outcome) -> None:
         """Leave the outcome of a step to the next `settle`."""
         assert self._pending is None, "the step before was not settled"
         self._pending = outcome
+        self._left_at = [_place(scheduler) for scheduler in self.schedulers]
 
     def settle(self) -> None:
         """Carry out what follows from the last step.
 
         Raises:
             LossScaleCollapse: If the loss scale cannot help any more.
+            RuntimeError: If somebody else has stepped a scheduler since the last step.
         """
         outcome, self._pending = self._pending, None
         if outcome is None:
             return
+        for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
+            rates, epoch = _place(scheduler)
+            # An earlier state may have been loaded, which is no step.
+            if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
+                refuse_double_schedule(scheduler)
         values = outcome.copied.read() if outcome.copied else []
         stepped = []
         for optimizer, place in zip(outcome.optimizers, outcome.found, strict=True):
@@ -117,10 +128,22 @@ class Settlement:
         for loss_id, scaler, found, scale in outcome.scalers:
             reason = scaler.record(outcome.step, scale=values[scale], found_inf=bool(values[found]))
             if reason:
-                raise LossScaleCollapse(_explain(loss_id, scaler, outcome, reason))
+                remedy = ", or write recipe='bf16'" if self._overflows_early else ""
+                raise LossScaleCollapse(_explain(loss_id, scaler, outcome, reason, remedy))
 
 
-def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:
+_UNCOUNTED = -1
+
+
+def _place(scheduler: LRScheduler) -> tuple[object, int]:
+    """Return what a step of a scheduler replaces, as there is no hook, and how far it has come."""
+    # ChainedScheduler counts no epochs.
+    return vars(scheduler).get("_last_lr"), vars(scheduler).get("last_epoch", _UNCOUNTED)
+
+
+def _explain(
+    loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str, remedy: str
+) -> str:
     names = outcome.names()
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     which = "the loss scale" if loss_id is None else f"the scale of loss {loss_id!r}"
@@ -128,8 +151,8 @@ def _explain(loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: st
         f"{which} collapsed at step {outcome.step}, down to {scaler.history[-1].scale:g}: "
         f"{reason}. Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
         + (
-            "Look for inf or NaN in the inputs, the loss or the forward pass, lower the learning "
-            "rate, or write recipe='bf16'"
+            "Look for inf or NaN in the inputs, the loss or the forward pass; lower the learning "
+            f"rate{remedy}"
             if scaler.settings.dynamic
             else "A static scale cannot back off; write loss_scale='dynamic'"
         )

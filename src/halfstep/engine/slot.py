@@ -32,14 +32,15 @@ class Slot:
             a window of several was resumed.
         backwards: Backward passes that may have reached the parameters in the window.
         pending: Whether a backward came since the last call of `engine.step()`.
-        true_grads: fp32 gradients of losses with a scale of their own, already unscaled.
+        true_grads: fp32 gradients of losses with a scale of their own, already unscaled. Between
+            calls of the engine `.grad` shows them where it would be empty.
         found: Whether those were not finite: a scalar for each such loss.
         counted: Losses whose scale has taken account of that already.
     """
 
     def __init__(self, optimizer: Optimizer, techniques: Sequence[Technique]) -> None:
         self.optimizer = optimizer
-        self.guard = StepGuard(optimizer)
+        self.guard = StepGuard(optimizer, self._drop_grads)
         self.fused_momentum = _fused_sgd_momentum(optimizer)
         self._techniques = techniques
         self._group_sizes: list[int] = []
@@ -53,10 +54,13 @@ class Slot:
         self.samples: float = 0
         self.backwards = 0
         self.pending = False
+        self._held = False
+        self._drop_true_grads()
+
+    def _drop_true_grads(self) -> None:
         self.true_grads: dict[torch.Tensor, torch.Tensor] = {}
         self.found: dict[Hashable, torch.Tensor] = {}
         self.counted: set[Hashable] = set()
-        self._held = False
 
     @property
     def params(self) -> list[torch.Tensor]:
@@ -73,7 +77,33 @@ class Slot:
 
     def holds_gradients(self) -> bool:
         """Tell whether any parameter has a gradient that was not used yet."""
-        return bool(self.true_grads) or any(param.grad is not None for param in self.params)
+        return any(param.grad is not None for param in self.params)
+
+    def show_true_grads(self) -> None:
+        """Let `.grad` hold them where it is empty, so that whoever drops it drops them too."""
+        for param, true in self.true_grads.items():
+            if param.grad is None:
+                put_grad(param, true)
+
+    def hide_true_grads(self) -> None:
+        """Keep them out of `.grad`, and drop those that were dropped from there."""
+        there = dict(self.true_grads)
+        for param, true in there.items():
+            if param.grad is None:
+                del self.true_grads[param]
+            elif param.grad is true:
+                param.grad = None
+        if there and not self.true_grads:
+            self._drop_true_grads()  # what was found in them too
+
+    def _drop_grads(self, set_to_none: bool = True, **_: Any) -> None:
+        """Drop what the optimizer's own `zero_grad` does not know of."""
+        for param in self.params:
+            if set_to_none:
+                param.grad = None
+            elif param.grad is not None:
+                param.grad = torch.zeros_like(param.grad)
+        self._drop_true_grads()
 
     def zero_grad(self) -> None:
         """Drop the gradients and start a new window."""
@@ -92,6 +122,7 @@ class Slot:
             scaled: Whether the gradients are multiplied by a loss scale, and so are not to be
                 changed by anybody else.
         """
+        self.show_true_grads()
         self.pending = True
         self.backwards += 1
         self._held = self.holds_gradients()
@@ -133,6 +164,7 @@ class Slot:
                 put_grad(param, grad.to(param.device, copy=True))
             if true is not None:
                 self.true_grads[param] = true.to(param.device, copy=True)
+        self.show_true_grads()
         self.mark_gradients()
 
 

@@ -6,17 +6,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine.misuse import warn_new_recipe
-from halfstep.engine.ranks import is_zero
+from halfstep.engine.parallel.ranks import is_zero
+from halfstep.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
 
     from torch.optim import Optimizer
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.update import Update
     from halfstep.engine.weights import MicroBatchWeights
-    from halfstep.recipe import Recipe
     from halfstep.techniques import Technique
 
 
@@ -26,12 +26,13 @@ def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dic
     On several processes a window is averaged first, so that any number of them can go on with it.
     """
     open_slots = [slot for slot in parts.slots if slot.backwards]
+    for slot in open_slots:
+        slot.hide_true_grads()
     parts.replicas.average(open_slots)
     for slot in open_slots:
-        slot.mark_gradients()
         if slot.samples and parts.ranks.size > 1:
             slot.samples = parts.ranks.mean(slot.samples, slot.params[0].device)
-    return {
+    saved = {
         "recipe": recipe.name,
         "settings": recipe.settings(),
         "accumulate": weights.accumulate,
@@ -45,6 +46,10 @@ def save_parts(parts: Update, recipe: Recipe, weights: MicroBatchWeights) -> dic
         "statistics": [guard.state_dict() for guard, _ in parts.statistics],
         "techniques": {type(t).__name__: t.state_dict() for t in parts.techniques},
     }
+    for slot in open_slots:
+        slot.show_true_grads()
+        slot.mark_gradients()
+    return saved
 
 
 def load_parts(
@@ -92,11 +97,16 @@ def load_parts(
         average.load_state_dict(saved)
     parts.settlement.skipped = state["skipped"]
     weights.samples_per_micro_step = state["samples_per_micro_step"]
-    if state["settings"] == recipe.settings():
+    if _settings_of(state) == recipe.settings():
         _load_numerics(parts, state)
         return True
     warn_new_recipe(state["recipe"], recipe.name, lost_window=holds_window)
     return False
+
+
+def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a state was saved under, by the names that fields have now."""
+    return Recipe(state["recipe"], **state["settings"]).settings()
 
 
 def load_optimizer(

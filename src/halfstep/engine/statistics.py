@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from halfstep.optim.foreach import by_format
 from halfstep.techniques.base import as_function
-from halfstep.techniques.foreach import by_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

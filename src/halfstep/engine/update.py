@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.measure import Measured, measure
+from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.engine.settle import HostCopy, Outcome, Settlement
-from halfstep.engine.shards import is_sharded
 from halfstep.engine.slot import Slot, start_momentum
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from halfstep.engine.average import WeightAverage
     from halfstep.engine.gradients import Clipping
-    from halfstep.engine.ranks import Ranks
-    from halfstep.engine.replicas import Replicas
+    from halfstep.engine.parallel.ddp import Replicas
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.scales import LossScales
     from halfstep.engine.statistics import RunningStatistics
     from halfstep.engine.weights import Weight
@@ -78,6 +78,8 @@ class Update:
             What every optimizer of the engine did.
         """
         try:
+            for slot, _ in closing:
+                slot.hide_true_grads()
             self.replicas.average([slot for slot, _ in closing])
             measured = measure(
                 closing, scales=self.scales, ranks=self.ranks, widens=bool(self.clipping)

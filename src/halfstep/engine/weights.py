@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.engine.ranks import Ranks
+    from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.slot import Slot
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.kernels.cpu_half import is_native
 from halfstep.kernels.registration import Counted, Overrides
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ _OF_CUDNN = frozenset(
         "_scaled_dot_product_flash_attention",
     ]
 )
-# What a CPU calls where CUDA calls _cudnn_rnn, which casts to the half format as well.
-_OF_CPU = frozenset({"mkldnn_rnn_layer"})
+_LSTM_LAYER = "mkldnn_rnn_layer"
+"""What a CPU calls where CUDA calls `_cudnn_rnn`, which casts to the half format as well."""
 # CUDA pools in the format given, for which the CPU has no kernel.
 _WITHOUT_HALF_KERNEL = frozenset({"avg_pool3d"})
 
@@ -98,8 +99,8 @@ class _UnfusedEncoders(Counted):
 def _kernels() -> dict[str, Kernel | None]:
     on_cuda, on_cpu = _listed("AutocastCUDA"), _listed("AutocastCPU")
     changed = (on_cuda - on_cpu - _OF_CUDNN) | (on_cuda & _OTHER_POLICY_ON_CPU)
-    falls_through: dict[str, Kernel | None] = dict.fromkeys(on_cpu - on_cuda - _OF_CPU)
-    changed |= on_cpu & _WITHOUT_HALF_KERNEL
+    falls_through: dict[str, Kernel | None] = dict.fromkeys(on_cpu - on_cuda - {_LSTM_LAYER})
+    changed |= on_cpu & (_WITHOUT_HALF_KERNEL | {_LSTM_LAYER})
     return falls_through | {name: _policy(name) for name in changed}
 
 
@@ -116,6 +117,8 @@ def _policy(name: str) -> Kernel:
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
     if name == REFUSED:
         return _refuse
+    if name == _LSTM_LAYER:
+        return _lstm_layer
     if name in _WITHOUT_HALF_KERNEL:
         return _keeping_format(operator)
     if name in LOWER:
@@ -146,6 +149,33 @@ def _keeping_format(operator: Callable[..., Any]) -> Kernel:
             return operator(_cast(value, torch.float32), *args, **kwargs).to(value.dtype)
 
     return kernel
+
+
+def _lstm_layer(original: Callable[..., Any], *args: Any) -> Any:
+    """Compute one direction of a layer of `nn.LSTM` in the half format.
+
+    oneDNN has no fp16 kernels that train, and none of a format without units.
+    """
+    dtype = torch.get_autocast_dtype("cpu")
+    if is_native(dtype) and not (dtype == torch.float16 and torch.is_grad_enabled()):
+        return original(*args)
+    sequence, *weights, hidden, cell = _cast(args[:7], dtype)
+    reverse, has_biases, train = args[7], args[12], args[15]
+    inputs = sequence.flip(0) if reverse else sequence
+    with torch._C._DisableAutocast():  # noqa: SLF001
+        outputs, hidden, cell = torch.ops.aten.lstm.input(
+            inputs,
+            [hidden[None], cell[None]],
+            weights if has_biases else weights[:2],
+            has_biases,
+            1,  # layer
+            0.0,  # dropout, which is between layers
+            train,
+            False,  # noqa: FBT003  # bidirectional (the operator's signature)
+            False,  # noqa: FBT003  # batch first
+        )
+    workspace = outputs.new_empty(0)
+    return outputs.flip(0) if reverse else outputs, hidden[0], cell[0], workspace
 
 
 def _refuse(*_: Any, **__: Any) -> Any:

@@ -27,6 +27,10 @@ FORMAT_OF: dict[Role, str] = {
 }
 
 
+NAME_OF_BACKWARD = "_Float8ProductBackward"
+"""What the node of such a product is called in the graph of a loss."""
+
+
 class Scales(Protocol):
     """Where the scales of one layer come from."""
 
@@ -152,15 +156,38 @@ class _Float8Product(torch.autograd.Function):
             with computing_in(FORMAT_OF["gradient"]):
                 by_value, by_weight = _gradients(incoming, left, right, ctx.geometry, wanted[:2])
             if by_value is not None:
-                by_value = (by_value / incoming.scale / right.scale).to(value_dtype)
+                by_value = _once((by_value / incoming.scale / right.scale).to(value_dtype))
             if by_weight is not None:
-                by_weight = (by_weight / incoming.scale / left.scale).to(weight_dtype)
+                by_weight = _once((by_weight / incoming.scale / left.scale).to(weight_dtype))
         if bias_dtype is not None and wanted[2]:
             channel = gradient.dim() - 1 if ctx.geometry is None else 1
             others = [axis for axis in range(gradient.dim()) if axis != channel]
             total = gradient.float().sum(others) if others else gradient.float()
             by_bias = total.to(bias_dtype)
         return by_value, by_weight, by_bias, None, None, None
+
+
+def _once(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient that refuses to be differentiated; quantised factors know no graph."""
+    if not torch.is_grad_enabled():  # without create_graph
+        return gradient
+    result: torch.Tensor = _Once.apply(gradient.detach().requires_grad_())
+    return result
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        del ctx
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> torch.Tensor:
+        del ctx
+        raise RuntimeError(
+            "the gradients of FP8 products cannot be differentiated again, as a gradient penalty "
+            "(create_graph=True) needs it; write recipe='bf16'"
+        )
 
 
 def _gradients(

@@ -31,7 +31,7 @@ class Widened:
         """Widen the inputs, into scratch memory, and round what comes out."""
         dtype = next(value.dtype for value in args if isinstance(value, torch.Tensor))
         del operator
-        return _narrow(original(*_wide(args), **_wide_values(kwargs)), dtype)
+        return narrowed(original(*_wide(args), **_wide_values(kwargs)), dtype)
 
     def attention(
         self,
@@ -51,21 +51,23 @@ class Widened:
 
 def _wide(args: Iterable[Any]) -> list[Any]:
     """Widen the half tensors among positional arguments, into scratch memory."""
-    return [scratch.widen(arg, place) if _is_half(arg) else arg for place, arg in enumerate(args)]
+    return [scratch.widen(arg, place) if is_half(arg) else arg for place, arg in enumerate(args)]
 
 
-def _is_half(value: Any) -> bool:
+def is_half(value: Any) -> bool:
+    """Tell whether `value` is an fp16 or bf16 tensor."""
     return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _wide_values(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Widen those among keyword arguments, which are small or rare."""
-    return {name: value.float() if _is_half(value) else value for name, value in kwargs.items()}
+    return {name: value.float() if is_half(value) else value for name, value in kwargs.items()}
 
 
-def _narrow(result: Any, dtype: torch.dtype) -> Any:
+def narrowed(result: Any, dtype: torch.dtype) -> Any:
+    """Round a tensor, or each of a tuple, to `dtype`."""
     if isinstance(result, torch.Tensor):
         return result.to(dtype)
     if isinstance(result, tuple):
-        return tuple(_narrow(each, dtype) for each in result)
+        return tuple(narrowed(each, dtype) for each in result)
     return result

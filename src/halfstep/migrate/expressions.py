@@ -185,11 +185,9 @@ def _group(here: Expressions, original: cst.Call, updated: cst.Call) -> cst.Base
 
 def _larc(here: Expressions, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
     if not isinstance(here.target, EngineTarget):
-        here.report(original, "torch has no LARC; halfstep.techniques.larc.LARC is one")
+        here.report(original, "torch has no LARC; halfstep.optim.larc.LARC is one")
         return updated
-    return here.written(
-        original, "halfstep.techniques.larc.LARC", [code(a) for a in _args(updated)]
-    )
+    return here.written(original, "halfstep.optim.larc.LARC", [code(a) for a in _args(updated)])
 
 
 def _python_float(here: Expressions, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
@@ -242,8 +240,8 @@ _CALLS: dict[str, Callable[[Expressions, cst.Call, cst.Call], cst.BaseExpression
     "FusedAdam": _optimizer("torch.optim.AdamW", defaults={"weight_decay": "0.0"}),
     "FusedSGD": _optimizer("torch.optim.SGD"),
     "FusedAdagrad": _optimizer("torch.optim.Adagrad"),
-    "FusedLAMB": _optimizer("halfstep.techniques.lamb.LAMB", renamed=_LAMB),
-    "FusedNovoGrad": _optimizer("halfstep.techniques.novograd.NovoGrad", renamed=_NOVOGRAD),
+    "FusedLAMB": _optimizer("halfstep.optim.lamb.LAMB", renamed=_LAMB),
+    "FusedNovoGrad": _optimizer("halfstep.optim.novograd.NovoGrad", renamed=_NOVOGRAD),
     "FusedLayerNorm": _optimizer("torch.nn.LayerNorm"),
     "FusedRMSNorm": _optimizer("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from halfstep.errors import closest, refuse_unknown
-from halfstep.recipe.fields import Recipe
-from halfstep.recipe.loss_scale import LossScale
+from halfstep.errors import closest
+from halfstep.loss_scale import LossScale
+from halfstep.recipe.recipe import NAMES, Recipe
 
 RECIPES: dict[str, tuple[Recipe, str]] = {
     row.name: (row, purpose)
@@ -30,7 +30,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
                 "fp16-acc16",
                 params="fp32",
                 autocast="fp16",
-                accumulation="fp16",
+                accumulator="fp16",
                 loss_scale=LossScale(),
             ),
             "fp16 on hardware whose products also accumulate in fp16",
@@ -90,6 +90,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
     )
 }
+NAMES += RECIPES
 
 
 def recipes() -> list[str]:
@@ -134,8 +135,6 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
 
 
 def _from_mapping(spec: Mapping[str, Any]) -> Recipe:
-    known = [field.name for field in fields(Recipe)]
-    refuse_unknown("recipe field", spec, [*known, "base"])
     changes = dict(spec)
     base = changes.pop("base", None)
     if base is None:
@@ -143,8 +142,3 @@ def _from_mapping(spec: Mapping[str, Any]) -> Recipe:
     start = recipe(base)
     changes.setdefault("name", f"{start.name}*")
     return replace(start, **changes)
-
-
-def rank(name: str) -> tuple[int, str]:
-    """Sort names as the table has them, others behind it by alphabet."""
-    return (list(RECIPES).index(name) if name in RECIPES else len(RECIPES), name)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from halfstep.kernels.fp16_accumulation import fp16_accumulation
-from halfstep.techniques.base import Technique, device_types
+from halfstep.techniques.base import Stage, Technique, device_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class Fp16Accumulation(Technique):
     """Sum fp16 products in fp16, on every device that the models are on."""
+
+    stage = Stage.OVER_KERNELS
 
     def __init__(self) -> None:
         self._held = ExitStack()

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import Stage, Technique
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-
-    from halfstep.recipe import HalfFormat
 
 
 class Autocast(Technique):
@@ -22,7 +20,9 @@ class Autocast(Technique):
         format_: The half format of matrix products and convolutions.
     """
 
-    def __init__(self, format_: HalfFormat) -> None:
+    stage = Stage.FORWARD
+
+    def __init__(self, format_: str) -> None:
         self._dtype = torch_dtype(format_)
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:

@@ -1,35 +1,75 @@
 """The seam: what a technique may do to a training step.
 
 A technique overrides the hooks in which it differs; every hook does nothing by default. The engine
-calls them in the order of `techniques_for`, and none of them decides when a step happens.
+calls those of all techniques in the order of their stages, and none of them decides when a step
+happens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from torch import nn
     from torch.optim import Optimizer
 
 
+OwnFormats = Callable[[nn.Module], Mapping[nn.Module, str]]
+"""Gives modules of a model whose parameters have a format of their own, and which."""
+
 HALVES = (torch.float16, torch.bfloat16)
+
+
+class Stage(IntEnum):
+    """When a technique is applied: those that may refuse a model come before those that change it.
+
+    A stage is built on those before it: masters are copied before parameters are cast, and a
+    forward context is entered inside those of the stages before.
+    """
+
+    CHECK = 0
+    MASTERS = 1
+    PARAMETERS = 2
+    KERNELS = 3
+    OVER_KERNELS = 4
+    LAYERS = 5
+    FORWARD = 6
+    WITHIN_FORWARD = 7
 
 
 class Technique:
     """One mechanism of low-precision training."""
 
+    stage: Stage
+    """When it is applied."""
+
     reshapes_params = False
     """Whether it changes the parameters themselves, and so needs the bare model."""
 
+    casts_params = False
+    """Whether an optimizer's state has to follow the format that it gives parameters."""
+
+    done_by_sharding = False
+    """Whether FSDP2 does the same for a sharded model, so that it is left out."""
+
+    replaces_layers = False
+    """Whether it puts other layers into the models."""
+
     skips_on_device = True
     """Whether a step that the optimizer itself skips, on the device, leaves nothing behind."""
+
+    @property
+    def changes_models(self) -> bool:
+        """Whether no other engine may train the models at the same time."""
+        return self.reshapes_params or self.replaces_layers
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change models and optimizers before the first step."""
@@ -83,6 +123,12 @@ class Technique:
 
     def close(self) -> None:
         """Give back every setting and hook."""
+
+
+def no_own_formats(model: nn.Module) -> Mapping[nn.Module, str]:
+    """Give no module of `model` a format of its own."""
+    del model
+    return {}
 
 
 def device_types(models: Iterable[nn.Module]) -> list[str]:

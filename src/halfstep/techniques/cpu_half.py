@@ -1,6 +1,6 @@
 """Half recipes on a CPU: fp32-speed kernels, and the dtypes that autocast has on a GPU.
 
-Both are settings of the process, counted, and given back when the last engine closes.
+All are settings of the process, counted, and given back when the last engine closes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
-from halfstep.techniques.base import Technique, device_types
+from halfstep.kernels.half_gaps import half_gaps_filled
+from halfstep.techniques.base import Stage, Technique, device_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,8 @@ class CpuHalf(Technique):
         autocast: Whether the recipe computes under autocast, so that CUDA's policy matters.
     """
 
+    stage = Stage.KERNELS
+
     def __init__(self, *, autocast: bool) -> None:
         self._autocast = autocast
         self._held = ExitStack()
@@ -36,6 +39,7 @@ class CpuHalf(Technique):
         if "cpu" not in device_types(models):
             return
         self._held.enter_context(cpu_half())
+        self._held.enter_context(half_gaps_filled())
         if self._autocast:
             self._held.enter_context(cuda_autocast_policy())
 

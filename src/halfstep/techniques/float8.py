@@ -1,16 +1,15 @@
 """FP8 layers: linear and convolution layers whose products are those of FP8 tensor cores.
 
-A layer changes its class for as long as the technique is open, and nothing else: parameters, hooks
-and `state_dict` stay. The class intercepts the layer's own product wherever its forward computes
-it, so that layers which derive from torch's (weight-standardised, padded) are served too.
+A layer changes its class for as long as the technique is open. The class intercepts the layer's own
+product wherever its forward computes it, so that layers which derive from torch's
+(weight-standardised, padded) are served too.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -19,14 +18,15 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from halfstep.kernels.float8 import Geometry, Role, Scales, float8_product
-from halfstep.techniques.base import Technique
+from halfstep.layers.swap import mix_in, take_out
+from halfstep.techniques.base import Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.optim import Optimizer
 
-    from halfstep.recipe import Float8
+    from halfstep.techniques.base import OwnFormats
 
 HISTORY = 16
 """Steps whose largest values decide a delayed scale."""
@@ -50,19 +50,27 @@ class Float8Layers(Technique):
     Args:
         scaling: "dynamic" scales a tensor by its own largest absolute value; "delayed" by the
             largest of the last `HISTORY` steps, by its own as long as there are none.
+        own_formats: Gives the layers of a model that have a format of their own, which they keep.
     """
 
-    def __init__(self, scaling: Float8) -> None:
+    stage = Stage.LAYERS
+    replaces_layers = True
+
+    def __init__(
+        self, scaling: Literal["dynamic", "delayed"], *, own_formats: OwnFormats = no_own_formats
+    ) -> None:
         self._scaling = scaling
+        self._own_formats = own_formats
         self._layers: list[nn.Module] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Change the layers."""
         del optimizers
         layers = {module: None for model in models for module in model.modules()}
-        for layer in filter(is_taken, layers):
+        kept = {module for model in models for module in self._own_formats(model)}
+        for layer in (layer for layer in layers if is_taken(layer) and layer not in kept):
             scales = DelayedScales() if self._scaling == "delayed" else DynamicScales()
-            layer.__class__ = _in_float8(cast("Hashable", type(layer)))
+            mix_in(layer, Float8)
             layer._float8_scales = scales  # type: ignore[assignment]  # noqa: SLF001  # the subclass's
             self._layers.append(layer)
 
@@ -84,7 +92,7 @@ class Float8Layers(Technique):
     def close(self) -> None:
         """Give the layers their own class back."""
         for layer in self._layers:
-            layer.__class__ = type(layer).__mro__[2]
+            take_out(layer)
             del layer._float8_scales  # noqa: SLF001
         self._layers.clear()
 
@@ -176,14 +184,9 @@ def _largest(value: torch.Tensor) -> torch.Tensor:
     return value.detach().abs().amax().float()
 
 
-@cache
-def _in_float8(layer: Hashable) -> type[nn.Module]:
-    """Return the class of layers of the class `layer` that compute their product in FP8."""
-    assert isinstance(layer, type)
-    return type(f"Float8{layer.__name__}", (_InFloat8, layer), {})
+class Float8(nn.Module):
+    """Mixed into a layer: its product is computed in FP8."""
 
-
-class _InFloat8(nn.Module):
     _float8_scales: Scales
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

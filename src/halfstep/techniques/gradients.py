@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import HALVES, Technique
+from halfstep.techniques.base import HALVES, Stage, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
-
-    from halfstep.recipe import ParamFormat
 
 
 class GradientFormat(Technique):
@@ -32,7 +30,10 @@ class GradientFormat(Technique):
         narrow: Whether an optimizer that holds half parameters wants gradients in their format.
     """
 
-    def __init__(self, format_: ParamFormat, *, narrow: bool) -> None:
+    stage = Stage.CHECK
+    done_by_sharding = True
+
+    def __init__(self, format_: str, *, narrow: bool) -> None:
         self._dtype = torch_dtype(format_)
         self._narrow = narrow
         self._models: Sequence[nn.Module] = ()

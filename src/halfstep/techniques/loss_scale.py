@@ -16,7 +16,7 @@ from halfstep.techniques.base import HALVES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.recipe import LossScale
+    from halfstep.loss_scale import LossScale
 
 
 class ScaleChange(NamedTuple):

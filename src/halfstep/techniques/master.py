@@ -7,13 +7,15 @@ are what `state_dict()` of the model gives, so that a checkpoint is exact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
-from halfstep.techniques.base import HALVES, Technique, as_function
-from halfstep.techniques.params import norm_tensors
+from halfstep.formats import torch_dtype
+from halfstep.techniques.base import HALVES, Stage, Technique, as_function, no_own_formats
+from halfstep.techniques.params import own_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,24 +23,46 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-_Kept = TypeVar("_Kept", bound=torch.Tensor)
+    from halfstep.techniques.base import OwnFormats
+
+_Kept = TypeVar("_Kept")
+
+_made: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+
+
+def is_master(tensor: torch.Tensor) -> bool:
+    """Tell whether `tensor` is, or was, the master weight of a parameter."""
+    return _made.get(id(tensor)) is tensor
 
 
 class MasterWeights(Technique):
     """Keep fp32 master weights for every parameter that a recipe puts into a half format.
 
+    What no optimizer holds, frozen weights and buffers, is remembered as it was before the cast
+    where the half format cannot hold it, so that it is saved and given back exactly.
+
     Args:
-        norms: "fp32" when norm layers stay in fp32 and so need no masters.
+        format_: The half format; None when only the parameters of optimizers are remembered.
+        own_formats: Gives the modules that have a format of their own; those in fp32 need none.
         late: Whether `prepare` only remembers what parameters were cast from, and `adopt` makes the
             masters; a parameter written to in between gets its master from what was written.
     """
 
+    stage = Stage.MASTERS
+    done_by_sharding = True
     reshapes_params = True
 
-    def __init__(self, *, norms: Literal["fp32"] | None = None, late: bool = False) -> None:
-        self._norms_need_none = norms == "fp32"
+    def __init__(
+        self,
+        format_: str | None = None,
+        *,
+        own_formats: OwnFormats = no_own_formats,
+        late: bool = False,
+    ) -> None:
+        self._dtype = torch_dtype(format_) if format_ else None
+        self._own_formats = own_formats
         self._late = late
-        self._cast_from: dict[torch.Tensor, torch.Tensor] = {}
+        self._cast_from: dict[torch.Tensor, torch.Tensor | None] = {}
         self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
         self._sources: dict[torch.Tensor, torch.Tensor] = {}
@@ -48,8 +72,9 @@ class MasterWeights(Technique):
         """Copy what the optimizers hold, before the models are cast."""
         self._optimizers = optimizers
         wanted: set[torch.Tensor] = {param for model in models for param in model.parameters()}
-        if self._norms_need_none:
-            wanted -= {tensor for model in models for tensor in norm_tensors(model)}
+        own = [item for model in models for item in own_tensors(self._own_formats(model)).items()]
+        kept = {tensor for tensor, dtype in own if dtype not in HALVES}
+        wanted -= kept
         for optimizer in optimizers:
             if self._late:
                 held = {p for group in optimizer.param_groups for p in group["params"]}
@@ -57,6 +82,11 @@ class MasterWeights(Technique):
                 self._cast_from |= {p: p.detach() for p in held & wanted if p.dtype not in HALVES}
             else:
                 self._take_over(optimizer, wanted)
+        if not self._late:
+            buffers = {buffer for model in models for buffer in model.buffers()}
+            for tensor in (wanted | buffers - kept) - self._masters.keys():
+                if tensor.is_floating_point() and tensor.dtype not in HALVES:
+                    self._remember(tensor, tensor.detach())
         for module in (module for model in models for module in model.modules()):
             self._handles += [
                 module.register_state_dict_post_hook(as_function(self._export)),
@@ -117,6 +147,9 @@ class MasterWeights(Technique):
         with torch.no_grad():
             for master, param in self._sources.items():
                 param.copy_(master)
+            for tensor, value in self._cast_from.items():
+                if value is not None and self._dtype and _rounds_to(value, tensor, self._dtype):
+                    tensor.copy_(value)
         self._masters.clear()
         self._sources.clear()
         self._cast_from.clear()
@@ -128,6 +161,7 @@ class MasterWeights(Technique):
                     continue
                 master = nn.Parameter(self._exact(param), param.requires_grad)
                 self._masters[param], self._sources[master] = master, param
+                _made[id(master)] = master
                 group["params"][position] = master
                 if param in optimizer.state:
                     optimizer.state[master] = optimizer.state.pop(param)
@@ -140,13 +174,19 @@ class MasterWeights(Technique):
                 return value
         return param.detach().float().clone()
 
+    def _remember(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Remember what a tensor was cast from; None if the half format holds it exactly."""
+        exact = self._dtype and _rounds_to(value, value, self._dtype)
+        self._cast_from[tensor] = None if exact else value
+
     def _named(
         self, module: nn.Module, prefix: str, values: Mapping[torch.Tensor, _Kept]
     ) -> list[tuple[str, torch.Tensor, _Kept]]:
         # A deep copy of a model calls these hooks too, with parameters that are not ours.
         return [
             (prefix + name, param, values[param])
-            for name, param in module._parameters.items()  # noqa: SLF001  # tied ones too
+            for own in (module._parameters, module._buffers)  # noqa: SLF001  # tied ones too
+            for name, param in own.items()
             if param is not None and param in values
         ]
 
@@ -155,8 +195,8 @@ class MasterWeights(Technique):
             if name in state:
                 state[name] = master.detach()
         for name, param, value in self._named(module, prefix, self._cast_from):
-            if name in state and torch.equal(value.to(param.device, param.dtype), param):
-                state[name] = value
+            if name in state and value is not None and _rounds_to(value, param, param.dtype):
+                state[name] = value.float()
 
     def _import(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         for name, _param, master in self._named(module, prefix, self._masters):
@@ -167,4 +207,9 @@ class MasterWeights(Technique):
         for name, param, _value in self._named(module, prefix, self._cast_from):
             value = state.get(name)
             if isinstance(value, torch.Tensor) and value.shape == param.shape:
-                self._cast_from[param] = value.detach().float().clone()
+                self._remember(param, value.detach().float().clone())
+
+
+def _rounds_to(value: torch.Tensor, result: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Tell whether `value`, rounded to `dtype`, is what `result` holds."""
+    return torch.equal(value.to(result.device, dtype).to(result.dtype), result)

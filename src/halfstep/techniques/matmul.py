@@ -12,22 +12,20 @@ import warnings
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from halfstep.kernels.hardware import has_tf32
 from halfstep.kernels.products import ON
 from halfstep.kernels.tf32 import ieee_products, tf32_products
-from halfstep.techniques.base import Technique
+from halfstep.techniques.base import Stage, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
     from torch.optim import Optimizer
-
-    from halfstep.recipe import Matmul
 
 
 class MatmulPrecision(Technique):
@@ -40,7 +38,9 @@ class MatmulPrecision(Technique):
         precision: "ieee" or "tf32".
     """
 
-    def __init__(self, precision: Matmul) -> None:
+    stage = Stage.KERNELS
+
+    def __init__(self, precision: Literal["ieee", "tf32"]) -> None:
         self._precision = precision
         self._release: weakref.finalize[Any, Any] | None = None
 

@@ -8,6 +8,7 @@ own weights. `state_dict()` of the model, or of a part of it, gives fp32 whateve
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,15 +17,20 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from halfstep.formats import torch_dtype
-from halfstep.techniques.base import HALVES, Technique
+from halfstep.techniques.base import HALVES, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-    from halfstep.recipe import ParamFormat
+    from halfstep.techniques.base import OwnFormats
+
+
+# What torch's many messages on mixed formats have in common.
+_HALF = re.compile("Half|BFloat16|float16|mixed dtype")
+_WIDE = re.compile(r"\b([Ff]loat|[Dd]ouble)(32|64|Tensor)?\b")
 
 
 class ParameterFormat(Technique):
@@ -32,20 +38,26 @@ class ParameterFormat(Technique):
 
     Args:
         format_: Format of floating-point parameters and buffers.
-        norms: "fp32" keeps those of norm layers, and their arithmetic, in fp32.
+        own_formats: Gives the modules that have a format of their own, arithmetic included, such
+            as norm layers in fp32.
         outputs: "fp32" casts half tensors that a model returns.
     """
 
+    stage = Stage.PARAMETERS
+    done_by_sharding = True
+    casts_params = True
+
     def __init__(
         self,
-        format_: ParamFormat,
+        format_: Literal["fp32", "fp16", "bf16"],
         *,
-        norms: Literal["fp32"] | None = None,
+        own_formats: OwnFormats = no_own_formats,
         outputs: Literal["fp32"] | None = None,
     ) -> None:
         self.reshapes_params = format_ != "fp32"
+        self._format = format_
         self._dtype = torch_dtype(format_)
-        self._keep_norms = norms == "fp32"
+        self._own_formats = own_formats
         self._cast_outputs = outputs == "fp32"
         self._handles: list[RemovableHandle] = []
         self._came_as: dict[torch.Tensor, torch.dtype] = {}
@@ -59,16 +71,34 @@ class ParameterFormat(Technique):
             self._cast(model)
             if not self.reshapes_params:
                 continue
-            if self._keep_norms:
-                for module in filter(is_norm, model.modules()):
-                    # Batch norm takes half inputs beside fp32 parameters on every device and
-                    # computes in fp32; a cast would only make it save an fp32 input.
-                    if not isinstance(module, _NormBase):
-                        self._handles += cast_around(module, torch.float32, self._dtype)
+            own_formats = self._own_formats(model)
+            for module, inside, around in format_changes(model, own_formats, self._format):
+                self._handles += cast_at_change(module, inside, around)
             outputs = torch.float32 if self._cast_outputs else None
             self._handles += cast_around(model, self._dtype, outputs)
             for module in model.modules():
                 self._handles.append(module.register_state_dict_post_hook(widen_state_dict))
+
+    @contextmanager
+    def forward(self, device: torch.device) -> Iterator[None]:
+        """Say what to write where torch refuses wider tensors beside half parameters.
+
+        Raises:
+            TypeError: In place of torch's error, with its words.
+        """
+        del device
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            said = " ".join(str(error).split())
+            if not (self.reshapes_params and _HALF.search(said) and _WIDE.search(said)):
+                raise
+            raise TypeError(
+                f"a wider tensor met {self._dtype} parameters: {said}. Only engine.model(inputs) "
+                "casts what goes in: to call another method write "
+                f"engine.model.method(inputs.to({self._dtype})), and make tensors inside the model "
+                "in the dtype of its inputs"
+            ) from error
 
     def close(self) -> None:
         """Take the hooks off, and give half tensors back the wider format that they came in."""
@@ -86,11 +116,11 @@ class ParameterFormat(Technique):
         self._came_as.clear()
 
     def _cast(self, model: nn.Module) -> None:
-        kept = norm_tensors(model) if self._keep_norms else set()
+        own = own_tensors(self._own_formats(model))
         for module in model.modules():
             for tensor in _own_tensors(module):
                 if tensor.is_floating_point():
-                    wanted = torch.float32 if tensor in kept else self._dtype
+                    wanted = own.get(tensor, self._dtype)
                     if tensor.dtype != wanted:
                         self._came_as[tensor] = tensor.dtype
                         recast(tensor, wanted)
@@ -117,6 +147,40 @@ def cast_around(
     return handles
 
 
+def cast_at_change(module: nn.Module, inside: str, around: str | None) -> list[RemovableHandle]:
+    """Cast what goes into a module that has a format of its own, and what comes out.
+
+    Batch norm takes half inputs beside fp32 parameters on every device and computes in fp32; a cast
+    would only make it save an fp32 input.
+    """
+    if isinstance(module, _NormBase):
+        return []
+    return cast_around(module, torch_dtype(inside), torch_dtype(around) if around else None)
+
+
+def format_changes(
+    model: nn.Module, own_formats: Mapping[nn.Module, str], format_: str | None
+) -> list[tuple[nn.Module, str, str | None]]:
+    """Return the modules at which the format changes, each with the formats inside and around it.
+
+    Args:
+        model: A model.
+        own_formats: The modules that have a format of their own.
+        format_: That of all others.
+    """
+    found: dict[nn.Module, tuple[str, str | None]] = {}
+
+    def visit(module: nn.Module, around: str | None) -> None:
+        inside = own_formats.get(module)
+        if inside not in (None, around):
+            found.setdefault(module, (inside, around))
+        for child in module.children():
+            visit(child, inside or around)
+
+    visit(model, format_)
+    return [(module, *formats) for module, formats in found.items()]
+
+
 def is_norm(module: nn.Module) -> bool:
     """Tell whether `module` is a norm layer.
 
@@ -129,9 +193,13 @@ def is_norm(module: nn.Module) -> bool:
     return named is not None and bool(_own_tensors(module))
 
 
-def norm_tensors(model: nn.Module) -> set[torch.Tensor]:
-    """Return the parameters and buffers of the norm layers of `model`."""
-    return {t for module in model.modules() if is_norm(module) for t in _own_tensors(module)}
+def own_tensors(own_formats: Mapping[nn.Module, str]) -> dict[torch.Tensor, torch.dtype]:
+    """Return the parameters and buffers of modules with a format of their own, each with it."""
+    return {
+        tensor: torch_dtype(format_)
+        for module, format_ in own_formats.items()
+        for tensor in _own_tensors(module)
+    }
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
@@ -146,19 +214,21 @@ def _flatten(rnns: Sequence[nn.RNNBase]) -> None:
 
 def _casts_inputs(dtype: torch.dtype) -> Callable[..., tuple[Any, Any]]:
     def hook(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return _cast_leaves(args, dtype), _cast_leaves(kwargs, dtype)
+        return cast_floating(args, dtype), cast_floating(kwargs, dtype)
 
     return hook
 
 
 def _casts_outputs(dtype: torch.dtype) -> Callable[..., Any]:
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
-        return _cast_leaves(output, dtype)
+        return cast_floating(output, dtype)
 
     return hook
 
 
-def _cast_leaves(tree: Any, dtype: torch.dtype) -> Any:
+def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
+    """Cast the floating-point tensors among nested values."""
+
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             return leaf.to(dtype)

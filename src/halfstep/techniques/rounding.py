@@ -11,21 +11,19 @@ few parameters at a time; its own state stays fp32.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
-from halfstep.techniques.base import Technique
-from halfstep.techniques.foreach import in_chunks
+from halfstep.optim.foreach import in_chunks
+from halfstep.techniques.base import Stage, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch.optim import Optimizer
-
-    from halfstep.recipe import Update
 
 
 class RoundedUpdate(Technique):
@@ -36,9 +34,10 @@ class RoundedUpdate(Technique):
         seed: Seed of the stochastic rounding; the same seed gives the same weights.
     """
 
+    stage = Stage.CHECK
     skips_on_device = False
 
-    def __init__(self, how: Update, *, seed: int) -> None:
+    def __init__(self, how: Literal["stochastic", "kahan"], *, seed: int) -> None:
         self._how = how
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}

@@ -102,11 +102,11 @@ def _refuse_dp(config: Config, device: torch.device, processes: Processes) -> No
 
 def _refuse_fsdp(config: Config) -> None:
     recipe = config.build_recipe()
-    if recipe.half_params and not recipe.master_weights:
+    reason = recipe.refusal("fully_shard")
+    if reason:
         raise UserError(
-            f"recipe {recipe.name!r} keeps {recipe.half_params} parameters without fp32 master "
-            "weights, but the parts of distributed.strategy=fsdp are fp32; write recipe=o2, or "
-            "distributed.strategy=ddp"
+            f"recipe {recipe.name!r} cannot be had with distributed.strategy=fsdp: {reason}; write "
+            "recipe=o2, or distributed.strategy=ddp"
         )
     if config.optimizer.name not in _ELEMENT_BY_ELEMENT:
         raise UserError(

@@ -17,10 +17,12 @@ from halfstep.engine import LossScaleCollapse
 from halfstep.train import (
     checkpoint,
     early_stopping,
+    extend,
     metrics,
     resume,
     rotation,
     run_directory,
+    schedules,
     sinks,
 )
 from halfstep.train.energy import Energy
@@ -93,7 +95,9 @@ def train(
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
     start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
-    done = processes.from_first(lambda: _summary_of_finished(run)) if start else None
+    goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+    ended = start is not None and not goes_further
+    done = processes.from_first(lambda: _summary_of_finished(run)) if ended else None
     if done is not None and go_on == resume.AUTO:
         return done
     setup = processes.together(lambda: _set_up(config, device, start, processes))
@@ -133,7 +137,11 @@ def _set_up(
 ) -> Setup:
     """Build what the config names, with the weights of a checkpoint if its file has them."""
     weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
-    return set_up(config, device, weights, processes, initial_weights=start is None)
+    setup = set_up(config, device, weights, processes, initial_weights=start is None)
+    schedules.warn_of_endless_rise(
+        config.schedule, steps=setup.steps, steps_per_epoch=setup.steps_per_epoch
+    )
+    return setup
 
 
 def _take_directory(

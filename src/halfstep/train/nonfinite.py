@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from halfstep.engine import Engine
+    from halfstep.recipe import Recipe
     from halfstep.train.config import Config
     from halfstep.train.processes import Processes
     from halfstep.train.progress import Progress
@@ -32,6 +33,14 @@ MOST_IN_A_ROW = 20
 """Steps left out one after the other after which the weights, and not the batches, are to blame."""
 MOST_ROLLBACKS = 3
 """Times that a run goes back before it is given up."""
+
+
+def remedy(recipe: Recipe) -> str:
+    """Return what to try after a loss that was not finite under `recipe`."""
+    if recipe.overflows_early and recipe.scaling is None:
+        return "a recipe that scales the loss (fp16 or o2), or a lower optimizer.lr"
+    others = ", or recipe bf16" if recipe.overflows_early else ""
+    return f"a lower optimizer.lr, a longer schedule.warmup, clip_norm=1{others}"
 
 
 class NonFinite:
@@ -96,12 +105,13 @@ class NonFinite:
         if self._rolls_back and progress.rollbacks >= MOST_ROLLBACKS:
             return (
                 f"the run went back to a checkpoint {MOST_ROLLBACKS} times and the loss was not "
-                "finite again; try a lower optimizer.lr, clip_norm=1, or another recipe"
+                f"finite again; try {remedy(self._engine.recipe)}"
             )
         if progress.dropped_in_a_row >= MOST_IN_A_ROW:
             return (
                 f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, which "
-                "on_nonfinite=skip left out; try on_nonfinite=rollback, or a lower optimizer.lr"
+                "on_nonfinite=skip left out; try on_nonfinite=rollback, or "
+                f"{remedy(self._engine.recipe)}"
             )
         return None
 

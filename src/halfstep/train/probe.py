@@ -155,7 +155,7 @@ class Probe:
         return functional.cross_entropy(model(images).float(), labels)
 
     def _grad_dtypes(self) -> list[tuple[torch.Tensor, torch.dtype]]:
-        kept = self._engine.recipe.gradients
+        kept = self._engine.recipe.gradient_format
         wide = kept == "fp32" or self._engine.accumulate > 1
         return [
             (param, torch.float32 if wide else param.dtype)

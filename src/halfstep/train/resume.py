@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, each_process, rotation
+from halfstep.train import checkpoint, each_process, extend, rotation
 from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 AUTO = "auto"
 
 _MAY_DIFFER = frozenset(
-    {"name", "description", "device", "log_every", "checkpoints", "tracking", "auto_microbatch"}
+    {
+        *("name", "description", "device", "log_every", "checkpoints", "tracking"),
+        *("auto_microbatch", "epochs"),
+    }
 )
-"""Fields that do not change what is learned (but for rounding, of the device)."""
+"""Fields that do not change what is learned (but for rounding, of the device); `extend` decides on
+epochs."""
 _PARTS_MAY_DIFFER = frozenset(
     {
         "data.workers",
@@ -84,6 +88,7 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             "a run directory"
         )
     _refuse_another_config(found, config, wanted, processes)
+    extend.refuse_inexact(found, config, file)
     return Start(
         found, file, file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
     )

@@ -6,6 +6,7 @@ happened. `plateau` moves with every validation, after a warm-up that moves with
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim.lr_scheduler import (
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from halfstep.train.config import ScheduleConfig
 
 
+class ScheduleWarning(UserWarning):
+    """The learning rate will not do what its schedule is for."""
+
+
 class Validated(Protocol):
     """What a plateau looks at: the figures of one validation."""
 
@@ -55,6 +60,7 @@ class Schedules:
         plateau: Stepped by `per_epoch`.
         metric: The figure that the plateau looks at.
         held_until: Optimizer steps before which no validation counts, as the rate still rises.
+        drops: What of `per_step` has the steps at which the rate drops.
     """
 
     def __init__(
@@ -64,11 +70,14 @@ class Schedules:
         *,
         metric: str = "loss",
         held_until: int = 0,
+        drops: MultiStepLR | None = None,
     ) -> None:
         self.per_step = per_step
         self._plateau = plateau
         self._metric = metric
         self._held_until = held_until
+        self._drops = drops
+        self._milestones = drops.milestones if drops else None
 
     def per_epoch(self, figures: Validated) -> None:
         """Let the schedule see a validation; settle the engine's last step before."""
@@ -83,9 +92,25 @@ class Schedules:
         return dict(self._plateau.state_dict()) if self._plateau else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned, after the engine has what it keeps."""
         if self._plateau:
             self._plateau.load_state_dict(state)
+        if self._drops and self._milestones is not None:
+            # A run that goes on to more epochs has more of them than the state of `per_step`.
+            self._drops.milestones = self._milestones
+
+
+def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch: int) -> None:
+    """Warn where the run ends before its warm-up does; see `build` for the arguments."""
+    rise = config.warmup_epochs * steps_per_epoch
+    if rise >= steps:
+        warnings.warn(
+            f"schedule.warmup_epochs is {config.warmup_epochs:g}, and the run has "
+            f"{steps / steps_per_epoch:.3g} epochs: the learning rate still rises when it ends; "
+            "write schedule.warmup_epochs=0 schedule.warmup=0.1 to warm up over a tenth of it",
+            ScheduleWarning,
+            stacklevel=2,
+        )
 
 
 def build(
@@ -124,7 +149,7 @@ def build(
         return Schedules(_cosine(config, optimizer, rise, warm, steps))
     if isinstance(config, StepConfig | MultiStepConfig):
         drops = MultiStepLR(optimizer, _drops(config, steps, steps_per_epoch), config.gamma)
-        return Schedules(ChainedScheduler([rise, drops]))
+        return Schedules(ChainedScheduler([rise, drops]), drops=drops)
     return Schedules(rise)
 
 

@@ -7,12 +7,12 @@ that can be wrong with a config is found here, before anything is written.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from halfstep.engine import EMA, Engine
-from halfstep.engine.sharding import sharded_as
+from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data, in_parallel, models, optim, schedules
 from halfstep.train.data.part import Part
@@ -52,6 +52,11 @@ class Setup:
     processes: Processes = ALONE
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return steps_per_epoch(self.data, self.engine.accumulate)
+
+    @property
     def model_is_shared(self) -> bool:
         """Whether each process holds a part of the model, so that a forward pass takes all."""
         return sharded_as(self.engine.bare_model) is not None
@@ -64,6 +69,11 @@ class Setup:
             "mean": list(mean),
             "std": list(std),
         }
+
+
+def steps_per_epoch(loaded: Data, accumulate: int) -> int:
+    """Return the optimizer steps of an epoch; its last one may be of fewer micro-batches."""
+    return -(-len(loaded.train) // accumulate)
 
 
 def set_up(
@@ -114,6 +124,37 @@ def set_up(
     parallel = in_parallel.way(config, processes)
     if parallel == "fsdp":
         model = in_parallel.shared_out(model, config)
+    setup = assemble(config, loaded, model, device, processes, parallel=parallel)
+    models.compiled(setup.engine.model, config.model)
+    if processes.rank > 0:
+        # The same weights everywhere, but not the same dropout.
+        torch.manual_seed(derive(config.seed, processes.rank))
+    return setup
+
+
+def assemble(
+    config: Config,
+    loaded: Data,
+    model: nn.Module,
+    device: torch.device,
+    processes: Processes = ALONE,
+    *,
+    parallel: Literal["ddp", "fsdp", "dp"] | None = None,
+) -> Setup:
+    """Build the optimizer, the schedules and the engine that `config` names over a model.
+
+    Args:
+        config: What to build.
+        loaded: What is learned from.
+        model: Where it is trained; under "fsdp", shared out.
+        device: Where that is.
+        processes: Those that train together.
+        parallel: How they do.
+
+    Raises:
+        UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
+            model is then as before.
+    """
     images_per_step = config.batch_size * config.accumulate * processes.size
     scaling = config.lr_scaling
     optimizer = optim.build_optimizer(
@@ -122,13 +163,11 @@ def set_up(
         fused=device.type == "cuda",
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
     )
-    steps_per_epoch = -(-len(loaded.train) // config.accumulate)
-    steps = config.epochs * steps_per_epoch
+    in_an_epoch = steps_per_epoch(loaded, config.accumulate)
+    steps = config.epochs * in_an_epoch
     if config.max_steps is not None:
         steps = min(steps, config.max_steps)
-    schedule = schedules.build(
-        config.schedule, optimizer, steps=steps, steps_per_epoch=steps_per_epoch
-    )
+    schedule = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
     try:
         engine = Engine(
             model,
@@ -142,12 +181,8 @@ def set_up(
             parallel=None if parallel == "fsdp" else parallel,
             sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
         )
-    except TypeError as error:  # an optimizer that cannot work under the recipe
+    except (TypeError, ValueError) as error:  # what cannot work under the recipe
         raise UserError(str(error)) from error
-    models.compiled(engine.model, config.model)
-    if processes.rank > 0:
-        # The same weights everywhere, but not the same dropout.
-        torch.manual_seed(derive(config.seed, processes.rank))
     return Setup(engine, device, loaded, schedule, steps, processes)
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfstep.engine import load_sharded
-from halfstep.engine.sharded_state import load_whole
-from halfstep.engine.shards import local
+from halfstep.engine.parallel.checkpoints import load_whole
+from halfstep.engine.parallel.shards import local
 from halfstep.errors import UserError
 from halfstep.train import each_process, parts, rotation
 from halfstep.train.checkpoint import Checkpoint
+from halfstep.train.nonfinite import remedy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +108,7 @@ class Training:
             self.progress.stop(
                 "nonfinite",
                 f"the loss was not finite at step {interval.poisoned_step}, and the weights were "
-                "updated; try a recipe that scales the loss, or a lower optimizer.lr",
+                f"updated; try {remedy(engine.recipe)}",
             )
 
     def save(self, *names: Which, validated: bool = False) -> bool:

@@ -1,12 +1,14 @@
 """Weights to start from: read from a file without running code, and fitted to a model.
 
 A file made for another number of classes fits but for the last layer, which keeps its own initial
-values then; anything else that does not fit is an error, since it would be silent nonsense.
+values then; what wraps a model (DDP, torch.compile, a Lightning module) puts a prefix before all
+names, which is taken off. Both are said. Anything else that does not fit is an error, since it
+would be silent nonsense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +22,16 @@ from halfstep.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
+_COUNTER = "num_batches_tracked"
+"""What BatchNorm counts; files of old versions of torch lack it."""
 # Of a run's own checkpoint, the weights that it was validated with.
 _WRAPPERS = ("averaged", "state_dict", "model_state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")
 
 
 def read(path: str) -> dict[str, torch.Tensor]:
     """Return the state dict in a .safetensors file, or in what `torch.save` wrote.
 
-    A state dict that lies under "state_dict" or "model" is found there, and the prefixes that DDP
-    and torch.compile put before names are taken off.
+    A state dict that lies under "state_dict" or "model" is found there.
 
     Raises:
         UserError: If there is no such file, or if it holds anything but tensors.
@@ -55,18 +57,19 @@ def read(path: str) -> dict[str, torch.Tensor]:
             f"model.weights is {path!r}, which holds no state dict; "
             "write the file of torch.save(model.state_dict(), ...)"
         )
-    return {_bare(name): tensor for name, tensor in found.items()}
+    return dict(found)
 
 
 def fit(
     model: nn.Module, weights: Mapping[str, torch.Tensor], *, classes: int, source: str
 ) -> None:
-    """Load weights into a model; say so where its last layer starts anew.
+    """Load weights into a model; say so where its last layer starts anew or names lose a prefix.
 
     Args:
         model: The model, with its own initial values.
         weights: A state dict of the same architecture, perhaps of another number of classes, or of
-            three input channels where the model has another number.
+            three input channels where the model has another number, or with a prefix before all of
+            the model's names.
         classes: Number of logits of the model.
         source: What errors and the note call the weights.
 
@@ -75,6 +78,7 @@ def fit(
     """
     state = model.state_dict()
     head = head_of(model, classes)
+    weights = _without_prefix(weights, [n for n in state if _is_needed(n, head)], source)
     fitting: dict[str, torch.Tensor] = {}
     anew = sorted(name for name in state if name.rpartition(".")[0] in head and name not in weights)
     for name, tensor in weights.items():
@@ -93,13 +97,47 @@ def fit(
     missing = [
         name
         for name in state
-        if name not in weights and name not in anew and not name.endswith("num_batches_tracked")
+        if name not in weights and name not in anew and not name.endswith(_COUNTER)
     ]
     if missing:
         raise UserError(f"{source} has no {missing[0]!r}, which the model needs")
     model.load_state_dict(fitting, strict=False)
     if anew:
         note(f"{source}: the last layer ({', '.join(anew)}) starts anew, for {classes} classes")
+
+
+def _without_prefix(
+    weights: Mapping[str, torch.Tensor], needed: Sequence[str], source: str
+) -> Mapping[str, torch.Tensor]:
+    """Return the weights under the model's own names, and say what was taken off them.
+
+    Args:
+        weights: As they are in the file.
+        needed: Names that the model cannot do without.
+        source: What errors and the note call the weights.
+
+    Raises:
+        UserError: If there are several models in the file, each with a prefix of its own.
+    """
+    if not needed or needed[0] in weights:
+        return weights
+    ends_alike = [name for name in weights if name.endswith(f".{needed[0]}")]
+    prefixes = [
+        prefix
+        for prefix in (name.removesuffix(needed[0]) for name in ends_alike)
+        if all(f"{prefix}{name}" in weights for name in needed)
+    ]
+    if not prefixes:
+        return weights
+    if len(prefixes) > 1:
+        several = ", ".join(map(repr, prefixes))
+        raise UserError(
+            f"{source} holds several such models, whose names start with {several}; write a file "
+            "of the state dict of one of them"
+        )
+    (prefix,) = prefixes
+    note(f"{source}: the prefix {prefix!r} is taken off its names")
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
 
 
 def head_of(model: nn.Module, classes: int) -> tuple[str, ...]:
@@ -126,7 +164,5 @@ def _is_entry(entry: tuple[Any, Any]) -> bool:
     return isinstance(entry[0], str) and isinstance(entry[1], torch.Tensor)
 
 
-def _bare(name: str) -> str:
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
+def _is_needed(name: str, head: Sequence[str]) -> bool:
+    return name.rpartition(".")[0] not in head and not name.endswith(_COUNTER)

@@ -18,7 +18,7 @@ from halfstep.apex.optimizers import (
     FusedNovoGrad,
     FusedSGD,
 )
-from halfstep.techniques import foreach
+from halfstep.optim import foreach
 
 from . import reference
 

@@ -15,7 +15,7 @@ from halfstep.apex.parallel import (
     multiproc,
 )
 from halfstep.apex.parallel.LARC import LARC
-from halfstep.techniques import larc
+from halfstep.optim import larc
 
 from . import two_processes
 from .two_processes import RECIPE, SPLIT, batch, gradients, net

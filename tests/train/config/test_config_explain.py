@@ -29,6 +29,43 @@ def test_option_is_shown_where_it_acts(tiny):
     assert "recipe:\n  base: fp16\n  loss_scale: {init: 8}\n" in text
 
 
+@pytest.mark.parametrize("name", list(shipped()))
+def test_what_is_not_set_is_a_comment_and_no_null(name):
+    assert not [line for line in explained(load(name)).splitlines() if line.endswith(": null")]
+
+
+def test_what_is_not_set_shows_what_could_be_written(tmp_path):
+    config = load("imagenet/resnet50", ["model.freeze=[conv1]"])
+    text = explained(config)
+    for shown in (
+        "\n# clip_norm: NUMBER\n",
+        "\n# max_steps: INTEGER\n",
+        "\n# average:\n#   # Weight of the past at each optimizer step.\n#   decay: 0.999\n",
+        "\n#   patience: INTEGER\n",
+        "\n  # weights: TEXT\n",
+        # What the preset sets, and what comes from elsewhere.
+        "\n    # crop: resized\n",
+        "\n    # crop_scale: [0.08, 1.0]\n",
+        "\n    # mean: [NUMBER, ...]\n",
+        "\n    # limit: INTEGER\n",
+    ):
+        assert shown in text, shown
+    written = text.replace("# clip_norm: NUMBER", "clip_norm: 1.5")
+    written = written.replace("# average:\n#   # Weight", "average:\n  # Weight")
+    written = written.replace("#   decay: 0.999", "  decay: 0.999")
+    (tmp_path / "shown.yaml").write_text(written)
+    set_ = load(str(tmp_path / "shown.yaml"))
+    assert (set_.clip_norm, set_.average.decay) == (1.5, 0.999)
+
+
+def test_null_that_means_something_stays(tmp_path):
+    config = load("leaves/resnet18_b16x8", ["data.train.ann_file=null", "data.val.ann_file=a.csv"])
+    (tmp_path / "shown.yaml").write_text(explained(config))
+    shown = load(str(tmp_path / "shown.yaml"))
+    assert shown.data.train.ann_file is None
+    assert shown.data == config.data
+
+
 def test_schema_knows_every_field_and_allows_a_base():
     found = json.loads(json.dumps(schema()))
     assert set(Config.model_fields) | {"base"} == set(found["properties"])

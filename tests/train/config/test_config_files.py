@@ -2,6 +2,7 @@ import pytest
 
 from halfstep.errors import UserError
 from halfstep.train.config import AdamWConfig
+from halfstep.train.config.data import DigitsConfig
 from halfstep.train.config.files import find, load, merge, parse_options, resolved, shipped
 
 
@@ -104,6 +105,45 @@ def test_mappings_merge_by_key_and_all_else_is_replaced():
     below = {"a": {"x": 1, "y": [1, 2]}, "b": 1}
     assert merge(below, {"a": {"y": [3]}, "c": 2}) == {"a": {"x": 1, "y": [3]}, "b": 1, "c": 2}
     assert below == {"a": {"x": 1, "y": [1, 2]}, "b": 1}
+
+
+def test_another_source_keeps_what_the_model_sees_of_the_images():
+    before = load("cifar10/resnet18", ["data.on_error=skip"]).data
+    for options in (["data.name=csv", "data.root=here"], ["data={name: csv, root: here}"]):
+        data = load("cifar10/resnet18", ["data.on_error=skip", *options]).data
+        assert (data.name, data.root) == ("csv", "here")
+        assert (data.resolution, data.workers, data.on_error) == (64, 4, "skip")
+        assert data.augment == before.augment
+    assert load("cifar10/resnet18", ["data.name=csv"]).data.root == "."
+    assert load("cifar10/resnet18", ["data.name=csv", "data.resolution=96"]).data.resolution == 96
+    # The digits have neither augmentation nor files that cannot be read.
+    assert load("cifar10/resnet18", ["data.name=digits"]).data == DigitsConfig(
+        resolution=64, workers=4
+    )
+
+
+def test_another_source_in_a_file_keeps_them_too(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: cifar10/resnet18\ndata: {name: folder, root: x}\n")
+    assert load(str(tmp_path / "mine.yaml")).data.resolution == 64
+
+
+def test_empty_mapping_clears_what_is_below_it(tmp_path, tiny):
+    (tmp_path / "mine.yaml").write_text("base: digits\nmodel: {args: {}}\n")
+    model = load(str(tmp_path / "mine.yaml")).model
+    assert (model.name, model.args) == ("timm:resnet18", {})
+    cleared = tiny("model.args={}")
+    assert cleared.model.args == {}
+    assert "layers" in tiny().model.args
+    for options in (
+        ["model.args={}", "model.args.drop_rate=0.5"],
+        ["model.args.layers=[2]", "model.args={}", "model={args: {drop_rate: 0.5}}"],
+    ):
+        config = tiny(*options)
+        assert config.model.args == {"drop_rate": 0.5}
+        (tmp_path / "config.yaml").write_text(resolved(config))
+        assert load(str(tmp_path / "config.yaml"), flags={"device": "cpu"}).model == config.model
+    with pytest.raises(UserError, match=r"data\.name is missing"):
+        tiny("data={}")
 
 
 def test_dotted_recipe_option_changes_the_recipe_in_force(tiny):

@@ -2,7 +2,9 @@
 
 import importlib.util
 import io
+import os
 import sys
+from threading import Thread
 from types import ModuleType
 
 import numpy as np
@@ -127,6 +129,26 @@ def test_bytes_are_called_what_the_caller_calls_them():
 def test_a_missing_file_is_an_oserror_and_not_a_corrupt_image(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_image(tmp_path / "none.jpg")
+
+
+def test_a_fifo_is_named_and_not_waited_for(tmp_path):
+    fifo = tmp_path / "image.jpg"
+    os.mkfifo(fifo)
+    # A read would end with nothing, as this writer closes what it has opened.
+    writer = Thread(target=lambda: fifo.open("wb").close(), daemon=True)
+    writer.start()
+    try:
+        with pytest.raises(CorruptImage, match=r"image.jpg is a FIFO, not an image file; take"):
+            read_image(fifo)
+    finally:
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        writer.join()
+        os.close(reader)
+
+
+def test_a_device_is_named_and_not_read():
+    with pytest.raises(CorruptImage, match=r"^/dev/null is a device"):
+        read_image("/dev/null")
 
 
 def test_what_torchvision_refuses_pillow_may_read(monkeypatch):

@@ -1,10 +1,12 @@
 import textwrap
+import traceback
 
 import pytest
 import torch
 from pydantic import ValidationError
 
 from halfstep.errors import UserError
+from halfstep.train.data import DataWarning
 
 from .small import equal, labels_of, load
 
@@ -58,6 +60,26 @@ def pairless():
 
 def stream():
     return iter([])
+
+class Raising(Blobs):
+    # Item `at` raises what `error` names.
+
+    def __init__(self, error, listed=None, at=4):
+        super().__init__()
+        self.error, self.at = error, at
+        if listed:
+            self.samples = [(f"{listed}/{index}.jpg", 0) for index in range(6)]
+
+    def __getitem__(self, index):
+        if index == self.at:
+            raise {"Stop": StopIteration, "Exit": SystemExit, "File": FileNotFoundError}.get(
+                self.error, RuntimeError
+            )("no such\\nrecord")
+        return super().__getitem__(index)
+
+class Endless(Blobs):
+    def __len__(self):
+        raise NotImplementedError("who knows")
 
 number = 3
 """
@@ -153,6 +175,55 @@ def test_images_of_different_shapes_are_named(blobs, workers):
     )
     with pytest.raises(UserError, match=r"^blob_data:Blobs\[1\] has the shape \(3, 8, 8\)"):
         list(data.val.epoch())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"error": "Stop"}, r"^blob_data:Raising\[4\] raised StopIteration: no such record; "),
+        ({"error": "Exit"}, r"^blob_data:Raising\[4\] raised SystemExit: no such record; "),
+        (
+            {"error": "Other", "listed": "photos"},
+            r"^blob_data:Raising\[4\] \(photos/4.jpg\) raised RuntimeError: no such record; ",
+        ),
+        ({"error": "File"}, r"^blob_data:Raising\[4\] cannot be read: no such"),
+    ],
+    ids=["stop", "exit", "path", "file"],
+)
+def test_item_that_raises_is_named_and_does_not_end_the_epoch(blobs, args, said, workers):
+    data = open_import("blob_data:Raising", args, workers=workers)
+    for batches in (data.train, data.val):
+        with pytest.raises(UserError, match=said):
+            list(batches.epoch())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_traceback_of_an_item_that_raises_comes_out_of_its_worker(blobs, workers):
+    data = open_import("blob_data:Raising", {"error": "Other"}, workers=workers)
+    with pytest.raises(UserError) as caught:
+        list(data.val.epoch())
+    assert "no such\nrecord" not in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert 'blob_data.py", line' in shown
+    assert "RuntimeError: no such\nrecord" in shown
+
+
+def test_first_item_is_named_or_passed_over(blobs):
+    args = {"error": "File", "at": 0}
+    with pytest.raises(UserError, match=r"^blob_data:Raising\[0\] cannot be read"):
+        open_import("blob_data:Raising", args)
+    data = open_import("blob_data:Raising", args, on_error="skip")
+    with pytest.warns(DataWarning, match=r"left out: blob_data:Raising\[0\] cannot be read"):
+        assert len(labels_of(data.val.epoch())) == 5
+
+
+def test_data_set_whose_length_raises_is_named(blobs):
+    with pytest.raises(
+        UserError,
+        match=r"^data.train.target is 'blob_data:Endless', whose length raised NotImplementedError",
+    ):
+        open_import("blob_data:Endless")
 
 
 def test_ready_images_must_have_the_resolution(blobs):

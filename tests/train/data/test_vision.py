@@ -48,6 +48,12 @@ def open_set(root, name="cifar10", **fields):
     return load(name=name, root=str(root), **{"resolution": 32, **fields})
 
 
+@pytest.mark.filterwarnings("error")
+def test_reading_mnist_warns_of_nothing(tmp_path):
+    write_mnist(tmp_path, "MNIST")
+    assert labels_of(open_set(tmp_path, "mnist").val.epoch()) == [0, 1, 2, 3, 4]
+
+
 def test_cifar_with_the_published_checksums_is_read_by_torchvision(tmp_path, monkeypatch):
     written = write_cifar10(tmp_path)
 

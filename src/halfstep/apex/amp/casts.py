@@ -13,11 +13,11 @@ from torch.nn import functional
 from torch.nn.modules import rnn
 
 from halfstep.apex.amp._amp_state import _amp_state, say
+from halfstep.apex.amp.function_casts import FunctionCasts
 from halfstep.apex.amp.handle import AmpHandle, NoOpHandle
 from halfstep.apex.amp.lists import functional_overrides, tensor_overrides, torch_overrides
 from halfstep.errors import closest
 from halfstep.kernels.cpu_half import cpu_half
-from halfstep.techniques.function_casts import FunctionCasts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
+    from halfstep.apex.amp.function_casts import FunctionCasts
     from halfstep.apex.amp.scaler import LossScaler
-    from halfstep.techniques.function_casts import FunctionCasts
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.apex.amp._amp_state import _amp_state, warn_or_err
+from halfstep.apex.amp.nested import cast_nested
 from halfstep.apex.fp16_utils.convert import convert_module, convert_network
-from halfstep.techniques.nested import cast_nested
 from halfstep.techniques.params import widen_state_dict
 
 if TYPE_CHECKING:

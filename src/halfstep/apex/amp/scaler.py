@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.apex.amp._amp_state import maybe_print
-from halfstep.recipe import LossScale
+from halfstep.loss_scale import LossScale
 from halfstep.techniques.loss_scale import multiply_and_check_
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import closest
-from halfstep.techniques.foreach import ForeachOptimizer
+from halfstep.optim.foreach import ForeachOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

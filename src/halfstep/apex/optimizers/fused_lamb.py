@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.apex.optimizers.fused import FusedOptimizer, refuse_amsgrad
-from halfstep.techniques.lamb import LAMB
+from halfstep.optim.lamb import LAMB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class FusedLAMB(FusedOptimizer, LAMB):
-    """LAMB with one global clip of the gradients; see `halfstep.techniques.lamb.LAMB`.
+    """LAMB with one global clip of the gradients; see `halfstep.optim.lamb.LAMB`.
 
     Args:
         params: Parameters, or groups of them.

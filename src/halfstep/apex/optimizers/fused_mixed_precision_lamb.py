@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.apex.optimizers.fused import FusedOptimizer, refuse_amsgrad
-from halfstep.techniques.lamb import LAMB
+from halfstep.optim.lamb import LAMB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

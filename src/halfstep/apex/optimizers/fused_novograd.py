@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.apex.optimizers.fused import FusedOptimizer, refuse_amsgrad
-from halfstep.techniques.novograd import NovoGrad
+from halfstep.optim.novograd import NovoGrad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class FusedNovoGrad(FusedOptimizer, NovoGrad):
-    """NovoGrad; see `halfstep.techniques.novograd.NovoGrad`.
+    """NovoGrad; see `halfstep.optim.novograd.NovoGrad`.
 
     Args:
         params: Parameters, or groups of them.

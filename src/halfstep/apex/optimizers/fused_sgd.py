@@ -8,7 +8,7 @@ import torch
 from torch.optim.sgd import sgd
 
 from halfstep.apex.optimizers.fused import FusedOptimizer
-from halfstep.techniques.foreach import by_format, gradients, in_chunks, round_back, widened
+from halfstep.optim.foreach import by_format, gradients, in_chunks, round_back, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

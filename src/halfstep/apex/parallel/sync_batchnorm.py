@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from halfstep.techniques import sync_batchnorm
-from halfstep.techniques.sync_batchnorm import convert
+from halfstep.layers import sync_batchnorm
+from halfstep.layers.sync_batchnorm import convert
 
 
 class SyncBatchNorm(sync_batchnorm.SyncBatchNorm):

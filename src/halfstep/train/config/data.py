@@ -5,12 +5,15 @@ Adding a source takes a class here, a file in `halfstep.train.data` and a row in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.config.section import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class SplitConfig(Section):
@@ -189,3 +192,18 @@ DataConfig = Annotated[
     DigitsConfig | CsvConfig | FolderConfig | VisionConfig | WebdatasetConfig | ImportConfig,
     Field(discriminator="name"),
 ]
+
+
+def of_every_source(values: Mapping[str, Any], name: object) -> dict[str, Any]:
+    """Return the settings of a section `data` that hold for another source too.
+
+    They say how images are loaded and what the model sees of them; where images lie, and which of
+    them a split has, is the business of each source.
+
+    Args:
+        values: The section as plain data.
+        name: The other source.
+    """
+    taken = (DigitsConfig if name == "digits" else ImagesConfig).model_fields
+    shared = ImagesConfig.model_fields.keys() & taken.keys()
+    return {key: value for key, value in values.items() if key in shared}

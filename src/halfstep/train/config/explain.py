@@ -1,26 +1,35 @@
-"""Configs for readers: every field with its documentation, and a JSON schema for editors."""
+"""Configs for readers: every field with its documentation, and a JSON schema for editors.
+
+A field that is not set stands there as a comment that shows what could be written.
+"""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
+from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.config.schema import Config
 from halfstep.train.config.text import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from pydantic.fields import FieldInfo
 
 _WIDTH = 100
 _INDENT = "  "
+_KINDS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "true | false"}
 
 
 def explained(config: Config) -> str:
     """Return the whole config, defaults included, as YAML that `load` accepts.
 
-    The documentation of each field stands above it as a comment.
+    The documentation of each field stands above it as a comment. What is not set is a comment too,
+    with the kind of value that could be written, or a section's defaults.
     """
     return "\n".join(_lines(config, "")) + "\n"
 
@@ -50,16 +59,76 @@ def _lines(section: BaseModel, indent: str) -> Iterator[str]:
     for name, field in type(section).model_fields.items():
         if name not in plain:  # an alias, which stands for another field
             continue
-        comment = " ".join((field.description or "").split())
-        yield from textwrap.wrap(
-            comment, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
-        )
+        yield from _documentation(field, indent)
         value = getattr(section, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, BaseModel) and _sets_nothing(value):
+            yield from _commented(_possible(name, type(value)), indent)
+        elif isinstance(value, BaseModel):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + _INDENT)
+        elif value is None and field.default is None:
+            in_force = section.settings() if isinstance(section, AugmentConfig) else None
+            if hasattr(in_force, name):
+                yield from _commented([_assigned(name, _plain(getattr(in_force, name)))], indent)
+            else:
+                yield from _commented(_possible(name, field.annotation), indent)
         else:
-            text = dump({name: plain[name]})
-            # PyYAML puts a mapping of one plain value in braces.
-            is_plain = not isinstance(plain[name], dict | list)
-            yield from textwrap.indent(text[1:-2] if is_plain else text, indent).splitlines()
+            yield from textwrap.indent(_assigned(name, plain[name]), indent).splitlines()
+
+
+def _sets_nothing(section: BaseModel) -> bool:
+    """Tell whether all fields are None, and would be if the section were left out."""
+    return not (section.model_dump(exclude_none=True) or section.model_dump(exclude_defaults=True))
+
+
+def _documentation(field: FieldInfo, indent: str) -> list[str]:
+    comment = " ".join((field.description or "").split())
+    start = f"{indent}# "
+    return textwrap.wrap(comment, _WIDTH, initial_indent=start, subsequent_indent=start)
+
+
+def _possible(name: str, kind: Any) -> Iterator[str]:
+    """Yield what could be written for a field that may be set and is not."""
+    bare = _without_none(kind)
+    if not (isinstance(bare, type) and issubclass(bare, BaseModel)):
+        yield f"{name}: {_placeholder(bare)}"
+        return
+    yield f"{name}:"
+    for key, field in bare.model_fields.items():
+        yield from _documentation(field, _INDENT)
+        if field.is_required() or field.default is None:
+            yield f"{_INDENT}{key}: {_placeholder(_without_none(field.annotation))}"
+        else:
+            yield _INDENT + _assigned(key, _plain(field.default))
+
+
+def _without_none(kind: Any) -> Any:
+    """Return what an annotation "X | None" is besides None, and any other as it is."""
+    options = get_args(kind)
+    return next(each for each in options if each is not NoneType) if NoneType in options else kind
+
+
+def _placeholder(kind: Any) -> str:
+    arguments = get_args(kind)
+    if get_origin(kind) is Annotated:
+        return _placeholder(arguments[0])
+    if get_origin(kind) is Literal:
+        return " | ".join(map(str, arguments))
+    if get_origin(kind) is tuple:
+        each = ("..." if argument is ... else _placeholder(argument) for argument in arguments)
+        return f"[{', '.join(each)}]"
+    return _KINDS[kind]
+
+
+def _commented(lines: Iterable[str], indent: str) -> list[str]:
+    return [f"{indent}# {line}" for line in lines]
+
+
+def _assigned(name: str, value: Any) -> str:
+    text = dump({name: value})
+    # PyYAML puts a mapping of one plain value in braces.
+    return text.rstrip("\n") if isinstance(value, dict | list) else text[1:-2]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -2,8 +2,9 @@
 
     halfstep train digits --recipe fp16 --options optimizer.lr=0.02 epochs=3
 
-A mapping is merged key by key, anything else is replaced. A section whose `name` changes starts
-anew: the momentum of SGD says nothing about AdamW.
+A mapping is merged key by key, anything else is replaced, and an empty mapping clears what is below
+it (`args: {}`). A section whose `name` changes starts anew: the momentum of SGD says nothing about
+AdamW. Of `data`, what every source has stays: how images are loaded, resized and augmented.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 import halfstep
 from halfstep.errors import UserError, closest
 from halfstep.train.config.alias import expand
+from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
 from halfstep.train.config.schema import Config
 from halfstep.train.config.text import dump, parse
@@ -33,7 +35,11 @@ def shipped() -> dict[str, Path]:
 
 
 def load(
-    config: str, options: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+    config: str,
+    options: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    *,
+    point: Sequence[str] = (),
 ) -> Config:
     """Read, inherit, override and check a config.
 
@@ -42,6 +48,7 @@ def load(
         options: Overrides "key.sub=value", the value in YAML.
         flags: Values of the command line's own flags by field ("recipe", "seed", "device"); None
             means not given. `options` have the last word.
+        point: Overrides as in `options`, and after them, that `--grid` gives.
 
     Raises:
         UserError: If a file, key or value is wrong, in one line.
@@ -56,7 +63,8 @@ def load(
     }
     for label, values in sources:
         merged = merge(merged, _expanded(label, values, merged["recipe"]))
-    overlay = parse_options(options)
+    of_grid = parse_options(point, "--grid")
+    overlay = parse_options([*options, *point])
     if "fp16" in overlay:
         # The flag is on the same command line: the two contradict each other, neither overrides.
         flag = (flags or {}).get("recipe")
@@ -64,7 +72,8 @@ def load(
         overlay = _expanded("--options", overlay, merged["recipe"])
     if isinstance(overlay.get("recipe"), Mapping):
         _spell_out(merged)
-    return check(merge(merged, overlay), [*sources, ("--options", overlay)])
+    sources += [("--options", overlay), ("--grid", of_grid)]
+    return check(merge(merged, overlay), sources)
 
 
 def check(values: Mapping[str, Any], sources: Sequence[Source]) -> Config:
@@ -104,8 +113,12 @@ def find(config: str) -> Path:
     )
 
 
-def parse_options(options: Sequence[str]) -> dict[str, Any]:
+def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, Any]:
     """Turn "optimizer.lr=0.02" and the like into nested data; the last of equal keys wins.
+
+    Args:
+        options: As the command line has them.
+        flag: What they follow there.
 
     Raises:
         UserError: If an option is not key=value, or its value is not YAML.
@@ -115,10 +128,12 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         match = _OPTION.fullmatch(option)
         if match is None:
             raise UserError(
-                f"--options takes key=value, not {option!r}; write --options optimizer.lr=0.02"
+                f"{flag} takes key=value, not {option!r}; write {flag} optimizer.lr=0.02"
             )
         key, text = match.groups()
-        nested = parse(text, f"--options {option}")
+        nested = parse(text, f"{flag} {option}")
+        if nested == {}:
+            nested = _Cleared()
         for part in reversed(key.split(".")):
             nested = {part: nested}
         if isinstance(nested.get("recipe"), Mapping):
@@ -136,17 +151,36 @@ def _spell_out(values: dict[str, Any]) -> None:
         values["recipe"] = {"base": values["recipe"]}
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one config over another; see the module's docstring for the rules."""
-    return {**below, **{key: _lay(below.get(key), value) for key, value in above.items()}}
+class _Cleared(dict[str, Any]):
+    """An option's empty mapping and what later options put into it; nothing below it stays."""
 
 
-def _lay(below: Any, above: Any) -> Any:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """Lay one config over another; see the module's docstring for the rules.
+
+    Args:
+        below: The config that has the first word.
+        above: The one that has the last.
+        section: Which part of a config they are, dotted; "" is the whole of it.
+    """
+    laid = {
+        key: _lay(below.get(key), value, f"{section}.{key}".lstrip("."))
+        for key, value in above.items()
+    }
+    return {**below, **laid}
+
+
+def _lay(below: Any, above: Any, section: str) -> Any:
     if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
-    if below.get("name", above.get("name")) != above.get("name", below.get("name")):
+    if not above or isinstance(above, _Cleared):
         return above
-    return merge(below, above)
+    if below.get("name", above.get("name")) != above.get("name", below.get("name")):
+        if section != "data":
+            return above
+        below = of_every_source(below, above["name"])
+    merged = merge(below, above, section)
+    return _Cleared(merged) if isinstance(below, _Cleared) else merged
 
 
 def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:

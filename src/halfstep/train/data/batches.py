@@ -99,7 +99,7 @@ def readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
     for each in loaded:
         faults.report(each.faults)
         if each.mistake is not None:
-            raise UserError(each.mistake)
+            raise each.mistake
         if len(each.labels):
             yielded = True
             yield each.images, each.labels

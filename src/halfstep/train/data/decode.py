@@ -10,6 +10,7 @@ Whatever the file holds, the result is upright (EXIF is obeyed) and RGB.
 from __future__ import annotations
 
 import io
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,14 @@ except ImportError:  # deprecated since torchvision 0.29: one day Pillow will re
     _DECODERS = {}
 else:
     _DECODERS = {b"\xff\xd8\xff": decode_jpeg, b"\x89PNG\r\n\x1a\n": decode_png}
+
+
+_SPECIAL = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 class CorruptImage(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
@@ -48,7 +57,17 @@ def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Ten
     """
     if isinstance(source, bytes):
         return _decode(bytearray(source), name or "an image")
-    return _decode(bytearray(Path(source).read_bytes()), name or str(source))
+    path = Path(source)
+    _refuse_special(path, name or str(source))
+    return _decode(bytearray(path.read_bytes()), name or str(source))
+
+
+def _refuse_special(path: Path, name: str) -> None:
+    """Refuse what is no file, before it is opened: a FIFO would wait for a writer for ever."""
+    mode = path.stat().st_mode
+    for is_kind, kind in _SPECIAL:
+        if is_kind(mode):
+            raise CorruptImage(f"{name} is {kind}, not an image file; take it out of the set")
 
 
 def _decode(content: bytearray, name: str) -> torch.Tensor:

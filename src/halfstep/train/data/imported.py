@@ -7,6 +7,8 @@ taken as they are.
 
 from __future__ import annotations
 
+import os
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +49,17 @@ class Imported:
         """Return an image, uint8 or fp32 (channels, height, width), and its label.
 
         Raises:
-            UserError: If the item is not such a pair.
+            UserError: If the item is not such a pair, or if the data set raises anything but what
+                says that a file cannot be read.
+            OSError: If it says that.
         """
-        item = self.dataset[index]
+        try:
+            item = self.dataset[index]
+        except (UserError, OSError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's code may raise anything)
+            # Passed on as it is, a StopIteration would end the epoch in silence.
+            raise _failed(self.where(index), error) from None
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(
                 f"{self.where(index)} is a {type(item).__name__}; allowed: (image, label)"
@@ -58,8 +68,9 @@ class Imported:
         return self._image(image, index), self._label(label, index)
 
     def where(self, index: int) -> str:
-        """Return what messages call an image: "my_data:train[7]"."""
-        return f"{self.name}[{index}]"
+        """Return what messages call an image: "my_data:train[7]", and its file if that is known."""
+        path = _path(self.dataset, index)
+        return f"{self.name}[{index}]" if path is None else f"{self.name}[{index}] ({path})"
 
     def _image(self, image: Any, index: int) -> torch.Tensor:
         if isinstance(image, Image.Image):
@@ -115,11 +126,11 @@ def load(config: ImportConfig) -> Source:
         Imported(dataset, split.target, len(classes))
         for dataset, split in ((train, config.train), (val, config.val))
     ]
-    image, _ = splits[0].read(0)
+    image, index = _first(splits[0], config)
     is_ready = image.dtype == torch.float32
     if is_ready and image.shape[1:] != (config.resolution, config.resolution):
         raise UserError(
-            f"{splits[0].where(0)} is float32 and so taken as it is, with height and width "
+            f"{splits[0].where(index)} is float32 and so taken as it is, with height and width "
             f"{tuple(image.shape[1:])}, but data.resolution is {config.resolution}; "
             f"write --options data.resolution={image.shape[1]} if they are equal"
         )
@@ -131,6 +142,44 @@ def load(config: ImportConfig) -> Source:
         channels,
         normalisation=_own_normalisation(config, channels) if is_ready else None,
     )
+
+
+def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
+    """Return the first image that can be read, and its index.
+
+    Raises:
+        UserError: If there is none, or if one that cannot be read is fatal.
+    """
+    for index in range(len(split)):
+        try:
+            return split.read(index)[0], index
+        except OSError as error:
+            if config.on_error == "fatal":
+                raise UserError(
+                    f"{split.where(index)} cannot be read: {error}; or write data.on_error=skip to "
+                    "go on without such images"
+                ) from error
+    raise UserError(f"not one image of {split.name} can be read; one of them: {split.where(0)}")
+
+
+def _failed(what: str, error: BaseException) -> UserError:
+    """Return an error of the user's own code as one line; --debug shows its traceback."""
+    reason = " ".join(str(error).split())[:200]
+    said = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    failed = UserError(f"{what} raised {said}; --debug shows where")
+    # As a note, since an exception that leaves a worker has lost its cause.
+    failed.add_note("".join(traceback.format_exception(error)).rstrip())
+    return failed
+
+
+def _path(dataset: Any, index: int) -> str | None:
+    """Return the file of an item where a data set lists them as torchvision's do."""
+    samples = getattr(dataset, "samples", None)
+    if not isinstance(samples, list) or index >= len(samples):
+        return None
+    listed = samples[index]
+    path = listed[0] if isinstance(listed, tuple | list) and listed else listed
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else None
 
 
 def _make(config: ImportSplitConfig, key: str) -> Any:
@@ -148,7 +197,11 @@ def _make(config: ImportSplitConfig, key: str) -> Any:
             f"{field} is {config.target!r}, which makes a {type(dataset).__name__}; allowed: a "
             "data set with a length and items by index"
         )
-    if not len(dataset):
+    try:
+        images = len(dataset)
+    except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
+        raise _failed(f"{field} is {config.target!r}, whose length", error) from None
+    if not images:
         raise UserError(f"{field} is {config.target!r}, which makes an empty data set")
     return dataset
 

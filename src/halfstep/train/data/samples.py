@@ -40,15 +40,15 @@ class Loaded(NamedTuple):
         labels: int64 (N,).
         places: For each image, which of the job's it is.
         faults: A line on each image that could not be read.
-        mistake: What makes going on senseless, as a line; raised in the training process, since an
-            error that leaves a worker is buried in its traceback.
+        mistake: What makes going on senseless; raised in the training process, since an error that
+            leaves a worker is buried in its traceback.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     places: tuple[int, ...]
     faults: tuple[str, ...]
-    mistake: str | None
+    mistake: UserError | None
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Collector:
         self.labels.append(label)
         self.places.append(place)
 
-    def loaded(self, mistake: str | None = None) -> Loaded:
+    def loaded(self, mistake: UserError | None = None) -> Loaded:
         """Return what was taken as one batch."""
         images = torch.stack(self.images) if self.images else torch.empty(0, dtype=torch.uint8)
         labels = torch.tensor(self.labels, dtype=torch.int64)
@@ -130,7 +130,7 @@ class Samples(Dataset[Loaded]):
                     break
                 self._take(batch, place, job.epoch, index)
         except UserError as error:
-            return batch.loaded(mistake=str(error))
+            return batch.loaded(mistake=error)
         return batch.loaded()
 
     def _spares(self, job: Job) -> Iterator[int]:

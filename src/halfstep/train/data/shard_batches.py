@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from halfstep.errors import UserError
 from halfstep.train.data import order
 from halfstep.train.data.batches import readable
 from halfstep.train.data.loader import Loader
@@ -155,8 +156,10 @@ class ShardBatches:
                 # Other samples are out of reach; and without the batch, the ones after it would
                 # have other numbers than those that a checkpoint counts.
                 mistakes.append(
-                    f"too few images of a batch can be read, {len(labels)}; "
-                    f"leave out of the shards: {faults[0]}"
+                    UserError(
+                        f"too few images of a batch can be read, {len(labels)}; "
+                        f"leave out of the shards: {faults[0]}"
+                    )
                 )
             if self._pinned:
                 images, labels = images.pin_memory(), labels.pin_memory()

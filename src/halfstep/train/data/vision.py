@@ -69,7 +69,7 @@ def load(config: VisionConfig) -> Source:
     else:
         sets = [_open(config, root, train=train) for train in (True, False)]
         classes = tuple(sets[0].classes)
-        train, val = ((_channels_first(one.data), torch.tensor(one.targets)) for one in sets)
+        train, val = ((_channels_first(one.data), torch.as_tensor(one.targets)) for one in sets)
     return Source(
         limited(Arrays(*train, f"{config.name} train"), config.train),
         limited(Arrays(*val, f"{config.name} test"), config.val),

@@ -99,7 +99,7 @@ class ShardSamples(Dataset[Loaded]):
                 with seeded(self._seed, job.epoch, place.shard, number, 2):
                     self._take(part, slot, raw)
         except UserError as error:
-            return part.loaded(mistake=str(error))
+            return part.loaded(mistake=error)
         return part.loaded()
 
     def _take(self, part: Collector, slot: int, raw: Raw) -> None:

@@ -1,0 +1,280 @@
+"""Checkpoints of sharded models: each process writes its part, any number of them reads it.
+
+Tensors go through `torch.distributed.checkpoint`; what is no tensor lies beside them in a file of
+its own. Loading either runs no code. The last file that appears is `.metadata`: a directory that
+has it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+from halfstep.engine.parallel.metadata import refuse_code
+from halfstep.engine.parallel.shards import is_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from torch import nn
+    from torch.distributed.tensor import DTensor
+
+    from halfstep.engine.engine import Engine
+
+REST = "rest.pt"
+"""The file of what is no tensor."""
+
+
+def save_sharded(
+    directory: str | Path, engine: Engine, *, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write models and engine state; every process of the engine calls it, for a new directory.
+
+    A half-filled accumulation window is part of it. Buffers and other tensors that each process has
+    its own of (BatchNorm's statistics, if not synchronized) are those of the first one.
+
+    Args:
+        directory: Where to; made if it is not there.
+        engine: What to save.
+        extra: Plain containers, numbers and strings of the first process.
+
+    Raises:
+        OSError: On every process, if any of them cannot write.
+    """
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    where = Path(directory)
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    tensors: dict[str, torch.Tensor] = {}
+    rest = _take_apart(_whole(engine), "", tensors)
+    _write_rest(where, {"state": rest, "extra": dict(extra or {})}, first=first)
+    mine = {name: tensor for name, tensor in tensors.items() if first or is_sharded(tensor)}
+    with _quietly(f"cannot write {str(where)!r}"):
+        save(mine, checkpoint_id=where, no_dist=not dist.is_initialized())
+
+
+def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
+    """Take over what `save_sharded` wrote, under any number of processes, one included.
+
+    Args:
+        directory: What it wrote to.
+        engine: Built as the one that was saved, its models sharded, in DDP, or plain.
+
+    Returns:
+        The `extra` that was saved.
+
+    Raises:
+        ValueError: If the directory holds no whole checkpoint, one of other models, or anything but
+            data.
+        OSError: If it cannot be read.
+    """
+    state, extra = _read(Path(directory), _shared_params(engine), alone=not dist.is_initialized())
+    _take_over(engine, state)
+    return extra
+
+
+def read_sharded(directory: str | Path) -> dict[str, Any]:
+    """Read what `save_sharded` wrote in this process alone: whole tensors, on the CPU.
+
+    Args:
+        directory: What it wrote to.
+
+    Returns:
+        Under "models" the state of each, under "engine" the engine's.
+
+    Raises:
+        ValueError: If the directory holds no whole checkpoint, or anything but data.
+        OSError: If it cannot be read.
+    """
+    state, _ = _read(Path(directory), lambda _: None, alone=True)
+    return state
+
+
+def load_whole(state: Mapping[str, Any], engine: Engine) -> None:
+    """Take over whole tensors, of which each process keeps its part if the models are sharded.
+
+    Args:
+        state: As `read_sharded` returns it: the same on every process.
+        engine: Built as the one that it is of.
+
+    Raises:
+        ValueError: If it is of other models.
+    """
+    params = [param for model in engine.bare_models for param in model.parameters()]
+    _take_over(engine, _shared_out(state, engine) if any(map(is_sharded, params)) else state)
+
+
+def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the whole fp32 state of a model, on the CPU; every process calls it.
+
+    Args:
+        model: A model from `shard`, or any other.
+
+    Returns:
+        The state on the first process; nothing on the others if the model is sharded.
+    """
+    state: dict[str, torch.Tensor] = {}
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    for name, value in model.state_dict().items():
+        # One after the other, so that no process holds more than one whole tensor too many.
+        whole = value.full_tensor() if is_sharded(value) else value
+        if first or not any(is_sharded(param) for param in model.parameters()):
+            state[name] = whole.cpu()
+    return state
+
+
+def _write_rest(where: Path, rest: dict[str, Any], *, first: bool) -> None:
+    said: list[str | None] = [None]
+    if first:
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            unfinished = where / f"{REST}.part"
+            with unfinished.open("wb") as file:
+                torch.save(rest, file)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(where / REST)
+        except (OSError, RuntimeError) as error:  # torch's archives hide a full disk
+            said = [" ".join(str(error).split())]
+    if dist.is_initialized():
+        dist.broadcast_object_list(said, src=0)
+    if said[0] is not None:
+        raise OSError(f"cannot write {str(where)!r}: {said[0]}")
+
+
+def _read(
+    where: Path, like: Callable[[str], torch.Tensor | None], *, alone: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    if not ((where / ".metadata").exists() and (where / REST).exists()):
+        raise ValueError(f"{where} is no whole checkpoint: .metadata or {REST} is missing")
+    refuse_code(where / ".metadata")
+    saved = torch.load(where / REST, weights_only=True)
+    tensors = {name: _room_for(place, like(name)) for name, place in _places(saved["state"])}
+    with _quietly(f"cannot read {str(where)!r}"):
+        load(tensors, checkpoint_id=where, no_dist=alone)
+    return _put_together(saved["state"], tensors), saved["extra"]
+
+
+def _shared_out(state: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+    from torch.distributed.tensor import distribute_tensor
+
+    like = _shared_params(engine)
+    tensors: dict[str, torch.Tensor] = {}
+    rest = _take_apart(dict(state), "", tensors)
+    for name, tensor in tensors.items():
+        param = like(name)
+        if param is not None and param.shape == tensor.shape:
+            shared = cast("DTensor", param)
+            # From no rank: every process has the whole, and cuts its part out of it.
+            tensors[name] = distribute_tensor(
+                tensor.to(shared.device), shared.device_mesh, shared.placements, src_data_rank=None
+            )
+    whole: dict[str, Any] = _put_together(rest, tensors)
+    return whole
+
+
+def _take_over(engine: Engine, state: Mapping[str, Any]) -> None:
+    if len(state["models"]) != len(engine.bare_models):
+        raise ValueError(
+            f"the checkpoint has {len(state['models'])} models, this engine "
+            f"{len(engine.bare_models)}"
+        )
+    for model, model_state in zip(engine.bare_models, state["models"], strict=True):
+        model.load_state_dict(model_state)
+    engine.load_state_dict(state["engine"])
+
+
+@contextmanager
+def _quietly(problem: str) -> Iterator[None]:
+    """Raise torch's failures, which are no `Exception` and carry tracebacks, as an `OSError`."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with warnings.catch_warnings():
+            # That one process is meant is no news.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        reason = " ".join(str(cause).split())
+        raise OSError(f"{problem}: rank {rank}: {type(cause).__name__}: {reason}") from error
+
+
+def _whole(engine: Engine) -> dict[str, Any]:
+    return {
+        "models": [dict(model.state_dict()) for model in engine.bare_models],
+        "engine": engine.state_dict(),
+    }
+
+
+_MARK = "a tensor of"
+
+
+def _take_apart(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Move the tensors of nested containers to `tensors`, and leave their shapes and dtypes."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach()
+        return {_MARK: [name, list(value.shape), value.dtype]}
+    if isinstance(value, dict):
+        return {key: _take_apart(each, f"{name}/{key}", tensors) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_take_apart(each, f"{name}/{at}", tensors) for at, each in enumerate(value)]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
+
+
+def _places(value: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    if isinstance(value, dict) and _MARK in value:
+        yield value[_MARK][0], value
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _places(each)
+
+
+def _put_together(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _MARK in value:
+            return tensors[value[_MARK][0]]
+        return {key: _put_together(each, tensors) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_put_together(each, tensors) for each in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
+
+
+def _room_for(place: Mapping[str, Any], like: torch.Tensor | None) -> torch.Tensor:
+    _, shape, dtype = place[_MARK]
+    if like is not None and list(like.shape) == shape:
+        return torch.zeros_like(like, dtype=dtype, requires_grad=False)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _shared_params(engine: Engine) -> Callable[[str], torch.Tensor | None]:
+    """Return what finds the parameter that a tensor of the state belongs to, if it is sharded.
+
+    Names are paths: "/models/0/<parameter>", "/engine/optimizers/0/state/<i>/<key>", and so on.
+    """
+    of_models = [dict(each.named_parameters(remove_duplicate=False)) for each in engine.bare_models]
+    of_optimizers = [
+        [param for group in each.param_groups for param in group["params"]]
+        for each in engine.optimizers
+    ]
+
+    def find(name: str) -> torch.Tensor | None:
+        _, where, *path = name.split("/")
+        param: torch.Tensor | None = None
+        if where == "models":
+            param = of_models[int(path[0])].get("/".join(path[1:]))
+        elif path[0] in {"optimizers", "windows", "averages"} and path[3:]:
+            param = of_optimizers[int(path[1])][int(path[3])]
+        return param if param is not None and is_sharded(param) else None
+
+    return find

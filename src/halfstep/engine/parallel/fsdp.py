@@ -1,0 +1,236 @@
+"""Models of which every process holds a part: FSDP2 (`fully_shard`) as a recipe says.
+
+The sharded parameters stay fp32 and are the master weights; the half ones that a recipe computes
+with are gathered from them, layer by layer. So the optimizer is built after `shard`, over the
+sharded parameters, and the techniques that change parameters have nothing left to do.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint
+
+from halfstep.engine.misuse import refuse_wrapped
+from halfstep.engine.parallel.ddp import synchronize_batchnorm
+from halfstep.formats import torch_dtype
+from halfstep.recipe import Recipe
+from halfstep.recipe import recipe as find_recipe
+from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from halfstep.techniques import Technique
+
+_BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
+
+_recipes: WeakKeyDictionary[nn.Module, Recipe] = WeakKeyDictionary()
+
+
+def shard(
+    model: nn.Module,
+    recipe: str | Recipe | Mapping[str, Any],
+    *,
+    mesh: DeviceMesh | None = None,
+    blocks: Callable[[nn.Module], bool] | None = None,
+    checkpoint_activations: bool = False,
+    sync_batchnorm: bool = False,
+    reshard_after_forward: bool = True,
+) -> nn.Module:
+    """Share the parameters of a model among all processes, under a recipe.
+
+    ```python
+    model = halfstep.shard(model, "o2")
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine = halfstep.Engine(model, optimizer, recipe="o2")
+    ```
+
+    Args:
+        model: The bare model on its device, the same on every process; changed in place.
+        recipe: As in `Engine`, which must be given the same one.
+        mesh: The processes; all of them by default.
+        blocks: Tells which modules are gathered and freed as one; by default the children of the
+            outermost `nn.Sequential` and `nn.ModuleList`.
+        checkpoint_activations: Compute the activations of each block again in the backward.
+        sync_batchnorm: Make BatchNorm see the batches of all processes.
+        reshard_after_forward: Free a block after its forward pass, and gather it again.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the recipe keeps half parameters without fp32 master weights, or the model is
+            wrapped or sharded already.
+        RuntimeError: If there is no process group.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    found = find_recipe(recipe)
+    _refuse(model, found)
+    device = next(model.parameters()).device
+    if mesh is None:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    if sync_batchnorm:
+        model = synchronize_batchnorm(model, mesh.get_group() if mesh.ndim == 1 else None)
+    _widen(model, found)
+    units = [m for m in model.modules() if blocks(m)] if blocks else list(_blocks(model))
+    if checkpoint_activations:
+        for unit in units or [model]:
+            _recompute(unit)
+    policies = dict.fromkeys(units, _policy(found, root=False))
+    policies |= _own_policies(model, found, units)
+    for module in reversed(list(model.modules())):  # those inside others first
+        if module is not model and module in policies and any(True for _ in module.parameters()):
+            fully_shard(
+                module,
+                mesh=mesh,
+                mp_policy=policies[module],
+                reshard_after_forward=reshard_after_forward,
+            )
+    fully_shard(
+        model,
+        mesh=mesh,
+        mp_policy=_policy(found, root=True),
+        reshard_after_forward=reshard_after_forward,
+    )
+    _recipes[model] = found
+    return model
+
+
+def sharded_as(model: nn.Module) -> Recipe | None:
+    """Return the recipe that `shard` was given for a model, or None."""
+    return _recipes.get(model)
+
+
+def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
+    """Refuse a recipe other than the one that a model was sharded for."""
+    for model in models:
+        made_for = sharded_as(model)
+        if made_for is not None and made_for.settings() != recipe.settings():
+            raise ValueError(
+                f"the model was sharded for recipe {made_for.name!r}, and the engine is given "
+                f"{recipe.name!r}; write Engine(model, optimizer, recipe={made_for.name!r})"
+            )
+
+
+def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:
+    """Return those techniques that the sharding of a model does not replace."""
+    return [technique for technique in techniques if not technique.done_by_sharding]
+
+
+def _refuse(model: nn.Module, recipe: Recipe) -> None:
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "halfstep.shard needs processes to share the model among; write "
+            "torch.distributed.init_process_group() first, and start the program by torchrun"
+        )
+    refuse_wrapped([model], recipe.name)
+    reason = recipe.refusal("fully_shard")
+    if reason:
+        raise ValueError(
+            f"recipe {recipe.name!r} cannot be sharded: {reason}; write recipe='o2' or "
+            f"{{'base': {recipe.name!r}, 'master_weights': True, 'update': None}}, or "
+            "Engine(..., parallel='ddp')"
+        )
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the children of the outermost block lists; a list in a list is opened."""
+    for child in module.children():
+        if isinstance(child, _BLOCK_LISTS) or not isinstance(module, _BLOCK_LISTS):
+            yield from _blocks(child)
+        else:
+            yield child
+
+
+def _widen(model: nn.Module, recipe: Recipe) -> None:
+    """Make parameters fp32, and buffers as the recipe has them."""
+    buffers = recipe.sharding.get("buffers")
+    if buffers is None:
+        return
+    own = own_tensors(recipe.own_formats(model))
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            is_param = isinstance(tensor, nn.Parameter)
+            wanted = torch.float32 if is_param else own.get(tensor, torch_dtype(buffers))
+            if tensor.dtype != wanted:
+                recast(tensor, wanted)
+
+
+def _policy(recipe: Recipe, *, root: bool) -> MixedPrecisionPolicy:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    dtypes = {name: torch_dtype(format_) for name, format_ in recipe.sharding.items()}
+    return MixedPrecisionPolicy(
+        param_dtype=dtypes.get("compute"),
+        reduce_dtype=dtypes.get("reduce"),
+        output_dtype=dtypes.get("outputs") if root else None,
+        cast_forward_inputs=root and "compute" in dtypes,
+    )
+
+
+def _own_policies(
+    model: nn.Module, recipe: Recipe, units: Sequence[nn.Module]
+) -> dict[nn.Module, MixedPrecisionPolicy]:
+    """Return the policies of modules and `units` that have a format of their own.
+
+    Their casts are hooks of ours: those of FSDP are left out when activations are computed again
+    (torch 2.11).
+    """
+    compute = recipe.sharding.get("compute")
+    if compute is None:
+        return {}  # every parameter is fp32, and autocast knows its exceptions
+    own_formats = recipe.own_formats(model)
+    gathered = {unit for unit in units if unit in own_formats}
+    for module, inside, around in format_changes(model, own_formats, compute):
+        cast_at_change(module, inside, around)
+        gathered.add(module)
+    return {module: _own_policy(own_formats[module]) for module in gathered}
+
+
+def _own_policy(format_: str) -> MixedPrecisionPolicy:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(
+        param_dtype=None if format_ == "fp32" else torch_dtype(format_),
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,
+    )
+
+
+def _recompute(unit: nn.Module) -> None:
+    """Let a block keep its inputs only, and compute its activations again in the backward.
+
+    Not by a wrapper module, so that no name of a parameter changes.
+    """
+    unit.forward = partial(
+        checkpoint,
+        unit.forward,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _statistics_at_rest(unit)),
+    )
+
+
+@contextmanager
+def _statistics_at_rest(unit: nn.Module) -> Iterator[None]:
+    """Leave running statistics as they are: the first forward pass has moved them."""
+    layers = [module for module in unit.modules() if isinstance(module, _NormBase)]
+    buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)

@@ -1,0 +1,1 @@
+"""Layers that torch has not, or not for every device."""

@@ -1,0 +1,11 @@
+"""The fields of a recipe, one file each: a new file here is a new field, and touches no other."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from halfstep.recipe.parts.part import PARTS, Part, Use
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["PARTS", "Part", "Use"]

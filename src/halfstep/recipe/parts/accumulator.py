@@ -1,0 +1,48 @@
+"""The format in which hardware sums the products of a matrix product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from halfstep.kernels.hardware import Means
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Accumulator(Part):
+    """Sums fp16 products in fp16."""
+
+    field = "accumulator"
+    former_field = "accumulation"
+    place = 60
+    purpose = "Format in which hardware sums fp16 products; fp32 when not set."
+    allowed = {"fp16": "each sum of 16 products is rounded to fp16"}
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """There must be fp16 products to sum."""
+        if "fp16" not in (whole.get("autocast"), whole.get("params")):
+            return (
+                "accumulator='fp16' sums fp16 products, but nothing computes in fp16; write "
+                "autocast='fp16' or params='fp16'"
+            )
+        return None
+
+    def means(self, device: torch.device) -> Means | None:
+        """Rehearsed where halfstep has kernels."""
+        from halfstep.kernels.hardware import fp16_accumulator
+
+        return fp16_accumulator(device)
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Take over fp16 products."""
+        from halfstep.techniques.accumulation import Fp16Accumulation
+
+        del whole, seed
+        yield Fp16Accumulation()

@@ -1,0 +1,110 @@
+"""Modules and operators that compute in a format of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from halfstep.errors import closest
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Exceptions(Part):
+    """Takes modules and operators out of the format that everything else computes in."""
+
+    field = "exceptions"
+    place = 130
+    purpose = (
+        "Modules, by name or pattern, and operators that compute in a format of their own, forward "
+        "and backward. Where several patterns match, the longest decides."
+    )
+    allowed = {
+        "{'head.*': 'fp32'}": "the modules whose name matches, with everything inside them",
+        "{'op:softmax': 'fp32'}": "an operator, wherever the model calls it",
+        "{'blocks.3.attn.softmax': 'fp32'}": "an operator, where a module that matches calls it",
+    }
+
+    @classmethod
+    def parse(cls, given: Any) -> Self:
+        """Read a mapping of patterns to "fp32", "fp16" or "bf16"."""
+        pairs = given if isinstance(given, Mapping) else None
+        if isinstance(given, tuple) and all(isinstance(pair, tuple) for pair in given):
+            pairs = dict(given)
+        if not pairs:
+            raise ValueError(
+                f"recipe field exceptions is {given!r}; allowed: a mapping such as "
+                "{'head.*': 'fp32', 'op:softmax': 'fp32'}"
+            )
+        for pattern, format_ in pairs.items():
+            if not isinstance(pattern, str) or not pattern.removeprefix("op:"):
+                raise ValueError(
+                    f"exceptions names {pattern!r}; allowed: a module ('head', 'blocks.*.attn') or "
+                    "an operator ('op:softmax')"
+                )
+            if format_ not in _FORMATS:
+                options = ", ".join(map(repr, _FORMATS))
+                raise ValueError(
+                    f"exceptions gives {pattern!r} the format {format_!r}; allowed: {options}"
+                    f"{closest(format_, _FORMATS)}"
+                )
+        # From the least to the most specific, whatever the order that they were written in.
+        return cls(tuple(sorted(pairs.items(), key=lambda pair: (len(pair[0]), pair[0]))))
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """A mapping of patterns to formats."""
+        return dict(self.value)
+
+    def __str__(self) -> str:
+        return "exceptions " + " ".join(f"{pattern}:{format_}" for pattern, format_ in self.value)
+
+    def merged(self, other: Self) -> Self | None:
+        """Take the patterns of both, unless one pattern has two formats."""
+        both = self.plain | other.plain
+        agree = all(both[pattern] == format_ for pattern, format_ in self.value)
+        return self.parse(both) if agree else None
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """There must be a format to make exceptions from."""
+        half = whole.get("params") not in (None, "fp32")
+        if half or whole.get("autocast") or whole.get("float8"):
+            return None
+        return (
+            f"exceptions={self.plain!r} keeps parts of a model out of a half format, but "
+            "everything is in fp32; write autocast='fp16' or params='fp16', or leave exceptions out"
+        )
+
+    def formats(self) -> Iterable[str]:
+        """What the patterns name."""
+        return tuple(format_ for _, format_ in self.value)
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Change what modules and operators compute in."""
+        from halfstep.techniques.exceptions import FormatExceptions
+
+        del seed
+        params = whole.get("params")
+        half = None if params in (None, "fp32") else params
+        yield FormatExceptions(self.plain, half_params=half, own_formats=whole.own_formats)
+
+    def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
+        """Every module that a pattern matches has its format, and so has everything inside it."""
+        from halfstep.techniques.exceptions import matching
+
+        return {
+            module: format_
+            for pattern, format_ in self.value
+            for matched in matching(model, pattern)
+            for module in matched.modules()
+        }
+
+
+_FORMATS = ("fp32", "fp16", "bf16")

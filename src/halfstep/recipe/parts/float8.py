@@ -1,0 +1,59 @@
+"""Linear and convolution layers whose products are FP8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from halfstep.kernels.hardware import Means
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Float8(Part):
+    """Multiplies in fp8-e4m3 forward and with fp8-e5m2 gradients."""
+
+    field = "float8"
+    place = 50
+    purpose = (
+        "Linear and convolution layers multiply in FP8 (fp8-e4m3 forward, fp8-e5m2 gradients), "
+        "each tensor scaled by its own factor."
+    )
+    allowed = {
+        "dynamic": "the factor comes from the tensor's own largest value",
+        "delayed": "the factor comes from the largest values of the last 16 steps",
+    }
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """FP8 tensor cores accumulate in fp32."""
+        accumulator = whole.get("accumulator")
+        if accumulator:
+            return (
+                f"float8={self.value!r} accumulates in fp32, but accumulator is {accumulator!r}; "
+                "leave one of them out"
+            )
+        return None
+
+    def product_format(self) -> tuple[int, str] | None:
+        """FP8 stands in for whatever format the layer would have computed in."""
+        return 2, "fp8-e4m3"
+
+    def means(self, device: torch.device) -> Means | None:
+        """Rehearsed on every device."""
+        from halfstep.kernels.hardware import float8
+
+        del device
+        return float8()
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Change the layers; one with a format of its own keeps that."""
+        from halfstep.techniques.float8 import Float8Layers
+
+        del seed
+        yield Float8Layers(self.value, own_formats=whole.own_formats)

@@ -1,0 +1,50 @@
+"""How the loss is scaled."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+from halfstep.loss_scale import LossScale
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from halfstep.recipe.parts.part import Use, Whole
+
+
+class Scaling(Part):
+    """Multiplies the loss, so that small gradients survive a narrow format.
+
+    No technique carries it out: it decides whether a step happens, which the engine does.
+    """
+
+    field = "loss_scale"
+    place = 100
+    purpose = "What the loss is multiplied by, so that small gradients survive a narrow format."
+    allowed = {
+        "dynamic": "grows while gradients are finite, and backs off when they are not",
+        "a number": "stays as it is, such as 1024",
+        "a mapping": "fields of `LossScale`, such as {init: 1024, growth_interval: 100}",
+    }
+
+    @classmethod
+    def parse(cls, given: Any) -> Self:
+        """Read "dynamic", a number, or a mapping of the fields of `LossScale`."""
+        return cls(LossScale.parse(given))
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """All fields of the loss scale."""
+        return asdict(self.value)
+
+    def scaling(self) -> LossScale:
+        """What the field says."""
+        found: LossScale = self.value
+        return found
+
+    def refuses(self, use: Use, whole: Whole) -> str | None:
+        """What a closure computes inside a step can neither be unscaled nor skipped."""
+        del whole
+        if use == "closure":
+            return "a loss scale cannot unscale or skip what the optimizer computes inside its step"
+        return None

@@ -1,0 +1,45 @@
+"""How fp32 matrix products and convolutions compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from halfstep.kernels.hardware import Means
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Matmul(Part):
+    """Chooses between IEEE single and TF32."""
+
+    field = "matmul"
+    place = 40
+    purpose = "How fp32 matrix products and convolutions compute."
+    allowed = {
+        "ieee": "exactly, in IEEE single precision",
+        "tf32": "with inputs rounded to 10 bits of mantissa, on tensor cores",
+    }
+
+    def product_format(self) -> tuple[int, str] | None:
+        """fp32 products are TF32; a half format leaves no fp32 products."""
+        return (0, "tf32") if self.value == "tf32" else None
+
+    def means(self, device: torch.device) -> Means | None:
+        """TF32 needs tensor cores."""
+        from halfstep.kernels.hardware import tf32
+
+        return tf32(device) if self.value == "tf32" else None
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Set torch's switches, or rehearse."""
+        from halfstep.techniques.matmul import MatmulPrecision
+
+        del whole, seed
+        yield MatmulPrecision(self.value)

@@ -1,0 +1,36 @@
+"""Norm layers in fp32 beside half parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part, needs_half_params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from halfstep.recipe.parts.part import Whole
+
+
+class Norms(Part):
+    """Keeps norm layers in fp32."""
+
+    field = "norms"
+    place = 20
+    purpose = (
+        "Format of norm layers' parameters, statistics and arithmetic while the rest of the model "
+        "is in a half format."
+    )
+    allowed = {"fp32": "norm layers stay in fp32"}
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """Without half parameters norm layers are in fp32 anyway."""
+        return needs_half_params(self, whole)
+
+    def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
+        """Every norm layer has a format of its own."""
+        from halfstep.techniques.params import is_norm
+
+        return {module: self.value for module in model.modules() if is_norm(module)}

@@ -1,0 +1,30 @@
+"""The format of what a model in a half format returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part, needs_half_params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfstep.recipe.parts.part import Whole
+
+
+class Outputs(Part):
+    """Casts the outputs of a half model, which `params` carries out."""
+
+    field = "outputs"
+    place = 90
+    purpose = "Format of what a model with half parameters returns; theirs when not set."
+    allowed = {"fp32": "outputs are cast to single precision"}
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """Other models return fp32, or what autocast leaves."""
+        return needs_half_params(self, whole)
+
+    def sharding(self, whole: Whole) -> Mapping[str, str]:
+        """FSDP2 casts the outputs of the outermost module."""
+        del whole
+        return {"outputs": self.value}

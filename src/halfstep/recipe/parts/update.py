@@ -1,0 +1,48 @@
+"""How the weight update of bf16 parameters is rounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Update(Part):
+    """Keeps updates that rounding to nearest would lose."""
+
+    field = "update"
+    place = 110
+    purpose = "How the weight update of bf16 parameters is rounded; to nearest when not set."
+    allowed = {
+        "stochastic": "up or down, so that the expected result is exact",
+        "kahan": "to nearest, with a compensation that keeps what was lost",
+    }
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """It rounds into bf16 parameters, and replaces master weights."""
+        params = whole.get("params")
+        if params != "bf16":
+            said = repr(params) if params else "not set"
+            return (
+                f"update={self.value!r} rounds into bf16 parameters, but params is {said}; "
+                "write params='bf16', or master_weights=True for fp16"
+            )
+        if whole.get("master_weights"):
+            return (
+                f"update={self.value!r} replaces fp32 master weights, but master_weights is True; "
+                "leave one of them out"
+            )
+        return None
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Run the optimizer in fp32 and round its results."""
+        from halfstep.techniques.rounding import RoundedUpdate
+
+        del whole
+        yield RoundedUpdate(self.value, seed=seed)

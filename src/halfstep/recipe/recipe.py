@@ -1,0 +1,206 @@
+"""A recipe: the number formats of one training step, as pure data.
+
+A recipe is a name and the parts that are set; everything that it says is a loop over them. What is
+true of a single field stands in that field's file in `parts/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from halfstep.errors import refuse_unknown
+from halfstep.recipe.parts import PARTS, Part, Use
+from halfstep.recipe.resolution import Resolution, Support
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch import nn
+
+    from halfstep.loss_scale import LossScale
+    from halfstep.techniques import Technique
+
+
+_Answer = TypeVar("_Answer")
+
+NAMES: list[str] = []
+"""Names of recipes in the order in which compositions name them; the table fills it."""
+
+
+@dataclass(frozen=True, init=False)
+class Recipe:
+    """The number formats of one training step. A field that is not set changes nothing.
+
+    ```python
+    Recipe(name="o2-bf16", params="bf16", norms="fp32", master_weights=True)
+    ```
+
+    `halfstep recipes --fields` lists the fields and their values. A field reads as an attribute,
+    None where it is not set.
+
+    Args:
+        name: What tables call it.
+        parts: Fields that are set already.
+        settings: Fields by name; None leaves one unset, also one that is among `parts`.
+
+    Raises:
+        ValueError: If there is no such field, if a field has a value that does not exist, or if
+            fields contradict each other; the message names the nearest valid recipe.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def __init__(
+        self, name: str = "custom", *, parts: Iterable[Part] = (), **settings: Any
+    ) -> None:
+        former = {part.former_field: field for field, part in PARTS.items() if part.former_field}
+        settings = {former.get(field, field): given for field, given in settings.items()}
+        refuse_unknown("recipe field", settings, list(PARTS))
+        chosen = {part.field: part for part in parts}
+        for field, given in settings.items():
+            if given is None:
+                chosen.pop(field, None)
+            else:
+                chosen[field] = PARTS[field].parse(given)
+        object.__setattr__(self, "name", name)
+        in_order = sorted(chosen.values(), key=lambda part: part.place)
+        object.__setattr__(self, "parts", tuple(in_order))
+        for part in in_order:
+            reason = part.contradiction(self)
+            if reason:
+                raise ValueError(f"recipe {name!r} contradicts itself: {reason}")
+
+    def __getattr__(self, field: str) -> Any:
+        if field not in PARTS:
+            raise AttributeError(f"a recipe has no field {field!r}; it has {', '.join(PARTS)}")
+        return self.get(field)
+
+    def get(self, field: str) -> Any:
+        """Return the value of a field; None where it is not set."""
+        return next((part.value for part in self.parts if part.field == field), None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields that are set, without the name, as plain data for JSON and YAML."""
+        return {part.field: part.plain for part in self.parts}
+
+    def __add__(self, other: Recipe) -> Recipe:
+        """Compose two recipes; a field that both set to different values is refused by name."""
+        composed = {part.field: part for part in (*self.parts, *other.parts)}
+        mine = {part.field: part for part in self.parts}
+        for part in other.parts:
+            if part.field in mine:
+                both = mine[part.field].merged(part)
+                if both is None:
+                    raise ValueError(
+                        f"recipes {self.name!r} and {other.name!r} disagree on {part.field}: "
+                        f"{mine[part.field].value!s} and {part.value!s}; leave one of them out"
+                    )
+                composed[part.field] = both
+        names = {*self.name.split("+"), *other.name.split("+")}
+        return Recipe("+".join(sorted(names, key=_rank)), parts=composed.values())
+
+    def __str__(self) -> str:
+        said = ", ".join(map(str, self.parts))
+        return f"{self.name} ({said})" if said else self.name
+
+    def resolve(self, device: str | torch.device) -> Resolution:
+        """Say what a device will really do: native, rehearsed, or refused with the reason.
+
+        ```python
+        print(recipe("fp8").resolve("cuda"))
+        ```
+
+        Raises:
+            ValueError: If there is no such device.
+        """
+        import torch
+
+        try:
+            where = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device is {device!r}; allowed: cpu, cuda, cuda:1") from error
+        asked = [(part, part.means(where)) for part in self.parts]
+        supports = [Support(str(part), *means) for part, means in asked if means is not None]
+        return Resolution(self.name, str(where), tuple(supports))
+
+    @property
+    def product_format(self) -> str:
+        """The format that matrix products and convolutions of the forward pass compute in."""
+        found = [part.product_format() for part in self.parts]
+        return max((each for each in found if each is not None), default=(0, "fp32"))[1]
+
+    @property
+    def forward_format(self) -> str | None:
+        """The format of the autocast region that a loop has to enter; None for none."""
+        return _last(part.forward_format() for part in self.parts)
+
+    @property
+    def overflows_early(self) -> bool:
+        """Whether anything is kept or computed in fp16, whose largest value is 65504."""
+        return any("fp16" in part.formats() for part in self.parts)
+
+    @property
+    def gradient_format(self) -> str | None:
+        """The format in which `.grad` of half parameters is kept."""
+        return _last(part.gradient_format() for part in self.parts)
+
+    @property
+    def reduction(self) -> str | None:
+        """The format in which processes sum gradients; "own" for that of each gradient.
+
+        None leaves the sum to `DistributedDataParallel`.
+        """
+        return _last(part.reduction() for part in self.parts)
+
+    @property
+    def scaling(self) -> LossScale | None:
+        """What the loss is multiplied by; None for nothing."""
+        return _last(part.scaling() for part in self.parts)
+
+    @property
+    def sharding(self) -> dict[str, str]:
+        """Formats under FSDP2, where they are not the model's own.
+
+        They are those of "compute", "buffers", "reduce" and "outputs".
+        """
+        found: dict[str, str] = {}
+        for part in self.parts:
+            found |= part.sharding(self)
+        return found
+
+    def own_formats(self, model: nn.Module) -> dict[nn.Module, str]:
+        """Return modules of `model` whose parameters have a format of their own, and which."""
+        found: dict[nn.Module, str] = {}
+        for part in self.parts:
+            found |= part.own_formats(model)
+        return found
+
+    def refusal(self, use: Use) -> str | None:
+        """Say why a step under this recipe cannot be had in a way of training, or nothing."""
+        reasons = (part.refuses(use, self) for part in self.parts)
+        return next((reason for reason in reasons if reason), None)
+
+    def techniques(self, *, seed: int = 0) -> list[Technique]:
+        """Build the techniques that carry the recipe out, in the order in which they are applied.
+
+        Args:
+            seed: Seed of the random numbers that stochastic rounding draws.
+        """
+        found = [each for part in self.parts for each in part.techniques(self, seed=seed)]
+        return sorted(found, key=lambda technique: technique.stage)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Sort names as the table has them, others behind it by alphabet."""
+    return (NAMES.index(name) if name in NAMES else len(NAMES), name)
+
+
+def _last(answers: Iterable[_Answer | None]) -> _Answer | None:
+    """Return the last answer that is one: that of the part whose place is the last."""
+    found: _Answer | None = None
+    for answer in answers:
+        found = found if answer is None else answer
+    return found

@@ -1,0 +1,246 @@
+"""Modules and operators that compute in a format of their own, beside all others.
+
+Under half parameters a module in fp32 keeps fp32 parameters, which `ParameterFormat` sees to; under
+autocast it runs in a region of its own. Operators are intercepted where Python calls them, above
+autograd, so that forward and backward have the same format.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, get_overridable_functions
+from torch.utils._pytree import tree_map
+
+from halfstep.errors import closest
+from halfstep.formats import torch_dtype
+from halfstep.layers.swap import mix_in, take_out
+from halfstep.techniques.base import Stage, Technique
+from halfstep.techniques.params import cast_floating, format_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from halfstep.techniques.base import OwnFormats
+
+OPERATOR = "op:"
+"""What a pattern begins with that names an operator wherever it is called."""
+
+
+class FormatExceptions(Technique):
+    """Let modules and operators compute in a format of their own.
+
+    Args:
+        exceptions: Patterns, and the format of what they match, from the least specific on.
+        half_params: Format of the model's parameters when it is a half one, else None.
+        own_formats: Gives the modules that the patterns match.
+
+    Raises:
+        ValueError: When it is prepared, if a pattern matches nothing.
+    """
+
+    stage = Stage.WITHIN_FORWARD
+    replaces_layers = True
+
+    def __init__(
+        self, exceptions: Mapping[str, str], *, half_params: str | None, own_formats: OwnFormats
+    ) -> None:
+        self._exceptions = exceptions
+        self._half_params = half_params
+        self._own_formats = own_formats
+        self._everywhere = _operators(
+            (pattern.removeprefix(OPERATOR), format_)
+            for pattern, format_ in exceptions.items()
+            if pattern.startswith(OPERATOR)
+        )
+        self._layers: list[nn.Module] = []
+
+    def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+        """Give the modules that are meant a region of their own."""
+        del optimizers
+        for pattern, format_ in self._exceptions.items():
+            self._refuse_unknown(pattern, format_, models)
+        for model in models:
+            regions = self._regions(model)
+            for layer, region in regions.items():
+                mix_in(layer, _Excepted)
+                layer._exception = region  # type: ignore[assignment]  # noqa: SLF001  # the mixin's
+                self._layers.append(layer)
+
+    def forward(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Intercept the operators that are meant everywhere."""
+        return _Intercepted(self._everywhere, device.type) if self._everywhere else nullcontext()
+
+    def close(self) -> None:
+        """Give the modules their own class back."""
+        for layer in self._layers:
+            take_out(layer)
+            del layer._exception  # noqa: SLF001
+        self._layers.clear()
+
+    def _regions(self, model: nn.Module) -> dict[nn.Module, Region]:
+        regions: dict[nn.Module, Region] = {}
+        if self._half_params is None:
+            for module, inside, _ in format_changes(model, self._own_formats(model), None):
+                regions[module] = Region(inside)
+        for pattern, format_ in self._exceptions.items():
+            for module, operator in calling(model, pattern):
+                region = regions.setdefault(module, Region(None))
+                region.operators[operator] = torch_dtype(format_)
+        return regions
+
+    def _refuse_unknown(self, pattern: str, format_: str, models: Sequence[nn.Module]) -> None:
+        if pattern.startswith(OPERATOR):
+            return
+        modules = any(matching(model, pattern) for model in models)
+        if not modules and not any(calling(model, pattern) for model in models):
+            names = [name for model in models for name, _ in model.named_modules() if name]
+            raise ValueError(
+                f"exceptions names {pattern!r}, which matches no module; allowed: "
+                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+                f"{closest(pattern, names)}"
+            )
+        if modules and self._half_params not in (None, format_) and format_ != "fp32":
+            raise ValueError(
+                f"exceptions gives module {pattern!r} the format {format_!r}, but the parameters "
+                f"of the model are {self._half_params!r}; allowed: 'fp32' or {self._half_params!r}"
+            )
+
+
+def matching(model: nn.Module, pattern: str) -> list[nn.Module]:
+    """Return the modules of `model` whose name matches `pattern`, a name or shell-style pattern."""
+    return [module for name, module in model.named_modules() if name and fnmatchcase(name, pattern)]
+
+
+def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
+    """Return modules that match all of `pattern` but its last word, an operator, and that word."""
+    modules, _, operator = pattern.rpartition(".")
+    if not modules or operator not in known_operators() or matching(model, pattern):
+        return []
+    return [(module, operator) for module in matching(model, modules)]
+
+
+@cache
+def known_operators() -> frozenset[str]:
+    """Return the names of what can be intercepted: functions of torch and methods of tensors."""
+    functions = get_overridable_functions().values()
+    return frozenset(_name(function) for group in functions for function in group)
+
+
+def _operators(given: Iterator[tuple[str, str]]) -> dict[str, torch.dtype]:
+    found = {}
+    for name, format_ in given:
+        if name not in known_operators():
+            raise ValueError(
+                f"exceptions names operator {name!r}, which torch has not; allowed: a function of "
+                f"torch or torch.nn.functional, such as 'op:softmax'"
+                f"{closest(name, known_operators())}"
+            )
+        found[name] = torch_dtype(format_)
+    return found
+
+
+@dataclass(slots=True)
+class Region:
+    """What holds while a module runs.
+
+    Attributes:
+        inside: Format of the module; None leaves that to whatever is around it.
+        operators: Operators with a format of their own.
+    """
+
+    inside: str | None
+    operators: dict[str, torch.dtype] = field(default_factory=dict)
+
+
+class _Excepted(nn.Module):
+    _exception: Region
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward in its region."""
+        region = self._exception
+        device = next((p.device.type for p in self.parameters()), "cpu")
+        with ExitStack() as stack:
+            if region.inside is not None:
+                args, kwargs = _enter(stack, region.inside, device, args, kwargs)
+            if region.operators:
+                stack.enter_context(_Intercepted(region.operators, device))
+            return super().forward(*args, **kwargs)
+
+
+def _enter(
+    stack: ExitStack, inside: str, device: str, args: Any, kwargs: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Enter an autocast region: in fp32 with fp32 inputs, in a half format with what comes in.
+
+    Autocast keeps casts of weights by weight, whatever the format, so a region of another format
+    keeps none.
+    """
+    if inside == "fp32":
+        stack.enter_context(torch.autocast(device, enabled=False))
+        return cast_floating(args, torch.float32), cast_floating(kwargs, torch.float32)
+    stack.enter_context(torch.autocast(device, dtype=torch_dtype(inside), cache_enabled=False))
+    return args, kwargs
+
+
+class _Intercepted(TorchFunctionMode):
+    """Casts the inputs of some operators, as Python calls them.
+
+    Under autocast the result keeps the operator's format, as autocast's own exceptions do; without
+    it, it gets that of the widest input back, for the half parameters that it meets next.
+    """
+
+    def __init__(self, operators: Mapping[str, torch.dtype], device_type: str) -> None:
+        super().__init__()
+        self._operators = operators
+        self._device_type = device_type
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        dtype = self._operators.get(_name(func))
+        if dtype is None:
+            return func(*args, **kwargs)
+        came_as = _widest((args, kwargs))
+        under_autocast = torch.is_autocast_enabled(self._device_type)
+        with torch.autocast(self._device_type, enabled=False):
+            result = func(*cast_floating(args, dtype), **cast_floating(kwargs, dtype))
+        return result if under_autocast or came_as is None else cast_floating(result, came_as)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Return the standard name of a function: "matmul" for `@`, "add" for `+` and `add_`."""
+    name = getattr(function, "__name__", "")
+    if name.startswith("__") and name.endswith("__"):
+        name = name.strip("_")
+        reflected = re.fullmatch(r"[ri](matmul|add|sub|mul|truediv|pow|floordiv|mod)", name)
+        name = reflected[1] if reflected else name
+        return {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}.get(name, name)
+    return str(name).removesuffix("_")
+
+
+def _widest(tree: Any) -> torch.dtype | None:
+    found: list[torch.dtype] = []
+
+    def look(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            found.append(leaf.dtype)
+        return leaf
+
+    tree_map(look, tree)
+    return max(found, key=lambda dtype: torch.finfo(dtype).bits, default=None)
