@@ -8,11 +8,21 @@ those that it needs and sees only them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
+from halfstep.doctor.replayed import (
+    Bad,
+    BadGradients,
+    Birth,
+    Precision,
+    Replay,
+)
 from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Fact = bool | int | float | str | None
 
@@ -272,171 +282,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSummary:
-    """What is in a tensor.
-
-    Attributes:
-        format: "fp16", "fp32", "int64", ...
-        shape: Its shape.
-        largest: Largest finite magnitude; None without finite elements.
-        smallest: Smallest finite magnitude that is not zero; None without one.
-        zeros: Elements that are exactly zero.
-        infs: Infinite elements.
-        nans: NaN elements.
-        lowest: Smallest finite value.
-        name: What it is called: a parameter, a buffer, a batch; "" for what is between.
-    """
-
-    format: str
-    shape: tuple[int, ...]
-    largest: float | None
-    smallest: float | None
-    zeros: int
-    infs: int
-    nans: int
-    lowest: float | None
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """An operator that made inf or NaN out of what had none.
-
-    Attributes:
-        op: The ATen operator, without its overload ("aten.log"); "" for a tensor that was not
-            finite when it was given.
-        phase: "forward", "backward" or "given".
-        kind: "inf" or "nan".
-        culprit: Whether it is what made the loss or the gradients non-finite.
-        module: Path of the module that called it; "" outside of one.
-        module_kind: That module's class.
-        forward_op: In a backward, the operator of the forward that it belongs to.
-        node: In a backward, the autograd node.
-        inputs: What went in.
-        output: What came out.
-        scalars: Python numbers among its arguments.
-        exact: The largest magnitude of the same operator in float64 on the same inputs; None where
-            that is not finite either.
-        dead_rows: Rows (last dimension) of the first input that hold nothing but -inf.
-        consumers: The operators that the output went into next.
-        producers: The operators that made the inputs, nearest first.
-        site: The line that called it, be it in a library.
-        user_site: The user's line that led there.
-        phase_step: What was replayed: "training" or "evaluation".
-    """
-
-    op: str
-    phase: str
-    kind: str
-    culprit: bool
-    module: str
-    module_kind: str
-    forward_op: str
-    node: str
-    inputs: tuple[TensorSummary, ...]
-    output: TensorSummary
-    scalars: tuple[float, ...]
-    exact: float | None
-    dead_rows: int
-    consumers: tuple[str, ...]
-    producers: tuple[str, ...]
-    site: Site | None
-    user_site: Site | None
-    phase_step: str = "training"
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """One run of a step again.
-
-    Attributes:
-        name: "plain", "eager", "fp32", "tf32 off" or "lower scale".
-        iteration: The step that it repeats.
-        why: What made doctor replay it.
-        finite: Whether loss and gradients were.
-        loss: The loss, unscaled; None where there was none.
-        largest_gradient: Largest magnitude of its gradients, unscaled; None where not finite.
-        same: Whether its loss has the very bits of the step's own; None where that is unknown.
-        scale: The loss scale that it ran with; 1 without a scaler.
-        note: Why it could not be run; "" when it could.
-    """
-
-    name: str
-    iteration: int
-    why: str
-    finite: bool
-    loss: float | None
-    largest_gradient: float | None
-    same: bool | None
-    scale: float
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GradientAgreement:
-    """How near a parameter's gradient is to the same step's in fp32.
-
-    Attributes:
-        parameter: Its name.
-        cosine: Cosine between the two; None where either is zero.
-        flushed: Share of elements that are zero and are not in fp32.
-        norm: L2 norm in the program's formats.
-        exact_norm: L2 norm in fp32.
-    """
-
-    parameter: str
-    cosine: float | None
-    flushed: float
-    norm: float
-    exact_norm: float
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """A healthy step beside the same step in fp32.
-
-    Attributes:
-        iteration: The step.
-        loss: Its loss.
-        exact_loss: Its loss in fp32.
-        agreements: One a parameter.
-        bits_to_overflow: Binary orders of magnitude between the largest half value and the
-            largest that its format has; None without half operators.
-        largest_module: The module that has it.
-        note: Why there is none of it.
-    """
-
-    iteration: int = -1
-    loss: float | None = None
-    exact_loss: float | None = None
-    agreements: tuple[GradientAgreement, ...] = ()
-    bits_to_overflow: float | None = None
-    largest_module: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Bad:
-    """A batch, label or parameter that was not finite before any operator ran.
-
-    Attributes:
-        what: "batch", "parameter" or "buffer".
-        name: The parameter's or buffer's; the argument's for a batch.
-        kind: "inf" or "nan".
-        index: Place of the first such element.
-        count: How many there are.
-        iteration: When it was seen.
-    """
-
-    what: str
-    name: str
-    kind: str
-    index: tuple[int, ...]
-    count: int
-    iteration: int
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """A function of torch, or a model or loss module, that the loop called.
 
@@ -511,6 +356,7 @@ class Evidence:
     replays: tuple[Replay, ...] = ()
     precision: Precision = field(default_factory=Precision)
     inputs: tuple[Bad, ...] = ()
+    gradients: BadGradients = field(default_factory=BadGradients)
     calls: tuple[Call, ...] = ()
     evaluation: Evaluation = field(default_factory=Evaluation)
     ending: Ending = field(default_factory=Ending)
@@ -527,6 +373,23 @@ class Evidence:
     def without(self, name: str) -> Evidence:
         """Return the record as it would be had one signal not been observed."""
         return self.only(self.signals - {name})
+
+    def lost(self) -> Iterator[Birth]:
+        """Yield births in the forward that matter.
+
+        They made the loss or a gradient non-finite; or a division made 0 of an infinity that in
+        truth is a number, so that the step is finite and is not the step of fp32.
+        """
+        for birth in self.births:
+            if birth.phase != "forward":
+                continue
+            if birth.culprit or (birth.is_divided and self.precision.disagrees):
+                yield birth
+
+    def exact_is_finite(self) -> bool:
+        """Return whether a bad step is finite when it is run in fp32."""
+        replays = [each for each in self.replays if each.name == "fp32" and not each.note]
+        return bool(replays) and replays[0].finite
 
     def to_json(self) -> str:
         """Return it as JSON; inf and nan are strings."""

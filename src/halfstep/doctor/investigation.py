@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.evidence import Bad, Birth, Precision, Replay
+from halfstep.doctor.replayed import Bad, BadGradients, Birth, Precision, Replay
 from halfstep.doctor.facts import environment
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.replay import Replayer
-from halfstep.doctor.summary import is_finite
+from halfstep.doctor.summary import is_finite, summary
 from halfstep.doctor.tape import Entry, given_tensors
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Investigation:
         self.replays: list[Replay] = []
         self.inputs: list[Bad] = []
         self.precision = Precision()
+        self.gradients = BadGradients()
 
     @property
     def done(self) -> bool:
@@ -62,6 +64,7 @@ class Investigation:
             return
         self._count += 1
         self._look_at_inputs(entries, parameters, iteration)
+        self._look_at_gradients(parameters, iteration)
         replayer = Replayer(entries, parameters, self._stack, iteration, why)
         plain = replayer.plain()
         self.replays.append(plain)
@@ -110,7 +113,22 @@ class Investigation:
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
             )
         elif healthy:
-            self.precision = replayer.precision()
+            self.precision, births = replayer.precision()
+            self.births += births
+
+    def _look_at_gradients(self, parameters: dict[str, torch.Tensor], iteration: int) -> None:
+        gradients = [each.grad for each in parameters.values() if each.grad is not None]
+        # On an accelerator the flag is read a step late: they are those of the next step by then.
+        if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
+            return
+        counted = [summary(each) for each in gradients if not each.is_sparse]
+        self.gradients = BadGradients(
+            iteration=iteration,
+            elements=sum(math.prod(each.shape) for each in counted),
+            nans=sum(each.nans for each in counted),
+            infs=sum(each.infs for each in counted),
+            zeros=sum(each.zeros for each in counted),
+        )
 
     def _look_at_inputs(
         self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
@@ -123,10 +141,17 @@ class Investigation:
             if id(tensor) in known or tensor.requires_grad or not tensor.is_floating_point():
                 continue
             # A mask of -inf is written on purpose.
-            if tensor.isnan().any() or (tensor == float("inf")).any():
+            if not is_finite(tensor) and not (_is_mask(entry, tensor)):
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
                 self.inputs.append(_bad("batch", name, tensor, iteration))
+
+
+def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
+    counted = summary(tensor)
+    if entry.kind == "module":
+        return counted.is_mask
+    return counted.nans == 0 and counted.infs == counted.negative_infs
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:

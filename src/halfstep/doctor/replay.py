@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from halfstep.doctor.evidence import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.replayed import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import exchange, tensors_in
 from halfstep.doctor.summary import is_finite
@@ -115,18 +115,19 @@ class Replayer:
         finally:
             self._stack.stop()
 
-    def precision(self) -> Precision:
+    def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
         """Compare a healthy step's loss and gradients with those of fp32.
 
         Returns:
-            The comparison, or with a note why there is none.
+            The comparison, or with a note why there is none; and infinities that came to nothing.
         """
-        _, tracer = self.traced()
+        births, tracer = self.traced()
         mine = self._run()
         with torch.compiler.set_stance("force_eager"):
             exact = self._run(Widen())
         if mine.note or exact.note or not mine.losses:
-            return Precision(note=mine.note or exact.note or "the last step had no backward")
+            note = mine.note or exact.note or "the last step had no backward"
+            return Precision(note=note), births
         names = {id(tensor): name for name, tensor in self._parameters.items()}
         agreements = tuple(
             _agreement(names[key], mine.gradients[key] / mine.scale, gradient / exact.scale)
@@ -134,7 +135,7 @@ class Replayer:
             if key in mine.gradients and not gradient.is_sparse
         )
         half = tracer.half
-        return Precision(
+        precision = Precision(
             iteration=self._iteration,
             loss=mine.losses[-1].double().sum().item() / mine.scale,
             exact_loss=exact.losses[-1].double().sum().item() / exact.scale,
@@ -142,6 +143,7 @@ class Replayer:
             bits_to_overflow=half.bits if half.largest else None,
             largest_module=half.largest_module,
         )
+        return precision, births
 
     def _names(self) -> dict[int, str]:
         names = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from halfstep.doctor.evidence import TensorSummary
+from halfstep.doctor.replayed import TensorSummary
 from halfstep.formats import format_name
 
 
@@ -29,6 +29,7 @@ def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
         nans=int(values.isnan().sum()),
         lowest=finite.min().item() if finite.numel() else None,
         name=name,
+        negative_infs=int((values == -torch.inf).sum()),
     )
 
 

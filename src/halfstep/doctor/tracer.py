@@ -17,13 +17,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from halfstep.doctor.evidence import Birth, TensorSummary
+from halfstep.doctor.replayed import Birth, TensorSummary
 from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
     next_sequence_number,
     node_number,
 )
+from halfstep.doctor.lineage import Lineage
 from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.sites import Mark, lines_below, site
 from halfstep.doctor.summary import is_finite, summary
@@ -101,11 +102,11 @@ class Tracer(TorchDispatchMode):
         self._boundary = boundary
         self.mark: Mark | None = None
         self._taints: dict[int, frozenset[int]] = {}
-        self._makers: dict[int, str] = {}
+        self._lineage = Lineage()
         self._nodes: dict[int, ForwardCall] = {}
         self.births: list[Birth] = []
         self._consumers: list[list[str]] = []
-        self._open: dict[int, int] = {}
+        self._swallowed: list[list[str]] = []
         self.half = Half()
 
     def __torch_dispatch__(
@@ -122,17 +123,17 @@ class Tracer(TorchDispatchMode):
         result = func(*args, **kwargs)
         op = str(func.overloadpacket)
         node = current_node()
+        lines = lines_below(self._boundary, self.mark)
         if node is None:
-            self._note_node(op)
+            self._note_node(op, lines)
         if not func.is_view and func.namespace != "prim":
-            self._look(op, func, args, kwargs, before, result, node)
+            self._look(op, func, args, kwargs, before, result, node, lines)
         return result
 
-    def _note_node(self, op: str) -> None:
+    def _note_node(self, op: str, lines: tuple[Mark | None, Mark | None]) -> None:
         number = next_sequence_number() - 1
         if number not in self._nodes:
             module, kind = self._where()
-            lines = lines_below(self._boundary, self.mark)
             self._nodes[number] = ForwardCall(op, module, kind, *lines)
 
     def _look(
@@ -144,6 +145,7 @@ class Tracer(TorchDispatchMode):
         before: list[torch.Tensor] | None,
         result: Any,
         node: Any,
+        lines: tuple[Mark | None, Mark | None],
     ) -> None:
         inputs = list(_floats((args, kwargs)))
         outputs = list(_floats(result))
@@ -153,34 +155,33 @@ class Tracer(TorchDispatchMode):
         coming = frozenset[int]()
         for tensor, value in zip(inputs, values, strict=True):
             coming |= self._taint_of(tensor, value)
-        for output in outputs:
+        sound = [is_finite(output) for output in outputs]
+        for producer in self._open_births(inputs):
+            _append(self._consumers[producer], op)
+            if all(sound) and node is None:
+                _append(self._swallowed[producer], op)
+        scalars, keys = _scalars(args, kwargs), [_storage(each) for each in inputs]
+        for output, finite in zip(outputs, sound, strict=True):
             key = _storage(output)
-            for producer in self._open_births(inputs):
-                followers = self._consumers[producer]
-                if len(followers) < FOLLOWERS and op not in followers:
-                    followers.append(op)
-            if is_finite(output):
+            if finite:
                 if before is None or output.nbytes == output.untyped_storage().nbytes():
                     self._taints.pop(key, None)  # Else a part was written, and the rest remains.
-                self._makers[key] = op
                 self._note_half(output, node)
-                continue
-            self._taints[key] = self._judge(op, func, args, kwargs, values, output, coming, node)
-            self._makers[key] = op
+            else:
+                self._taints[key] = self._judge(
+                    op, func, args, kwargs, values, output, coming, node, lines
+                )
+            self._lineage.note(key, op, output.dtype, scalars, lines[0], keys)
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
         key = _storage(tensor)
         if key in self._taints:
             return self._taints[key]
-        if key in self._makers or is_finite(value):
+        if key in self._lineage or is_finite(value):
             return frozenset()
         # It came from outside: a batch, a parameter, a mask.
         counted = summary(value, self._names.get(key, ""))
-        if (
-            counted.nans == 0
-            and bool((value != math.inf).all())
-            and counted.name in {"", "constant"}
-        ):
+        if _is_written(counted):
             self._taints[key] = frozenset({_ON_PURPOSE})
         else:
             self._taints[key] = frozenset({self._add(_given(counted))})
@@ -196,6 +197,7 @@ class Tracer(TorchDispatchMode):
         output: torch.Tensor,
         coming: frozenset[int],
         node: Any,
+        lines: tuple[Mark | None, Mark | None],
     ) -> frozenset[int]:
         blamed = coming - {_ON_PURPOSE}
         if blamed:
@@ -211,8 +213,8 @@ class Tracer(TorchDispatchMode):
                 return frozenset({_ON_PURPOSE})
             if _ON_PURPOSE in coming and bool((output != math.inf).all()):
                 return frozenset({_ON_PURPOSE})
-        birth = self._birth(op, func, args, kwargs, values, counted, node)
-        return frozenset({self._add(birth)})
+        birth = self._birth(op, func, args, kwargs, values, counted, node, lines)
+        return frozenset({self._add(replace(birth, on_purpose=_ON_PURPOSE in coming))})
 
     def _birth(
         self,
@@ -223,9 +225,10 @@ class Tracer(TorchDispatchMode):
         values: list[torch.Tensor],
         output: TensorSummary,
         node: Any,
+        lines: tuple[Mark | None, Mark | None],
     ) -> Birth:
         made = None if node is None else self._nodes.get(node_number(node))
-        computed, called = lines_below(self._boundary, self.mark)
+        computed, called = lines
         if node is None:
             module, kind = self._where()
         else:
@@ -234,7 +237,8 @@ class Tracer(TorchDispatchMode):
             # A backward written in Python is on the stack; others have the line of their forward.
             computed, called = made.site, made.user_site
         inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
-        producers = [self._makers.get(_storage(value), "") for value in values]
+        keys = [_storage(each) for each in _floats((args, kwargs))]
+        producers = [self._lineage.op(key) for key in keys]
         return Birth(
             op=op,
             phase="forward" if node is None else "backward",
@@ -248,16 +252,18 @@ class Tracer(TorchDispatchMode):
             output=output,
             scalars=tuple(_scalars(args, kwargs)),
             exact=_exact(func, args, kwargs) if not changes_inputs(func) else None,
-            dead_rows=_dead_rows(values),
+            dead_rows=_dead_rows(values, args),
             consumers=(),
             producers=tuple(each for each in producers if each),
             site=site(computed),
             user_site=site(called),
+            lineage=self._lineage.of(keys),
         )
 
     def _add(self, birth: Birth) -> int:
         self.births.append(birth)
         self._consumers.append([])
+        self._swallowed.append([])
         return len(self.births) - 1
 
     def _open_births(self, inputs: list[torch.Tensor]) -> set[int]:
@@ -288,7 +294,12 @@ class Tracer(TorchDispatchMode):
                 reached |= self._taints.get(_storage(each), frozenset())
         culprit = min(reached - {_ON_PURPOSE}, default=None)
         return tuple(
-            replace(birth, culprit=number == culprit, consumers=tuple(self._consumers[number]))
+            replace(
+                birth,
+                culprit=number == culprit,
+                consumers=tuple(self._consumers[number]),
+                swallowed=tuple(self._swallowed[number]),
+            )
             for number, birth in enumerate(self.births)
         )
 
@@ -359,7 +370,25 @@ def _exact(func: Any, args: Any, kwargs: Any) -> float | None:
     return max(largest) if largest and all(map(math.isfinite, largest)) else None
 
 
-def _dead_rows(values: list[torch.Tensor]) -> int:
+def _dead_rows(values: list[torch.Tensor], args: Any) -> int:
     if not values or values[0].dim() == 0:
         return 0
-    return int((values[0] == -math.inf).all(dim=-1).sum())
+    # A softmax is told its dimension; rows of other operators are the last one.
+    along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
+    if not -values[0].dim() <= along < values[0].dim():
+        along = -1
+    return int((values[0] == -math.inf).all(dim=along).sum())
+
+
+def _is_written(counted: TensorSummary) -> bool:
+    """Return whether infinities from outside were written on purpose: a mask, or a constant."""
+    if counted.nans or counted.infs > counted.negative_infs:
+        return False
+    if counted.name == "batch":
+        return counted.is_mask
+    return not counted.name.startswith("parameter")
+
+
+def _append(names: list[str], op: str) -> None:
+    if len(names) < FOLLOWERS and op not in names:
+        names.append(op)

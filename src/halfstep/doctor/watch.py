@@ -133,6 +133,7 @@ class Watch:
             replays=tuple(found.replays),
             precision=found.precision,
             inputs=tuple(found.inputs),
+            gradients=found.gradients,
             calls=tuple(receiver.calls.freeze()),
             evaluation=receiver.evaluations.freeze(),
             ending=self._ending,
