@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.replayed import Bad, BadGradients, Birth, Precision, Replay
 from halfstep.doctor.facts import environment
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.replay import Replayer
+from halfstep.doctor.replayed import Bad, BadGradients, Birth, Precision, Replay
 from halfstep.doctor.summary import is_finite, summary
 from halfstep.doctor.tape import Entry, given_tensors
 

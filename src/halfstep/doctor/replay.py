@@ -16,9 +16,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from halfstep.doctor.replayed import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import exchange, tensors_in
+from halfstep.doctor.replayed import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tracer import Tracer, storage_key

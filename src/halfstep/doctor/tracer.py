@@ -17,7 +17,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from halfstep.doctor.replayed import Birth, TensorSummary
 from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
@@ -26,6 +25,7 @@ from halfstep.doctor.internals import (
 )
 from halfstep.doctor.lineage import Lineage
 from halfstep.doctor.nesting import tensors_in
+from halfstep.doctor.replayed import Birth, TensorSummary
 from halfstep.doctor.sites import Mark, lines_below, site
 from halfstep.doctor.summary import is_finite, summary
 

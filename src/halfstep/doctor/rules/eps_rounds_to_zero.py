@@ -11,7 +11,7 @@ from halfstep.formats import FORMATS
 if TYPE_CHECKING:
     from halfstep.doctor.evidence import Evidence
 
-_WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.maximum")
+_WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.scalar_tensor")
 _DIVIDES = {"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.log", "aten.log2", "aten.log10"}
 
 
@@ -21,19 +21,19 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or birth.phase == "given":
             continue
         lost = [
-            (maker.site or birth.user_site, each, maker.format)
+            (maker.site or birth.user_site, each, form)
             for maker in birth.upstream(*_WRITES_EPS)
             for each in maker.scalars
-            if maker.format in HALVES
-            and 0 < abs(each) <= FORMATS[maker.format].smallest_subnormal / 2
+            for form in HALVES & {maker.format, birth.inputs[maker.input].format}
+            if 0 < abs(each) <= FORMATS[form].smallest_subnormal / 2
         ]
         divided = birth.op in _DIVIDES or birth.phase == "backward"
         if not divided or not lost or not any(each.zeros for each in birth.inputs):
             continue
         site, eps, form = lost[0]
         return Finding(
-            summary=f"an eps of {eps:g} is 0 in {form}, so {birth.op.removeprefix('aten.')} divides "
-            f"by zero and gives {birth.kind}",
+            summary=f"an eps of {eps:g} is 0 in {form}, so {birth.op.removeprefix('aten.')} "
+            f"divides by zero and gives {birth.kind}",
             facts=(birth.where, f"the eps is added in {site}"),
             change=(f"- x / (norm + {eps:g})", "+ x / (norm + 1e-4)  # or in fp32"),
             site=site,

@@ -16,7 +16,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or not birth.on_purpose or "nll_loss" in birth.op:
             continue
         masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
-        if not masked or birth.dead_rows:
+        if not masked or ("softmax" in birth.op and birth.dead_rows):
             continue
         return Finding(
             summary="the loss weighs every class, also those whose logits are masked with -inf, as "

@@ -31,8 +31,8 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives {output.infs} times -inf",
             facts=(
                 birth.where,
-                f"it went on into {', '.join(birth.consumers[:3]) or 'the result'}: a row of -inf, "
-                "or 0 times -inf, is NaN",
+                f"it went on into {', '.join(birth.consumers[:3]) or 'the result'}",
+                "a row of -inf, or 0 times -inf, is NaN",
             ),
             change=(
                 "- scores = scores + mask * torch.finfo(scores.dtype).min",

@@ -54,5 +54,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births", "precision"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE",),
+    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
 )

@@ -44,11 +44,8 @@ def _is_count(birth: Birth) -> bool:
     if len(birth.inputs) == 1:
         return True  # The denominator is a whole number, or a number of Python's.
     bottom = birth.inputs[1]
-    summed = any(
-        "sum" in each.op or "count" in each.op
-        for each in birth.lineage
-        if each.input == 1 and each.distance <= 3
-    )
+    made = [each.op for each in birth.lineage if each.input == 1 and each.distance <= 3]
+    summed = not made or any("sum" in each or "count" in each for each in made)
     return bottom.shape == () and bottom.zeros == 1 and summed
 
 

@@ -47,5 +47,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births", "precision"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE", "LOSS_IN_FP16"),
+    explains=("ACTIVATIONS_TOO_LARGE", "LOSS_IN_FP16", "GRADIENTS_UNDERFLOW"),
 )
