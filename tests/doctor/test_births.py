@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from doctor.loops import batches
+from doctor.loops import Around, batches
 from halfstep.doctor import Watch
 
 if TYPE_CHECKING:
@@ -19,43 +18,16 @@ if TYPE_CHECKING:
     from halfstep.doctor.replayed import Birth
 
 
-class Faulty(nn.Module):
-    """A linear layer and what comes after it.
-
-    Args:
-        fault: What is done to its features, shape (batch, 16).
-    """
-
-    def __init__(self, fault) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.lift = nn.Linear(6, 16)
-        self.inner = Inner(fault)
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.inner(self.lift(images)))
-
-
-class Inner(nn.Module):
-    def __init__(self, fault) -> None:
-        super().__init__()
-        self.fault = fault
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.fault(features)
-
-
 def observe(fault, *, at: int = 2, compiled: bool = False, half: bool = False) -> Evidence:
     """Train; from step `at` on the features go through `fault`."""
-    model = Faulty(lambda features: features)
+    model = Around(lambda features: features)
     run = torch.compile(model, backend="aot_eager") if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     observer = Watch()
     with observer:
         for number, (images, labels) in enumerate(batches(4)):
             if number == at:
-                model.inner.fault = fault
+                model.inner.function = fault
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16, enabled=half):
                 loss = functional.cross_entropy(run(images), labels)
@@ -165,7 +137,7 @@ def test_an_infinity_that_a_division_makes_harmless_is_not_blamed() -> None:
 
 
 def test_a_poisoned_weight_is_given_and_not_born() -> None:
-    model = Faulty(lambda features: features)
+    model = Around(lambda features: features)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     observer = Watch()
     with observer:

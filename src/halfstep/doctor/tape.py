@@ -145,6 +145,8 @@ class Tape:
         return any(self._known(tensor) is not None for tensor in tensors_in(value))
 
     def _known(self, tensor: torch.Tensor) -> tuple[int, int | None] | None:
+        if tensor.is_leaf and tensor.requires_grad:
+            return None  # A parameter, though the loop's initialisation returned it.
         entry = self._slots.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             return None

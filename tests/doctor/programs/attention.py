@@ -10,7 +10,7 @@ class Attention(nn.Module):
     Args:
         sharpness: What queries and keys are multiplied by.
         scale_first: Whether the query is scaled before the product.
-        mask: Positions that may not be attended to, shape (6,) or (6, 6).
+        mask: Positions that may not be attended to, what scores, shape (8, 6, 6), broadcast with.
     """
 
     def __init__(self, sharpness: float, *, scale_first: bool, mask=None) -> None:
@@ -31,5 +31,9 @@ class Attention(nn.Module):
         else:
             scores = (query @ key.transpose(1, 2)) * scale
         if self.mask is not None:
-            scores = scores.masked_fill(self.mask, float("-inf"))
+            scores = self.masked(scores)
         return self.head((scores.softmax(-1) @ features).mean(1))
+
+    def masked(self, scores: torch.Tensor) -> torch.Tensor:
+        """Keep positions from being attended to."""
+        return scores.masked_fill(self.mask, float("-inf"))
