@@ -101,14 +101,14 @@ class Attachment:
 
         return make
 
-    def _afterwards(self, told: str) -> Callable[[Any], Any]:
+    def _afterwards(self, told: Callable[[Any], None]) -> Callable[[Any], Any]:
         receiver = self._receiver
 
         def make(original: Any) -> Any:
             def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(owner, *args, **kwargs)
                 if receiver.is_here():
-                    getattr(receiver, told)(owner)
+                    told(owner)
                 return result
 
             return call
@@ -130,8 +130,10 @@ class Attachment:
 
     def _wrap_scaler(self) -> None:
         kind = torch.amp.GradScaler
-        self._replace(kind, "__init__", self._afterwards("on_new_scaler"))
-        self._replace(kind, "load_state_dict", self._afterwards("on_loaded_scaler"))
+        scaling = self._receiver.scaling
+        self._replace(kind, "__init__", self._afterwards(scaling.on_new_scaler))
+        self._replace(kind, "load_state_dict", self._afterwards(scaling.on_loaded_scaler))
+        self._replace(kind, "get_scale", self._of_scaler("on_get_scale"))
         self._replace(kind, "scale", self._of_scaler("on_scale"))
         self._replace(kind, "unscale_", self._of_scaler("on_unscale"))
         self._replace(kind, "step", self._of_scaler("on_scaler_step"))
@@ -144,7 +146,7 @@ class Attachment:
             def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
                 if not (scaler.is_enabled() and receiver.is_here()):
                     return original(scaler, *args, **kwargs)
-                return getattr(receiver, told)(original, scaler, args, kwargs)
+                return getattr(receiver.scaling, told)(original, scaler, args, kwargs)
 
             return call
 
@@ -152,9 +154,9 @@ class Attachment:
 
     def _wrap_optimizers(self) -> None:
         receiver = self._receiver
-        self._replace(Optimizer, "__init__", self._afterwards("on_new_optimizer"))
-        self._replace(Optimizer, "add_param_group", self._afterwards("on_changed_optimizer"))
-        self._replace(Optimizer, "load_state_dict", self._afterwards("on_loaded_optimizer"))
+        self._replace(Optimizer, "__init__", self._afterwards(receiver.on_new_optimizer))
+        self._replace(Optimizer, "add_param_group", self._afterwards(receiver.on_changed_optimizer))
+        self._replace(Optimizer, "load_state_dict", self._afterwards(receiver.on_loaded_optimizer))
         self._replace(Optimizer, "zero_grad", self._method("on_zero"))
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:

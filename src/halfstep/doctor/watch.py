@@ -61,7 +61,7 @@ class Watch:
         for optimizer in optimizers:
             self._receiver.on_new_optimizer(optimizer)
         if scaler is not None:
-            self._receiver.on_new_scaler(scaler)
+            self._receiver.scaling.on_new_scaler(scaler)
 
     def __enter__(self) -> Self:
         if self._attachment is None:
