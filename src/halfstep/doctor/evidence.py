@@ -91,6 +91,8 @@ class OptimizerFacts:
         state_formats: Formats of its state tensors, by name of the state.
         shared: How many of its parameters another optimizer, or a second group, has too.
         foreign: How many of its parameters no model that was seen has.
+        without_gradient: How many of its parameters have never had a gradient.
+        stale: How many of those may have one, and are in no model that was seen.
         skips_itself: Whether it takes found_inf and skips on the device ("fused").
         resumed_at: The step that its state began at; 0 for a new one.
         steps: How often it stepped.
@@ -103,6 +105,8 @@ class OptimizerFacts:
     state_formats: dict[str, str] = field(default_factory=dict)
     shared: int = 0
     foreign: int = 0
+    without_gradient: int = 0
+    stale: int = 0
     skips_itself: bool = False
     resumed_at: int = 0
     steps: int = 0

@@ -218,7 +218,7 @@ class Parties:
             notes.facts = facts
         for optimizer in optimizers.values():
             mine = self.optimizers[optimizer]
-            now = optimizer_facts(optimizer, list(optimizers.values()), known)
+            now = optimizer_facts(optimizer, list(optimizers.values()), known, self._reached)
             mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
         for scaler in self.scalers.alive().values():
             its = self.scalers[scaler]

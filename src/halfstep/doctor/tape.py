@@ -175,7 +175,8 @@ class Tape:
 
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
-        if entry is None or entry[0]() is not tensor:
+        # What is differentiated by is given from outside, however it was filled.
+        if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
             return None
         return entry[1], entry[2]
 
