@@ -42,6 +42,8 @@ class Attachment:
         self._wrap_optimizers()
         self._wrap_schedulers()
         self._wrap_compile()
+        self._wrap_save()
+        self._wrap_autocast()
         _watched_process(receiver)
 
     def remove(self) -> None:
@@ -71,8 +73,11 @@ class Attachment:
 
         def make(original: Any) -> Any:
             def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not receiver.is_here():
+                if torch.compiler.is_compiling():
                     return original(module, *args, **kwargs)
+                if not receiver.is_here():
+                    with receiver.elsewhere.call(module):
+                        return original(module, *args, **kwargs)
                 if receiver.is_outside():
                     return receiver.on_module(original, module, args, kwargs)
                 if not receiver.stack.on:
@@ -200,6 +205,34 @@ class Attachment:
             return compile_
 
         self._replace(torch, "compile", make)
+
+    def _wrap_save(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def save(*args: Any, **kwargs: Any) -> Any:
+                if not receiver.is_here():
+                    return original(*args, **kwargs)
+                return receiver.on_save(original, args, kwargs)
+
+            return save
+
+        self._replace(torch, "save", make)
+
+    def _wrap_autocast(self) -> None:
+        elsewhere = self._receiver.elsewhere
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling():
+                    elsewhere.note_autocast()
+                return result
+
+            return call
+
+        self._replace(torch.autocast, "__enter__", make)
+        self._replace(torch.autocast, "__exit__", make)
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:

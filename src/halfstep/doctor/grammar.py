@@ -143,6 +143,11 @@ class Grammar:
         self.iteration += 1
 
     @property
+    def made(self) -> int:
+        """How many iterations have come to a step."""
+        return self.iteration + self._stepped
+
+    @property
     def between_iterations(self) -> bool:
         """Whether the next forward begins an iteration."""
         return self._stepped or not self._events
@@ -370,7 +375,7 @@ class Grammar:
                 Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
             )
             shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
-        return Loop(self.iteration + self._stepped, tuple(shapes))
+        return Loop(self.made, tuple(shapes))
 
 
 def memory(tensor: torch.Tensor) -> int:

@@ -7,27 +7,33 @@ and after it is doctor's own work.
 from __future__ import annotations
 
 import functools
+import threading
 from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.doctor.averages import Averages
 from halfstep.doctor.calls import Calls
 from halfstep.doctor.closely import KEPT, Look, is_sampled
 from halfstep.doctor.evaluations import Evaluations
 from halfstep.doctor.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.grammar import Grammar
 from halfstep.doctor.guard import Guard
+from halfstep.doctor.internals import is_loss
 from halfstep.doctor.investigation import Investigation
 from halfstep.doctor.listener import Call, Listener
 from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.numbers import Series
+from halfstep.doctor.overflows import Overflows
 from halfstep.doctor.parties import Parties
+from halfstep.doctor.saves import Saves
 from halfstep.doctor.scaling import Scaling
 from halfstep.doctor.sites import Mark, calling_line
 from halfstep.doctor.tape import Entry, Tape, autocast_state, random_state
+from halfstep.doctor.threads import Elsewhere
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -55,6 +61,10 @@ class Receiver:
         samples: Close looks.
         calls: What the loop called.
         evaluations: What models gave in evaluation.
+        saves: What was saved.
+        averages: What follows a parameter in half precision.
+        overflows: What overflowed in evaluation.
+        elsewhere: Calls in other threads.
         parties: Models, optimizers, scalers.
         scaling: What is done with scalers.
         investigation: What replays told.
@@ -70,6 +80,10 @@ class Receiver:
         self.samples: deque[Sample] = deque(maxlen=KEPT)
         self.calls = Calls()
         self.evaluations = Evaluations()
+        self.saves = Saves()
+        self.averages = Averages()
+        self.overflows = Overflows()
+        self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
         self.investigation = Investigation(self.stack)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
@@ -126,6 +140,9 @@ class Receiver:
                 )
             elif not module.training:
                 self._evaluated(module, args, kwargs, result)
+            if is_loss(module):
+                again = functools.partial(original, module)
+                self.overflows.take(type(module).__name__, again, args, kwargs, result)
         return result
 
     def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
@@ -173,6 +190,12 @@ class Receiver:
             elif name in _NORMS:
                 self.grammar.notice_read(calling_line(), tensors_in((call.args, call.kwargs)))
             self._record(call, result)
+            written = call.args[:1] if result is None else result
+            if self.averages.concerns(written):
+                self.averages.know(self.parties)
+                self.averages.take(name, written, calling_line())
+            if call.random is None:
+                self.overflows.take(name, call.function, call.args, call.kwargs, result)
 
     def _record(self, call: Call, result: Any) -> None:
         floats = self.calls.count(call.function.__name__, (call.args, call.kwargs), result)
@@ -254,7 +277,9 @@ class Receiver:
     def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
         """A state was loaded into an optimizer."""
         with self.guard.own():
-            self.parties.optimizer(optimizer).resumed_at = state_step(optimizer)
+            notes = self.parties.optimizer(optimizer)
+            notes.resumed_at = state_step(optimizer)
+            notes.resumed_in = self.grammar.made
 
     def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
         """Gradients are cleared, by an optimizer or a module."""
@@ -338,6 +363,12 @@ class Receiver:
             with self.guard.own():
                 self.samples.extend(self._look.after())
             self._look = None
+
+    def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Something is saved."""
+        with self.guard.own():
+            self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
+        return original(*args, **kwargs)
 
     # ------------------------------------------------------------ numbers
 

@@ -23,6 +23,7 @@ from halfstep.doctor.internals import (
     current_node,
     next_sequence_number,
     node_number,
+    running_function,
 )
 from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.sites import Mark, lines_below, site
@@ -253,6 +254,7 @@ class Tracer(TorchDispatchMode):
             producers=tuple(each for each in producers if each),
             site=site(computed),
             user_site=site(called),
+            function=running_function(self._boundary),
         )
 
     def _add(self, birth: Birth) -> int:
