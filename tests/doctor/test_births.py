@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 
-from doctor.loops import Around, batches
+from doctor.loops import Around, batches, half_autocast
 from halfstep.doctor import Watch
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ def culprit(evidence: Evidence) -> Birth:
 
 def matmul_overflow(features):
     return ((features.half() * 1000) @ (features.half().T * 1000)).float() @ features
+
+
+def convolution_overflow(features):
+    kernel = torch.full((1, 1, 3), 1e4, dtype=torch.float16)
+    made = functional.conv1d((features * 1000).half()[:, None], kernel, padding=1)
+    return made[:, 0].float()
+
+
+def attention_overflow(features):
+    query = (features * 1000).half()[None]
+    scores = query @ query.transpose(1, 2)
+    return (scores.softmax(-1) @ query)[0].float() * 1e-6
 
 
 def exponential(features):
@@ -87,6 +101,8 @@ def in_a_checkpoint(features):
 
 FAULTS = [
     (matmul_overflow, "aten.mm", "forward"),
+    (convolution_overflow, "aten.convolution", "forward"),
+    (attention_overflow, "aten.bmm", "forward"),
     (exponential, "aten.exp", "forward"),
     (log_of_zero, "aten.log", "forward"),
     (zero_by_zero, "aten.div", "forward"),
@@ -96,7 +112,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "op", "phase"), FAULTS, ids=str)
+@pytest.mark.parametrize(
+    ("fault", "op", "phase"), FAULTS, ids=lambda each: getattr(each, "__name__", each)
+)
 def test_an_injected_fault_is_found_by_operator_phase_module_and_line(fault, op, phase) -> None:
     evidence = observe(fault)
     birth = culprit(evidence)
@@ -174,3 +192,89 @@ def test_what_overflows_in_fp16_is_finite_in_its_fp32_replay() -> None:
     birth = culprit(evidence)
     assert birth.output.format == "fp16"
     assert birth.exact > 65504
+
+
+def test_a_batch_that_is_not_finite_is_given_and_its_place_is_named() -> None:
+    model = Around(lambda features: features)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    observer = Watch()
+    with observer:
+        for number, (images, labels) in enumerate(batches(4)):
+            if number == 2:
+                images[3, 1] = float("inf")
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    evidence = observer.close()
+    birth = culprit(evidence)
+    assert (birth.phase, birth.output.name) == ("given", "batch")
+    bad = evidence.inputs[0]
+    assert (bad.what, bad.index, bad.iteration) == ("batch", (3, 1), 2)
+
+
+def test_a_loss_scale_that_is_too_high_is_born_in_the_backward_of_a_cast_at_the_loop_s_line() -> (
+    None
+):
+    model = Around(lambda features: features)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    observer = Watch()
+    with observer:
+        for images, labels in batches(6):
+            optimizer.zero_grad()
+            with half_autocast():
+                outputs = model(images)
+            loss = functional.cross_entropy(outputs.float(), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    evidence = observer.close()
+    birth = culprit(evidence)
+    assert (birth.op, birth.phase, birth.forward_op) == (
+        "aten._to_copy",
+        "backward",
+        "aten._to_copy",
+    )
+    assert "outputs.float()" in birth.site.text
+    assert birth.exact > 65504
+    assert {each.name: each.finite for each in evidence.replays} == {
+        "plain": False,
+        "lower scale": True,
+        "fp32": True,
+    }
+
+
+def what_the_others_have_too(state, bucket):
+    """The mean of gradients over processes that all have the same."""
+    reduced = torch.futures.Future()
+    reduced.set_result(bucket.buffer())
+    return reduced
+
+
+@pytest.fixture
+def one_of_two_ranks():
+    """The process group of one of two processes, the other of which never answers."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_of_two_ranks")
+def test_a_fault_on_one_of_two_ranks_is_found_by_replays_that_wait_for_nobody() -> None:
+    model = Around(lambda features: features)
+    parallel = nn.parallel.DistributedDataParallel(model)
+    parallel.register_comm_hook(None, what_the_others_have_too)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    observer = Watch()
+    with observer:
+        for number, (images, labels) in enumerate(batches(3)):
+            if number == 1:
+                model.inner.function = log_of_zero
+            optimizer.zero_grad()
+            functional.cross_entropy(parallel(images), labels).backward()
+            optimizer.step()
+    evidence = observer.close()
+    assert not observer.troubles
+    birth = culprit(evidence)
+    assert (birth.op, birth.phase, birth.module) == ("aten.log", "forward", "inner")
+    assert evidence.environment.processes == 2

@@ -42,6 +42,8 @@ class Attachment:
         self._wrap_optimizers()
         self._wrap_schedulers()
         self._wrap_compile()
+        self._wrap_save()
+        self._wrap_autocast()
         _watched_process(receiver)
 
     def remove(self) -> None:
@@ -71,8 +73,11 @@ class Attachment:
 
         def make(original: Any) -> Any:
             def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not receiver.is_here():
+                if torch.compiler.is_compiling():
                     return original(module, *args, **kwargs)
+                if not receiver.is_here():
+                    with receiver.elsewhere.call(module):
+                        return original(module, *args, **kwargs)
                 if receiver.is_outside():
                     return receiver.on_module(original, module, args, kwargs)
                 if not receiver.stack.on:
@@ -101,14 +106,14 @@ class Attachment:
 
         return make
 
-    def _afterwards(self, told: str) -> Callable[[Any], Any]:
+    def _afterwards(self, told: Callable[[Any], None]) -> Callable[[Any], Any]:
         receiver = self._receiver
 
         def make(original: Any) -> Any:
             def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(owner, *args, **kwargs)
                 if receiver.is_here():
-                    getattr(receiver, told)(owner)
+                    told(owner)
                 return result
 
             return call
@@ -130,8 +135,10 @@ class Attachment:
 
     def _wrap_scaler(self) -> None:
         kind = torch.amp.GradScaler
-        self._replace(kind, "__init__", self._afterwards("on_new_scaler"))
-        self._replace(kind, "load_state_dict", self._afterwards("on_loaded_scaler"))
+        scaling = self._receiver.scaling
+        self._replace(kind, "__init__", self._afterwards(scaling.on_new_scaler))
+        self._replace(kind, "load_state_dict", self._afterwards(scaling.on_loaded_scaler))
+        self._replace(kind, "get_scale", self._of_scaler("on_get_scale"))
         self._replace(kind, "scale", self._of_scaler("on_scale"))
         self._replace(kind, "unscale_", self._of_scaler("on_unscale"))
         self._replace(kind, "step", self._of_scaler("on_scaler_step"))
@@ -144,7 +151,7 @@ class Attachment:
             def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
                 if not (scaler.is_enabled() and receiver.is_here()):
                     return original(scaler, *args, **kwargs)
-                return getattr(receiver, told)(original, scaler, args, kwargs)
+                return getattr(receiver.scaling, told)(original, scaler, args, kwargs)
 
             return call
 
@@ -152,9 +159,9 @@ class Attachment:
 
     def _wrap_optimizers(self) -> None:
         receiver = self._receiver
-        self._replace(Optimizer, "__init__", self._afterwards("on_new_optimizer"))
-        self._replace(Optimizer, "add_param_group", self._afterwards("on_changed_optimizer"))
-        self._replace(Optimizer, "load_state_dict", self._afterwards("on_loaded_optimizer"))
+        self._replace(Optimizer, "__init__", self._afterwards(receiver.on_new_optimizer))
+        self._replace(Optimizer, "add_param_group", self._afterwards(receiver.on_changed_optimizer))
+        self._replace(Optimizer, "load_state_dict", self._afterwards(receiver.on_loaded_optimizer))
         self._replace(Optimizer, "zero_grad", self._method("on_zero"))
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -198,6 +205,34 @@ class Attachment:
             return compile_
 
         self._replace(torch, "compile", make)
+
+    def _wrap_save(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def save(*args: Any, **kwargs: Any) -> Any:
+                if not receiver.is_here():
+                    return original(*args, **kwargs)
+                return receiver.on_save(original, args, kwargs)
+
+            return save
+
+        self._replace(torch, "save", make)
+
+    def _wrap_autocast(self) -> None:
+        elsewhere = self._receiver.elsewhere
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling():
+                    elsewhere.note_autocast()
+                return result
+
+            return call
+
+        self._replace(torch.autocast, "__enter__", make)
+        self._replace(torch.autocast, "__exit__", make)
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:

@@ -101,8 +101,11 @@ class OptimizerFacts:
         state_formats: Formats of its state tensors, by name of the state.
         shared: How many of its parameters another optimizer, or a second group, has too.
         foreign: How many of its parameters no model that was seen has.
+        without_gradient: How many of its parameters have never had a gradient.
+        stale: How many of those may have one, and are in no model that was seen.
         skips_itself: Whether it takes found_inf and skips on the device ("fused").
         resumed_at: The step that its state began at; 0 for a new one.
+        resumed_in: The iterations that had been made when its state was loaded.
         steps: How often it stepped.
         skipped: How often a scaler kept it from stepping.
     """
@@ -113,8 +116,11 @@ class OptimizerFacts:
     state_formats: dict[str, str] = field(default_factory=dict)
     shared: int = 0
     foreign: int = 0
+    without_gradient: int = 0
+    stale: int = 0
     skips_itself: bool = False
     resumed_at: int = 0
+    resumed_in: int = 0
     steps: int = 0
     skipped: int = 0
 
@@ -322,18 +328,96 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """Checkpoints that one line saved.
+
+    Attributes:
+        optimizer: Whether the state of an optimizer is in them.
+        scaler: Whether that of a gradient scaler is.
+        count: How many.
+        site: The line.
+    """
+
+    optimizer: bool
+    scaler: bool
+    count: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A half tensor that follows a parameter.
+
+    Attributes:
+        parameter: The parameter's name.
+        format: The average's.
+        updates: How often it was written.
+        lagging: Elements, over all updates, that were away from the parameter.
+        stuck: How many of those an update did not change.
+        site: The line that writes it.
+    """
+
+    parameter: str
+    format: str
+    updates: int
+    lagging: int
+    stuck: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereCall:
+    """Calls of a model for training in another thread than the loop's.
+
+    Attributes:
+        kind: The model's class.
+        autocast: Format of the autocast that it ran under; "" without.
+        loop_autocast: Format of the autocast that the loop was under at that time; "" without.
+        count: How many.
+        site: The first line that called it.
+    """
+
+    kind: str
+    autocast: str
+    loop_autocast: str
+    count: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class HalfOverflow:
+    """A half result of the loop in evaluation, outside autocast, that is finite in fp32 only.
+
+    Attributes:
+        name: The function's name in torch, or the module's class.
+        format: The result's.
+        exact: The largest magnitude in fp32.
+        count: How often.
+        site: The line.
+    """
+
+    name: str
+    format: str
+    exact: float
+    count: int
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """The exception that ended the program.
 
     Attributes:
         kind: Its class; "" for a program that ended well.
         message: What it said.
+        function: The program's own autograd function that it was raised in; "" for none.
         site: The user's line that it came through.
     """
 
     kind: str = ""
     message: str = ""
     site: Site | None = None
+    function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +444,10 @@ class Evidence:
     calls: tuple[Call, ...] = ()
     evaluation: Evaluation = field(default_factory=Evaluation)
     ending: Ending = field(default_factory=Ending)
+    saves: tuple[Saved, ...] = ()
+    averages: tuple[Average, ...] = ()
+    elsewhere: tuple[ElsewhereCall, ...] = ()
+    overflows: tuple[HalfOverflow, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""

@@ -115,7 +115,7 @@ def _module_facts(path: str, module: nn.Module) -> ModuleFacts:
 
 
 def optimizer_facts(
-    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int]
+    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int], reached: set[int]
 ) -> OptimizerFacts:
     """Read an optimizer.
 
@@ -123,9 +123,11 @@ def optimizer_facts(
         optimizer: The optimizer.
         others: The other optimizers of the program.
         known: Identities of the parameters of the models that were seen.
+        reached: Identities of the parameters that ever received a gradient.
     """
     mine = parameters_of(optimizer)
     counts = Counter(map(id, mine))
+    without = [each for each in mine if id(each) not in reached]
     elsewhere = {
         id(each) for other in others if other is not optimizer for each in parameters_of(other)
     }
@@ -136,6 +138,8 @@ def optimizer_facts(
         state_formats=_state_formats(optimizer),
         shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),
         foreign=sum(key not in known for key in counts),
+        without_gradient=len(without),
+        stale=sum(each.requires_grad and id(each) not in known for each in without),
         skips_itself=bool(getattr(optimizer, "_step_supports_amp_scaling", False)),
     )
 

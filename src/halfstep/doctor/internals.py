@@ -13,7 +13,7 @@ import torch
 from torch import nn, overrides
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import FrameType, TracebackType
 
     from torch.overrides import TorchFunctionMode
 
@@ -57,6 +57,41 @@ def node_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
+def custom_function(frame: FrameType) -> str:
+    """Return the autograd function, not of torch, whose forward or backward a frame starts.
+
+    Returns:
+        Its name; "" for another frame.
+    """
+    code = frame.f_code
+    if code.co_name != "apply" or code.co_filename != torch.autograd.function.__file__:
+        return ""
+    kind = frame.f_locals.get("cls") or getattr(frame.f_locals.get("self"), "_forward_cls", None)
+    if kind is None or kind.__module__.partition(".")[0] == "torch":
+        return ""
+    return str(kind.__name__)
+
+
+def raising_function(traceback: TracebackType | None) -> str:
+    """Return the innermost autograd function, not of torch, that an exception came through."""
+    found = ""
+    while traceback is not None:
+        found = custom_function(traceback.tb_frame) or found
+        traceback = traceback.tb_next
+    return found
+
+
+def running_function(boundary: str) -> str:
+    """Return the innermost autograd function, not of torch, that runs below a file's frames."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != boundary:
+        found = custom_function(frame)
+        if found:
+            return found
+        frame = frame.f_back
+    return ""
+
+
 def calling_frame() -> FrameType:
     """Return the frame of the caller's caller."""
     return sys._getframe(2)
@@ -76,6 +111,11 @@ def norms_and_losses() -> tuple[type[nn.Module], ...]:
     """Return the bases of all norms and of all losses."""
     keeping_statistics = nn.modules.batchnorm._NormBase
     return keeping_statistics, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
+
+
+def is_loss(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's losses."""
+    return isinstance(module, nn.modules.loss._Loss)
 
 
 def is_compiled(model: nn.Module) -> bool:

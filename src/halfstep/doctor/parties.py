@@ -93,6 +93,7 @@ class OptimizerNotes:
         steps: How often it stepped.
         skipped: How often a scaler kept it from stepping.
         resumed_at: The step that a loaded state was at.
+        resumed_in: The iterations that had been made by then.
         scale: The loss scale of the step that a scaler makes; None without one.
         has_trained: Whether its formats have been read at its first step.
     """
@@ -102,6 +103,7 @@ class OptimizerNotes:
     steps: int = 0
     skipped: int = 0
     resumed_at: int = 0
+    resumed_in: int = 0
     scale: torch.Tensor | None = None
 
 
@@ -218,7 +220,7 @@ class Parties:
             notes.facts = facts
         for optimizer in optimizers.values():
             mine = self.optimizers[optimizer]
-            now = optimizer_facts(optimizer, list(optimizers.values()), known)
+            now = optimizer_facts(optimizer, list(optimizers.values()), known, self._reached)
             mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
         for scaler in self.scalers.alive().values():
             its = self.scalers[scaler]
@@ -237,6 +239,7 @@ class Parties:
                     steps=each.steps,
                     skipped=each.skipped,
                     resumed_at=each.resumed_at,
+                    resumed_in=each.resumed_in,
                 )
                 for each in self.optimizers.notes
             ),

@@ -7,27 +7,33 @@ and after it is doctor's own work.
 from __future__ import annotations
 
 import functools
+import threading
 from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep.doctor.averages import Averages
 from halfstep.doctor.calls import Calls
 from halfstep.doctor.closely import KEPT, Look, is_sampled
 from halfstep.doctor.evaluations import Evaluations
 from halfstep.doctor.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.grammar import Grammar
 from halfstep.doctor.guard import Guard
-from halfstep.doctor.internals import found_inf_of, loss_scale_of
+from halfstep.doctor.internals import is_loss
 from halfstep.doctor.investigation import Investigation
 from halfstep.doctor.listener import Call, Listener
 from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.numbers import Series
+from halfstep.doctor.overflows import Overflows
 from halfstep.doctor.parties import Parties
+from halfstep.doctor.saves import Saves
+from halfstep.doctor.scaling import Scaling
 from halfstep.doctor.sites import Mark, calling_line
 from halfstep.doctor.tape import Entry, Tape, autocast_state, random_state
+from halfstep.doctor.threads import Elsewhere
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -35,8 +41,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.evidence import Sample, StepNumbers
+    from halfstep.doctor.tape import Multiplier
 
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
+_ZEROES = {"zero_", "_foreach_zero_"}
+_PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_", "__rmul__"}
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 SKIPS_WORTH_A_LOOK = (4, 16)
 RECENT = 3
@@ -52,7 +61,12 @@ class Receiver:
         samples: Close looks.
         calls: What the loop called.
         evaluations: What models gave in evaluation.
+        saves: What was saved.
+        averages: What follows a parameter in half precision.
+        overflows: What overflowed in evaluation.
+        elsewhere: Calls in other threads.
         parties: Models, optimizers, scalers.
+        scaling: What is done with scalers.
         investigation: What replays told.
     """
 
@@ -66,15 +80,24 @@ class Receiver:
         self.samples: deque[Sample] = deque(maxlen=KEPT)
         self.calls = Calls()
         self.evaluations = Evaluations()
+        self.saves = Saves()
+        self.averages = Averages()
+        self.overflows = Overflows()
+        self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
         self.investigation = Investigation(self.stack)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
-        self._scaling: list[Any] = []
+        self.scaling = Scaling(
+            self.guard,
+            self.grammar,
+            self.tape,
+            self.parties,
+            begin=self._begin,
+            on_skip=self._skipped,
+        )
         self._stepping: list[ExitStack] = []
         self._look: Look | None = None
-        self._updates = 0
         self._loss: torch.Tensor | None = None
-        self._unscaled_loss: torch.Tensor | None = None
 
     def is_outside(self) -> bool:
         """Whether it is the loop that works, in its thread."""
@@ -117,6 +140,9 @@ class Receiver:
                 )
             elif not module.training:
                 self._evaluated(module, args, kwargs, result)
+            if is_loss(module):
+                again = functools.partial(original, module)
+                self.overflows.take(type(module).__name__, again, args, kwargs, result)
         return result
 
     def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
@@ -156,17 +182,20 @@ class Receiver:
             if name in _NOT_ON_TAPE:
                 return
             if call.function is torch.autograd.grad:
-                self.grammar.add(
-                    "grad",
-                    calling_line(),
-                    scaled=self.tape.scale_of(call.args[:1]) is not None,
-                    create_graph=bool(call.kwargs.get("create_graph", False)),
-                )
+                self._differentiated(call)
+            elif name in _ZEROES:
+                self.grammar.zeroed_gradients(calling_line(), tensors_in(call.args[:1]))
             elif name.endswith("_") and not name.endswith("__"):
-                self.grammar.notice_writes(calling_line())
+                self.grammar.notice_writes(calling_line(), _written(call.args))
             elif name in _NORMS:
                 self.grammar.notice_read(calling_line(), tensors_in((call.args, call.kwargs)))
             self._record(call, result)
+            written = call.args[:1] if result is None else result
+            if self.averages.concerns(written):
+                self.averages.know(self.parties)
+                self.averages.take(name, written, calling_line())
+            if call.random is None:
+                self.overflows.take(name, call.function, call.args, call.kwargs, result)
 
     def _record(self, call: Call, result: Any) -> None:
         floats = self.calls.count(call.function.__name__, (call.args, call.kwargs), result)
@@ -177,7 +206,20 @@ class Receiver:
             self._begin()
         entry = self.tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
-        self.tape.close(entry, result, self.tape.scale_of((call.args, call.kwargs)))
+        scale = self.tape.scale_of((call.args, call.kwargs))
+        if call.function.__name__ in _PRODUCTS and any(map(self.scaling.undoes, call.args)):
+            scale = None
+        self.tape.close(entry, result, scale)
+
+    def _differentiated(self, call: Call) -> None:
+        outputs = call.args[0] if call.args else call.kwargs.get("outputs")
+        self.grammar.add(
+            "grad",
+            calling_line(),
+            scaled=self.tape.scale_of(outputs) is not None,
+            create_graph=bool(call.kwargs.get("create_graph", False)),
+            half=self.tape.half_of(outputs),
+        )
 
     # ------------------------------------------------------------ backward
 
@@ -204,7 +246,7 @@ class Receiver:
         return result
 
     def _open_backward(
-        self, tensors: Any, args: Any, kwargs: Any, mark: Mark | None, scale: int | None
+        self, tensors: Any, args: Any, kwargs: Any, mark: Mark | None, scale: Multiplier | None
     ) -> None:
         directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         entry = self.tape.open("backward", None, (tensors,), {"grad_tensors": directions})
@@ -215,107 +257,9 @@ class Receiver:
             entry.value = first.detach()
             if first.numel() == 1:
                 self._loss = entry.value
-                if scale is not None and self._unscaled_loss is not None:
-                    self._loss = self._unscaled_loss
+                if scale is not None and self.scaling.loss is not None:
+                    self._loss = self.scaling.loss
         self.tape.close(entry, None, None)
-
-    # ------------------------------------------------------------ loss scaling
-
-    def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A loss is multiplied by the loss scale."""
-        entry = None
-        outputs = args[0] if args else kwargs.get("outputs")
-        with self.guard.own():
-            self._begin()
-            entry = self.tape.open("scale", None, (outputs,), {})
-            entry.mark, entry.autocast = calling_line(), autocast_state()
-        with self.guard.inside():
-            result = original(scaler, *args, **kwargs)
-        with self.guard.own():
-            assert entry is not None
-            value = loss_scale_of(scaler)
-            entry.value = None if value is None else value.detach().clone()
-            first = next(tensors_in(outputs), None)
-            single = first is not None and first.numel() == 1
-            self._unscaled_loss = first.detach() if first is not None and single else None
-            self.tape.close(entry, result, self._updates)
-            self.grammar.add(
-                "scale",
-                entry.mark,
-                scaler=self._number(scaler),
-                format="" if first is None else format_name(first.dtype),
-            )
-        return result
-
-    def on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A scaler divides gradients."""
-        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
-        with self.guard.own():
-            self.parties.optimizer(optimizer)
-            if scaler not in self._scaling:
-                mark = calling_line()
-                self.grammar.notice_writes(mark)
-                self.grammar.add(
-                    "unscale",
-                    mark,
-                    scaler=self._number(scaler),
-                    optimizer=self.parties.optimizers.number(optimizer),
-                )
-        with self.guard.inside():
-            result = original(scaler, *args, **kwargs)
-        with self.guard.own():
-            self.grammar.unscaled(optimizer)
-        return result
-
-    def on_scaler_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A scaler steps an optimizer, or skips it."""
-        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
-        notes, steps, mark = self.parties.optimizer(optimizer), 0, None
-        with self.guard.own():
-            mark = calling_line()
-            self.grammar.notice_writes(mark)
-            steps = notes.steps
-            scale = loss_scale_of(scaler)
-            notes.scale = None if scale is None else scale.detach().clone()
-        self._scaling.append(scaler)
-        try:
-            with self.guard.inside():
-                result = original(scaler, *args, **kwargs)
-        finally:
-            self._scaling.pop()
-        with self.guard.own():
-            skipped = notes.steps == steps
-            self.grammar.scaler_stepped(mark, self._number(scaler), optimizer, skipped=skipped)
-            if skipped:
-                notes.skipped += 1
-                self.parties.note_reached(optimizer)
-                found = found_inf_of(scaler, optimizer)
-                self._measure(optimizer, None, skipped=True, found_inf=found[0] if found else None)
-        return result
-
-    def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """The loss scale may change."""
-        with self.guard.own():
-            self.grammar.updated(calling_line(), self._number(scaler))
-            self._updates += 1
-        with self.guard.inside():
-            return original(scaler, *args, **kwargs)
-
-    def on_new_scaler(self, scaler: Any) -> None:
-        """A scaler was made."""
-        with self.guard.own():
-            if scaler.is_enabled():
-                self.parties.scaler(scaler, self.grammar.iteration, calling_line())
-
-    def on_loaded_scaler(self, scaler: Any) -> None:
-        """A state was loaded into a scaler."""
-        with self.guard.own():
-            if scaler.is_enabled():
-                self.parties.scaler(scaler).restored = True
-
-    def _number(self, scaler: Any) -> int:
-        self.parties.scaler(scaler)
-        return self.parties.scalers.number(scaler)
 
     # ------------------------------------------------------------ optimizers
 
@@ -333,7 +277,9 @@ class Receiver:
     def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
         """A state was loaded into an optimizer."""
         with self.guard.own():
-            self.parties.optimizer(optimizer).resumed_at = state_step(optimizer)
+            notes = self.parties.optimizer(optimizer)
+            notes.resumed_at = state_step(optimizer)
+            notes.resumed_in = self.grammar.made
 
     def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
         """Gradients are cleared, by an optimizer or a module."""
@@ -396,10 +342,10 @@ class Receiver:
             notes = self.parties.optimizer(optimizer)
             notes.steps += 1
             mark = calling_line()
-            if not self._scaling:
+            if not self.scaling.steps:
                 notes.scale = None
                 self.grammar.notice_writes(mark)
-            self.grammar.step(mark, optimizer, by_scaler=bool(self._scaling))
+            self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
             self.parties.note_reached(optimizer)
             gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
             found_inf = getattr(optimizer, "found_inf", None)
@@ -417,6 +363,12 @@ class Receiver:
             with self.guard.own():
                 self.samples.extend(self._look.after())
             self._look = None
+
+    def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Something is saved."""
+        with self.guard.own():
+            self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
+        return original(*args, **kwargs)
 
     # ------------------------------------------------------------ numbers
 
@@ -442,6 +394,10 @@ class Receiver:
             found_inf=found_inf,
         )
 
+    def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
+        self.parties.note_reached(optimizer)
+        self._measure(optimizer, None, skipped=True, found_inf=found_inf)
+
     def _on_bad(self, step: StepNumbers) -> None:
         entries = next((tape for number, tape in self.recent if number == step.iteration), None)
         run = self.series.run_of_skips
@@ -459,3 +415,7 @@ class Receiver:
             return
         names = self.parties.names()
         self.investigation.step(entries, names, step.iteration, why, scale=step.scale)
+
+
+def _written(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [each for each in tensors_in(args[:1]) if each.layout is torch.strided]

@@ -100,6 +100,7 @@ class Birth:
         site: The line that called it, be it in a library.
         user_site: The user's line that led there.
         phase_step: What was replayed: "training" or "evaluation".
+        function: The program's own autograd function that called it; "" for none.
     """
 
     op: str
@@ -120,6 +121,7 @@ class Birth:
     site: Site | None
     user_site: Site | None
     phase_step: str = "training"
+    function: str = ""
     lineage: tuple[Maker, ...] = ()
     on_purpose: bool = False
     swallowed: tuple[str, ...] = ()

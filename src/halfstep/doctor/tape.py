@@ -12,12 +12,14 @@ import random
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from halfstep.doctor.nesting import exchange, tensors_in
+from halfstep.doctor.widen import HALVES
+from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
 
 ENTRIES = 4096
 CALLS_OF_MODELS = 16
+
+
+class Multiplier(NamedTuple):
+    """A value of a loss scale.
+
+    Attributes:
+        scaler: Number of the scaler.
+        updates: How often a scale had been updated by then.
+    """
+
+    scaler: int
+    updates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +127,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
-        self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, int | None]] = {}
+        self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
         self.missing = ""
 
@@ -132,7 +146,7 @@ class Tape:
                     key: value for key, value in self._slots.items() if value[0]() is not None
                 }
 
-    def scale_of(self, tensors: Any) -> int | None:
+    def scale_of(self, tensors: Any) -> Multiplier | None:
         """Return which value of a loss scale has multiplied any of these; None for none."""
         for tensor in tensors_in(tensors):
             known = self._known(tensor)
@@ -140,15 +154,29 @@ class Tape:
                 return known[1]
         return None
 
+    def half_of(self, tensors: Any) -> str:
+        """Return the half format of the autocast or parameters that made these; "" for none."""
+        wanted = {known[0] for each in tensors_in(tensors) if (known := self._known(each))}
+        for entry in reversed([each for segment in self._segments for each in segment]):
+            if not wanted & {*entry.results}:
+                continue
+            wanted |= entry.needs()
+            formats = [dtype for _, dtype in entry.autocast]
+            if entry.kind == "module":
+                formats += [each.dtype for each in entry.function.parameters()]
+            for dtype in formats:
+                if dtype in HALVES:
+                    return format_name(dtype)
+        return ""
+
     def holds(self, value: Any) -> bool:
         """Return whether any tensor in it was made by an entry."""
         return any(self._known(tensor) is not None for tensor in tensors_in(value))
 
-    def _known(self, tensor: torch.Tensor) -> tuple[int, int | None] | None:
-        if tensor.is_leaf and tensor.requires_grad:
-            return None  # A parameter, though the loop's initialisation returned it.
+    def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
-        if entry is None or entry[0]() is not tensor:
+        # What is differentiated by is given from outside, however it was filled.
+        if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
             return None
         return entry[1], entry[2]
 
@@ -173,7 +201,7 @@ class Tape:
         args, kwargs = exchange((args, kwargs), note)
         return Entry(kind, function, args, kwargs, given=given)
 
-    def close(self, entry: Entry, result: Any, scale: int | None) -> None:
+    def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
         """Put an entry on the tape.
 
         Args:

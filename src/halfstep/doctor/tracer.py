@@ -22,6 +22,7 @@ from halfstep.doctor.internals import (
     current_node,
     next_sequence_number,
     node_number,
+    running_function,
 )
 from halfstep.doctor.lineage import Lineage
 from halfstep.doctor.nesting import tensors_in
@@ -258,6 +259,7 @@ class Tracer(TorchDispatchMode):
             site=site(computed),
             user_site=site(called),
             lineage=self._lineage.of(keys),
+            function=running_function(self._boundary),
         )
 
     def _add(self, birth: Birth) -> int:

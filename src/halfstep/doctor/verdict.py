@@ -52,6 +52,8 @@ class Rule:
         judge: Returns a finding, or None.
         explains: Codes of causes that are only consequences of this one, and are not reported
             beside it.
+        symptom: Whether it is what any of several causes looks like: it is reported only where
+            none of those is found.
     """
 
     code: str
@@ -61,6 +63,7 @@ class Rule:
     needs: frozenset[str]
     judge: Callable[[Evidence], Finding | None]
     explains: tuple[str, ...] = ()
+    symptom: bool = False
 
     def read(self, evidence: Evidence) -> Finding | None:
         """Judge by the signals that the rule needs, and by no other."""

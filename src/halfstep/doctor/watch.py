@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from halfstep.doctor.attach import Attachment
 from halfstep.doctor.evidence import SIGNALS, Ending, Evidence
 from halfstep.doctor.facts import environment
+from halfstep.doctor.internals import raising_function
 from halfstep.doctor.receiver import Receiver
 from halfstep.doctor.sites import raising_line, site
 
@@ -61,7 +62,7 @@ class Watch:
         for optimizer in optimizers:
             self._receiver.on_new_optimizer(optimizer)
         if scaler is not None:
-            self._receiver.on_new_scaler(scaler)
+            self._receiver.scaling.on_new_scaler(scaler)
 
     def __enter__(self) -> Self:
         if self._attachment is None:
@@ -81,7 +82,8 @@ class Watch:
     def note_ending(self, error: BaseException) -> None:
         """Take in the exception that ended the program."""
         line = site(raising_line(error.__traceback__))
-        self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line)
+        function = raising_function(error.__traceback__)
+        self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line, function)
 
     def close(self) -> Evidence:
         """Stop watching, look at what is left to look at, and return the record."""
@@ -137,4 +139,8 @@ class Watch:
             calls=tuple(receiver.calls.freeze()),
             evaluation=receiver.evaluations.freeze(),
             ending=self._ending,
+            saves=tuple(receiver.saves.freeze()),
+            averages=tuple(receiver.averages.freeze()),
+            elsewhere=tuple(receiver.elsewhere.freeze()),
+            overflows=tuple(receiver.overflows.freeze()),
         )

@@ -44,4 +44,5 @@ RULE = Rule(
     citations=("NVIDIA-NeMo/Automodel#825",),
     needs=frozenset({"calls", "numbers", "loop", "precision"}),
     judge=judge,
+    explains=("EVALUATION_LOSS_IN_HALF",),
 )

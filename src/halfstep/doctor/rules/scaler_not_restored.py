@@ -23,6 +23,12 @@ def judge(evidence: Evidence) -> Finding | None:
         resumed = evidence.static.optimizers[optimizer].resumed_at
         if mine.restored or resumed == 0:
             continue
+        loaded = evidence.static.optimizers[optimizer].resumed_in
+        if any(
+            event.facts["scaler"] == scaler and shape.first < loaded
+            for shape, event in evidence.loop.of("scaler step")
+        ):  # The scaler has found its scale before: the optimizer went back, not the program.
+            continue
         return Finding(
             summary=f"the optimizer resumes at step {resumed}, but its gradient scaler starts "
             f"anew at a loss scale of {mine.settings['init_scale']:g}: steps are skipped, or "
@@ -48,4 +54,5 @@ RULE = Rule(
     citations=("ultralytics/ultralytics#22189", "pytorch/vision#4923"),
     needs=frozenset({"loop", "static", "numbers"}),
     judge=judge,
+    explains=("SCALER_NOT_SAVED",),
 )
