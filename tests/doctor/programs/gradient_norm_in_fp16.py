@@ -28,3 +28,22 @@ def broken() -> None:
 
 def mended() -> None:
     train(torch.float32)
+
+
+def clipped(factor: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images.half()).float(), labels) * factor).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def broken_in_torch_s_own_clipping() -> None:
+    clipped(1.5e5)
+
+
+def healthy_for_small_norms() -> None:
+    clipped(1.0)

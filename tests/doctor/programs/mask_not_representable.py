@@ -25,3 +25,15 @@ def broken() -> None:
 
 def mended() -> None:
     half_steps(Masked(torch.finfo(torch.float16).min))
+
+
+def broken_by_a_bias_in_fp16() -> None:
+    model = Masked(0.0)
+    model.masked = lambda scores: scores + torch.full((6, 6), -1e10, dtype=torch.float16)
+    half_steps(model)
+
+
+def healthy_in_fp32() -> None:
+    model = Masked(0.0)
+    model.masked = lambda scores: scores.float().masked_fill(model.mask, -1e9)
+    half_steps(model)

@@ -37,3 +37,13 @@ def broken() -> None:
 
 def mended() -> None:
     train(torch.float32)
+
+
+def healthy_with_a_factor_that_bf16_has() -> None:
+    model = classifier()
+    optimizer = Lean(model.parameters(), torch.bfloat16)
+    optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()

@@ -1,6 +1,7 @@
 """Features divided by their sum, which overflows fp16 before it divides."""
 
 import torch
+from torch.nn import functional
 
 from doctor.loops import Around, half_steps
 
@@ -22,3 +23,31 @@ def broken() -> None:
 
 def mended() -> None:
     train(torch.float32)
+
+
+def broken_by_a_count_that_a_loss_is_divided_by() -> None:
+    def loss_function(outputs, labels):
+        total = functional.cross_entropy(outputs.float(), labels, reduction="sum")
+        return total / (outputs.half().repeat(3000, 1) * 0 + 1).sum()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_in_a_norm_written_by_hand() -> None:
+    def own(features):
+        large = features.half() * 150
+        return large / large.pow(2).sum(-1, keepdim=True).sqrt()
+
+    half_steps(Around(own))
+
+
+def healthy_for_small_sums() -> None:
+    half_steps(
+        Around(lambda features: features / (features.half().abs().sum(-1, keepdim=True) + 1))
+    )
+
+
+def healthy_in_an_infinity_that_saturates() -> None:
+    half_steps(
+        Around(lambda features: features + (features.half() * 1000).detach().exp().reciprocal())
+    )
