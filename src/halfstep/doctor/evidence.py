@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
+PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 Fact = bool | int | float | str | None
 
 
@@ -351,6 +352,16 @@ class Birth:
     user_site: Site | None
     phase_step: str = "training"
     function: str = ""
+
+    @property
+    def feeds_softmax(self) -> bool:
+        """Whether its output goes into a softmax, as attention's logits do, before a product."""
+        for each in self.consumers:
+            if "softmax" in each and "log_softmax" not in each:
+                return True
+            if each in PRODUCTS:
+                return False
+        return False
 
 
 @dataclass(frozen=True, slots=True)

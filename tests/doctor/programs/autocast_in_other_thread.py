@@ -37,7 +37,7 @@ def train(*, inside: bool) -> None:
 
 
 def broken() -> None:
-    train(inside=True is False)
+    train(inside=False)
 
 
 def mended() -> None:
