@@ -79,7 +79,7 @@ class Averages:
     def concerns(self, written: Any) -> bool:
         """Return whether a half tensor, not of a graph, is among what was written."""
         return self._looks < LOOKS and any(
-            each.dtype in HALVES and not each.requires_grad for each in tensors_in(written)
+            each.dtype in HALVES and each.is_leaf for each in tensors_in(written)
         )
 
     def take(self, name: str, written: Any, mark: Mark | None) -> None:
@@ -91,7 +91,7 @@ class Averages:
             mark: Where it was called.
         """
         for tensor in tensors_in(written):
-            if tensor.dtype not in HALVES or tensor.requires_grad:
+            if tensor.dtype not in HALVES or not tensor.is_leaf:
                 continue
             nearest = self._nearest(tensor)
             if nearest is not None:

@@ -99,20 +99,28 @@ class Investigation:
         parameters: dict[str, torch.Tensor],
         iteration: int,
         *,
-        healthy: bool,
+        error: str,
     ) -> None:
-        """Look at the last step: what made a program give up, or how much room it has."""
+        """Look at the last step: what made a program give up, or how much room it has.
+
+        Args:
+            entries: Its calls.
+            parameters: What it may be differentiated by.
+            iteration: Its number.
+            error: What ended the program: class and message; "" for a program that ended well.
+        """
         if not entries:
             return
         replayer = Replayer(entries, parameters, self._stack, iteration, "the last step")
         plain = replayer.plain()
         if plain.note:
-            self.replays.append(plain)
+            if not error or plain.note != error:  # Else it has only ended the same way.
+                self.replays.append(plain)
         elif not plain.finite:
             self.step(
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
             )
-        elif healthy:
+        elif not error:
             self.precision, births = replayer.precision()
             self.births += births
 

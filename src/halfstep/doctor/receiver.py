@@ -97,6 +97,7 @@ class Receiver:
         )
         self._stepping: list[ExitStack] = []
         self._look: Look | None = None
+        self._begun = -1
         self._loss: torch.Tensor | None = None
 
     def is_outside(self) -> bool:
@@ -112,7 +113,9 @@ class Receiver:
         self.guard.leave_process()
 
     def _begin(self) -> None:
-        if self.grammar.between_iterations:
+        # Functions alone are no event: several of them may come before one.
+        if self.grammar.between_iterations and self._begun != self.grammar.made:
+            self._begun = self.grammar.made
             self.tape.next_iteration()
 
     # ------------------------------------------------------------ models and functions
@@ -199,7 +202,7 @@ class Receiver:
 
     def _record(self, call: Call, result: Any) -> None:
         floats = self.calls.count(call.function.__name__, (call.args, call.kwargs), result)
-        needs_gradients = any(each.requires_grad for each in floats)
+        needs_gradients = any(each.requires_grad and not each.is_leaf for each in floats)
         if not floats or not (needs_gradients or self.tape.holds((call.args, call.kwargs))):
             return
         if needs_gradients:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.formats import FORMATS
 
+PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 APART = 0.1
 HALVES = frozenset({"fp16", "bf16"})
 # What makes 0 of an infinity that in truth is a large number.
@@ -131,6 +132,16 @@ class Birth:
         """Whether it is a number in float64 that its format has no room for."""
         form = FORMATS.get(self.output.format)
         return form is not None and self.exact is not None and self.exact > form.max
+
+    @property
+    def feeds_softmax(self) -> bool:
+        """Whether its output goes into a softmax, as attention's logits do, before a product."""
+        for each in self.consumers:
+            if "softmax" in each and "log_softmax" not in each:
+                return True
+            if each in PRODUCTS:
+                return False
+        return False
 
     @property
     def is_divided(self) -> bool:

@@ -214,6 +214,8 @@ class Tape:
             entry.results.append(self._count)
             self._count += 1
         self.entries.append(entry)
+        if len(self.entries) > ENTRIES:
+            del self.entries[0]
         modules = [each for each in self.entries if each.kind == "module"]
         if len(modules) > CALLS_OF_MODELS and not any(
             each.kind == "backward" for each in self.entries

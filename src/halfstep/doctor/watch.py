@@ -118,8 +118,8 @@ class Watch:
         if receiver.investigation.done or receiver.tape.missing:
             return
         names = receiver.parties.names()
-        healthy = not self._ending.kind
-        receiver.investigation.last(entries, names, iteration, healthy=healthy)
+        error = f"{self._ending.kind}: {self._ending.message}" if self._ending.kind else ""
+        receiver.investigation.last(entries, names, iteration, error=error)
 
     def _freeze(self) -> Evidence:
         receiver = self._receiver

@@ -8,7 +8,7 @@ from doctor.loops import batches, half_autocast
 CODE = "FOUND_INF_IGNORED"
 
 
-class Fused(torch.optim.SGD):
+class Fused(torch.optim.Optimizer):
     """Takes over from the scaler.
 
     Args:
@@ -17,17 +17,17 @@ class Fused(torch.optim.SGD):
     """
 
     def __init__(self, parameters, *, reads: bool) -> None:
-        super().__init__(parameters, lr=0.01)
+        super().__init__(parameters, {"lr": 0.01})
         self._step_supports_amp_scaling = True
         self.reads = reads
 
-    def step(self, closure=None):
+    @torch.no_grad()
+    def step(self) -> None:
         if self.reads and self.found_inf.item():
-            return None
+            return
         for group in self.param_groups:
             for each in group["params"]:
-                each.grad.div_(self.grad_scale)
-        return super().step(closure)
+                each.sub_(each.grad / self.grad_scale, alpha=group["lr"])
 
 
 def train(make) -> None:

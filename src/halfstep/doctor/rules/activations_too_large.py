@@ -41,7 +41,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if birth.exact <= _LIMIT or not _from_the_start(evidence, birth):
             continue
-        if any("softmax" in each for each in birth.consumers):
+        if birth.feeds_softmax:
             continue
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} gives up to {birth.exact:.3g}, more than "

@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if birth.exact is None or birth.exact <= _LIMIT:
             continue
-        if not any("softmax" in each for each in birth.consumers):
+        if not birth.feeds_softmax:
             continue
         largest = [each.largest for each in birth.inputs if each.largest is not None]
         return Finding(

@@ -65,5 +65,5 @@ RULE = Rule(
     citations=("fastino-ai/GLiNER2#155",),
     needs=frozenset({"births", "replays"}),
     judge=judge,
-    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "EPS_ROUNDS_TO_ZERO"),
+    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "EPS_ROUNDS_TO_ZERO", "LOSS_IN_FP16"),
 )

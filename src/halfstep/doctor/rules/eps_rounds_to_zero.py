@@ -52,5 +52,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births"}),
     judge=judge,
-    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO"),
+    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "LOSS_IN_FP16"),
 )
