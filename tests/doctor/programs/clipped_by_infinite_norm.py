@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from doctor.loops import batches, classifier
+from doctor.loops import batches, classifier, loss_of
 
 CODE = "CLIPPED_BY_INFINITE_NORM"
 
@@ -66,4 +66,15 @@ def healthy_with_finite_norms() -> None:
         optimizer.zero_grad()
         (functional.cross_entropy(model(images), labels) * 1e15).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+
+
+def broken_by_an_overflow_in_a_half_backward() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        loss = loss_of(model, images, labels).float()
+        (loss * 1e7 if number == 2 else loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

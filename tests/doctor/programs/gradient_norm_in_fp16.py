@@ -47,3 +47,15 @@ def broken_in_torch_s_own_clipping() -> None:
 
 def healthy_for_small_norms() -> None:
     clipped(1.0)
+
+
+def broken_in_a_norm_of_fp32_gradients() -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images), labels) * 1e4).backward()
+        total = sum(each.grad.norm().half() ** 2 for each in model.parameters()).sqrt()
+        for each in model.parameters():
+            each.grad.mul_((1 / (total + 1e-6)).clamp(max=1))
+        optimizer.step()

@@ -52,3 +52,9 @@ def healthy_in_torch_s_own_norm() -> None:
 
 def healthy_for_small_features() -> None:
     half_steps(Around(lambda features: normed(features.half() * 60)))
+
+
+def broken_by_a_cast_before_the_norm() -> None:
+    half_steps(
+        Around(lambda features: functional.layer_norm((features.float() * 1e6).half(), (16,)))
+    )

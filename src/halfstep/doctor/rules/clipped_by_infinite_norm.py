@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.replayed import PRODUCTS
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -18,18 +20,20 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     if gradients.iteration != bad.iteration or gradients.infs or not gradients.nans:
         return None
-    if gradients.zeros + gradients.nans < gradients.elements or not gradients.zeros:
+    if gradients.zeros + gradients.nans < gradients.elements:
         return None
+    born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
+    if not gradients.zeros and not any(map(_is_overflow, born)):
+        return None  # The norm was NaN, and so were gradients before it.
     at = [each for each in evidence.loop.shapes if each.first <= bad.iteration <= each.last]
     writes = [event for shape in at for event in shape.of("write")]
     steps = [event for shape in at for event in shape.of("step") if not event.facts["by_scaler"]]
     if not writes or not steps:
         return None
-    born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
     return Finding(
         summary=f"the gradients of iteration {bad.iteration} are {gradients.nans} times NaN and "
-        f"{gradients.zeros} times 0 after the loop clipped them: their norm was infinite, so the "
-        "factor was 0, and 0 times inf is NaN",
+        f"{gradients.zeros} times 0 after the loop clipped them: their norm was not finite, and a "
+        "factor of 0 makes NaN of inf",
         facts=(
             f"the loss is finite: {bad.loss:.4g}",
             *(f"the inf came from {each.op} of {each.forward_op}, {each.where}" for each in born),
@@ -42,6 +46,11 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         site=writes[0].site,
     )
+
+
+def _is_overflow(birth: Birth) -> bool:
+    # Other operators have causes of their own.
+    return birth.kind == "inf" and birth.op.startswith((*PRODUCTS, "aten._to_copy", "aten.sum"))
 
 
 RULE = Rule(

@@ -9,13 +9,12 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.evidence import Evidence
 
-_NORMS = {"_foreach_norm", "norm", "linalg_vector_norm", "vector_norm", "sum", "square", "pow"}
 LEAST = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find fp16 norms, steps of zero gradients, and a backward that gives others."""
-    norms = [each for each in evidence.calls if each.name in _NORMS and each.result == "fp16"]
+    norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
     written = evidence.loop.of("write")
     given = max((each.norm for each in evidence.precision.agreements), default=0.0)
@@ -25,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         summary=f"in {len(zero)} steps every gradient was 0 after the loop clipped them, though "
         "backward gives others: their norm is computed in fp16, where it is infinite",
         facts=(
-            f"{norms[0].name}() of fp16 gave fp16, {norms[0].count} times",
+            f"{norms[0].name}() gave fp16 {norms[0].count} times, outside autocast",
             f"a gradient's norm is up to {given:.4g} in fp32, and fp16 ends at 65504",
         ),
         change=(

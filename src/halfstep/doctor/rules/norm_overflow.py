@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.replayed import Birth
 
 _STATISTICS = ("aten.var", "aten.std", "aten.native_layer_norm", "aten.native_group_norm")
+_NATIVE = {("aten.native_layer_norm",), ("aten.native_group_norm",)}
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 
 
@@ -19,7 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.lost():
         if birth.output.format != "fp16" or not birth.overflowed:
             continue
-        if not (birth.op.startswith(_STATISTICS) or _is_centred_square(birth)):
+        cast = birth.op == "aten._to_copy" and birth.consumers[:1] in _NATIVE
+        if not (cast or birth.op.startswith(_STATISTICS) or _is_centred_square(birth)):
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
