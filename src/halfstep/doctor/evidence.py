@@ -67,6 +67,8 @@ class ModelFacts:
         never_reached: Trainable parameters of an optimizer that never received a gradient.
         compiled: Whether it runs through torch.compile.
         calls: How often the loop called it.
+        training_calls: How often of those gradients were recorded.
+        positions: Half buffers that count up, and count some numbers twice.
     """
 
     kind: str
@@ -79,6 +81,8 @@ class ModelFacts:
     never_reached: tuple[str, ...] = ()
     compiled: bool = False
     calls: int = 0
+    training_calls: int = 0
+    positions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +426,7 @@ class Precision:
         bits_to_overflow: Binary orders of magnitude between the largest half value and the
             largest that its format has; None without half operators.
         largest_module: The module that has it.
+        detached: Parameters that were cast to a half format without a record for autograd.
         note: Why there is none of it.
     """
 
@@ -431,6 +436,7 @@ class Precision:
     agreements: tuple[GradientAgreement, ...] = ()
     bits_to_overflow: float | None = None
     largest_module: str = ""
+    detached: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -572,6 +578,29 @@ class HalfOverflow:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundedCount:
+    """Whole numbers, positions or timesteps, that were put into a half format that rounds them.
+
+    Attributes:
+        format: The format.
+        largest: The largest of them.
+        count: How many there are.
+        distinct: How many different ones are left.
+        changed: How many are another number now.
+        module: Path of the module that did it; "" outside of one.
+        site: The line.
+    """
+
+    format: str
+    largest: float
+    count: int
+    distinct: int
+    changed: int
+    module: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """The exception that ended the program.
 
@@ -615,6 +644,7 @@ class Evidence:
     averages: tuple[Average, ...] = ()
     elsewhere: tuple[ElsewhereCall, ...] = ()
     overflows: tuple[HalfOverflow, ...] = ()
+    rounded: tuple[RoundedCount, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""

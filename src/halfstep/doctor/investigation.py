@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.modules import ModuleStack
+    from halfstep.doctor.positions import Positions
 
 MOST = 4
 
@@ -25,10 +26,12 @@ class Investigation:
 
     Args:
         stack: Follows modules while a step is traced.
+        positions: Is told of casts while a step is traced.
     """
 
-    def __init__(self, stack: ModuleStack) -> None:
+    def __init__(self, stack: ModuleStack, positions: Positions) -> None:
         self._stack = stack
+        self._positions = positions
         self._count = 0
         self.births: list[Birth] = []
         self.replays: list[Replay] = []
@@ -62,7 +65,7 @@ class Investigation:
             return
         self._count += 1
         self._look_at_inputs(entries, parameters, iteration)
-        replayer = Replayer(entries, parameters, self._stack, iteration, why)
+        replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
         plain = replayer.plain()
         self.replays.append(plain)
         if plain.note:
@@ -85,7 +88,9 @@ class Investigation:
         if self.done:
             return
         self._look_at_inputs(entries, parameters, iteration)
-        replayer = Replayer(entries, parameters, self._stack, iteration, "evaluation gave NaN")
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
+        )
         births, _ = replayer.traced()
         self.births += [_in_evaluation(each) for each in births]
         self.replays.append(replayer.fp32())
@@ -108,7 +113,9 @@ class Investigation:
         """
         if not entries:
             return
-        replayer = Replayer(entries, parameters, self._stack, iteration, "the last step")
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "the last step"
+        )
         plain = replayer.plain()
         if plain.note:
             if not error or plain.note != error:  # Else it has only ended the same way.

@@ -29,11 +29,13 @@ from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.numbers import Series
 from halfstep.doctor.overflows import Overflows
 from halfstep.doctor.parties import Parties
+from halfstep.doctor.positions import Positions
 from halfstep.doctor.saves import Saves
 from halfstep.doctor.scaling import Scaling
 from halfstep.doctor.sites import Mark, calling_line
 from halfstep.doctor.tape import Entry, Tape, autocast_state, random_state
 from halfstep.doctor.threads import Elsewhere
+from halfstep.doctor.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape import Multiplier
 
 _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
+_CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 _ZEROES = {"zero_", "_foreach_zero_"}
 _PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_", "__rmul__"}
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
@@ -65,6 +68,7 @@ class Receiver:
         averages: What follows a parameter in half precision.
         overflows: What overflowed in evaluation.
         elsewhere: Calls in other threads.
+        positions: Whole numbers that a half format rounds.
         parties: Models, optimizers, scalers.
         scaling: What is done with scalers.
         investigation: What replays told.
@@ -83,9 +87,10 @@ class Receiver:
         self.saves = Saves()
         self.averages = Averages()
         self.overflows = Overflows()
+        self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack)
+        self.investigation = Investigation(self.stack, self.positions)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,
@@ -124,7 +129,9 @@ class Receiver:
         """A model is called by the loop."""
         entry, before = None, []
         with self.guard.own():
-            self.parties.model(module).calls += 1
+            notes = self.parties.model(module)
+            notes.calls += 1
+            notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
                 entry = self._open_module(module, args, kwargs)
                 before = [(each, each._version) for each, _ in entry.buffers]
@@ -197,6 +204,10 @@ class Receiver:
             if self.averages.concerns(written):
                 self.averages.know(self.parties)
                 self.averages.take(name, written, calling_line())
+            if name == "arange" and result.dtype in HALVES:
+                self.positions.made(result, "", calling_line())
+            elif name in _CASTS and isinstance(result, torch.Tensor):
+                self.positions.cast(call.args[0], result, "", calling_line())
             if call.random is None:
                 self.overflows.take(name, call.function, call.args, call.kwargs, result)
 

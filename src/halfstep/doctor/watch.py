@@ -142,4 +142,5 @@ class Watch:
             averages=tuple(receiver.averages.freeze()),
             elsewhere=tuple(receiver.elsewhere.freeze()),
             overflows=tuple(receiver.overflows.freeze()),
+            rounded=tuple(receiver.positions.freeze()),
         )
