@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
 RULE = Rule(
     code="POSITIONS_IN_HALF",
     name="positions in half precision",
-    rows=(58,),
+    rows=(57,),
     citations=("NVIDIA/Megatron-LM#535", "EleutherAI/gpt-neox#1003"),
     needs=frozenset({"rounded", "static"}),
     judge=judge,

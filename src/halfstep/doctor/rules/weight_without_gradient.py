@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find parameters without any gradient that were cast under no_grad, or have one in a replay."""
+    """Find parameters cast under no_grad, or with gradients in a replay, that never had one."""
     precision = evidence.precision
     differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
     for model in evidence.static.models:
