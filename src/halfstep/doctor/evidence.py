@@ -76,6 +76,8 @@ class ModelFacts:
         never_reached: Trainable parameters of an optimizer that never received a gradient.
         compiled: Whether it runs through torch.compile.
         calls: How often the loop called it.
+        training_calls: How often of those gradients were recorded.
+        positions: Half buffers that count up, and count some numbers twice.
     """
 
     kind: str
@@ -88,6 +90,8 @@ class ModelFacts:
     never_reached: tuple[str, ...] = ()
     compiled: bool = False
     calls: int = 0
+    training_calls: int = 0
+    positions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +408,29 @@ class HalfOverflow:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundedCount:
+    """Whole numbers, positions or timesteps, that were put into a half format that rounds them.
+
+    Attributes:
+        format: The format.
+        largest: The largest of them.
+        count: How many there are.
+        distinct: How many different ones are left.
+        changed: How many are another number now.
+        module: Path of the module that did it; "" outside of one.
+        site: The line.
+    """
+
+    format: str
+    largest: float
+    count: int
+    distinct: int
+    changed: int
+    module: str
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """The exception that ended the program.
 
@@ -448,6 +475,7 @@ class Evidence:
     averages: tuple[Average, ...] = ()
     elsewhere: tuple[ElsewhereCall, ...] = ()
     overflows: tuple[HalfOverflow, ...] = ()
+    rounded: tuple[RoundedCount, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""

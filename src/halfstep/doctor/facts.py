@@ -23,6 +23,7 @@ from halfstep.doctor.internals import (
     settings_of,
 )
 from halfstep.doctor.modules import unwrapped
+from halfstep.doctor.positions import counts_twice
 from halfstep.doctor.sites import Mark, site
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.widen import HALVES
@@ -87,6 +88,9 @@ def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFa
         ),
         bad_buffers=_bad(unwrapped(model).named_buffers()),
         bad_parameters=_bad(named),
+        positions=tuple(
+            name for name, each in unwrapped(model).named_buffers() if counts_twice(each)
+        ),
         forgotten=tuple(
             name for name, each in trained if id(each) in reached and id(each) not in owned
         )[:NAMES],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.modules import ModuleStack
+    from halfstep.doctor.positions import Positions
 
 MOST = 4
 
@@ -26,10 +27,12 @@ class Investigation:
 
     Args:
         stack: Follows modules while a step is traced.
+        positions: Is told of casts while a step is traced.
     """
 
-    def __init__(self, stack: ModuleStack) -> None:
+    def __init__(self, stack: ModuleStack, positions: Positions) -> None:
         self._stack = stack
+        self._positions = positions
         self._count = 0
         self.births: list[Birth] = []
         self.replays: list[Replay] = []
@@ -65,7 +68,7 @@ class Investigation:
         self._count += 1
         self._look_at_inputs(entries, parameters, iteration)
         self._look_at_gradients(parameters, iteration)
-        replayer = Replayer(entries, parameters, self._stack, iteration, why)
+        replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
         plain = replayer.plain()
         self.replays.append(plain)
         if plain.note:
@@ -88,7 +91,9 @@ class Investigation:
         if self.done:
             return
         self._look_at_inputs(entries, parameters, iteration)
-        replayer = Replayer(entries, parameters, self._stack, iteration, "evaluation gave NaN")
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
+        )
         births, _ = replayer.traced()
         self.births += [_in_evaluation(each) for each in births]
         self.replays.append(replayer.fp32())
@@ -111,7 +116,9 @@ class Investigation:
         """
         if not entries:
             return
-        replayer = Replayer(entries, parameters, self._stack, iteration, "the last step")
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "the last step"
+        )
         plain = replayer.plain()
         if plain.note:
             if not error or plain.note != error:  # Else it has only ended the same way.

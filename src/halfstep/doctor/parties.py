@@ -6,6 +6,7 @@ models one after the other gets its memory back, and of those what was read earl
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -74,12 +75,14 @@ class ModelNotes:
     Attributes:
         facts: As last read.
         calls: How often the loop called it.
+        training_calls: How often of those gradients were recorded.
         moving: Its buffers that calls change; None until a call in training has shown which.
         has_trained: Whether its formats have been read at an optimizer's first step.
     """
 
     facts: ModelFacts
     calls: int = 0
+    training_calls: int = 0
     has_trained: bool = False
     moving: list[torch.Tensor] | None = None
 
@@ -132,6 +135,7 @@ class Parties:
         self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
         self.scalers: Register[Any, ScalerNotes] = Register()
         self._reached: set[int] = set()
+        self._waiting: list[weakref.ref[torch.Tensor]] = []
 
     def model(self, module: nn.Module) -> ModelNotes:
         """Return the notes of a model, taking it in."""
@@ -169,14 +173,23 @@ class Parties:
             notes.moving = [each for each, version in before if each._version != version]
 
     def note_reached(self, optimizer: Optimizer) -> None:
-        """Take in which parameters have gradients: at the first steps, and every so often."""
+        """Take in which parameters have gradients.
+
+        All are looked through at the first steps and every so often, and at each step those that
+        never had one until then.
+        """
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
-        if count > FIRST_STEPS and count % EVERY:
-            return
-        for each in [*self._trained(), *parameters_of(optimizer)]:
-            if each.grad is not None:
-                self._reached.add(id(each))
+        if count <= FIRST_STEPS or count % EVERY == 0:
+            everything = [*self._trained(), *parameters_of(optimizer)]
+            self._waiting += [weakref.ref(each) for each in everything]
+        waiting = {
+            id(each): each for reference in self._waiting if (each := reference()) is not None
+        }
+        self._reached |= {key for key, each in waiting.items() if each.grad is not None}
+        self._waiting = [
+            weakref.ref(each) for key, each in waiting.items() if key not in self._reached
+        ]
         if count == 1:
             self.read()
             notes.has_trained = True
@@ -214,8 +227,13 @@ class Parties:
             notes = self.models[model]
             facts = model_facts(model, owned, self._reached)
             if notes.has_trained:  # A wrapper may have cast it back since.
+                before = notes.facts
                 facts = replace(
-                    facts, formats=notes.facts.formats, first_half=notes.facts.first_half
+                    facts,
+                    formats=before.formats,
+                    first_half=before.first_half,
+                    modules=before.modules,
+                    positions=before.positions,
                 )
             notes.facts = facts
         for optimizer in optimizers.values():
@@ -232,7 +250,10 @@ class Parties:
         """Return what there is to read of all of them."""
         self.read()
         return Static(
-            models=tuple(replace(each.facts, calls=each.calls) for each in self.models.notes),
+            models=tuple(
+                replace(each.facts, calls=each.calls, training_calls=each.training_calls)
+                for each in self.models.notes
+            ),
             optimizers=tuple(
                 replace(
                     each.facts,

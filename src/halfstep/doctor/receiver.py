@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.averages import Averages
-from halfstep.doctor.calls import Calls
 from halfstep.doctor.closely import KEPT, Look, is_sampled
 from halfstep.doctor.evaluations import Evaluations
 from halfstep.doctor.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.grammar import Grammar
 from halfstep.doctor.guard import Guard
+from halfstep.doctor.hearing import Hearing
 from halfstep.doctor.internals import is_loss
 from halfstep.doctor.investigation import Investigation
 from halfstep.doctor.listener import Call, Listener
 from halfstep.doctor.modules import ModuleStack, unwrapped
 from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.numbers import Series
-from halfstep.doctor.overflows import Overflows
 from halfstep.doctor.parties import Parties
+from halfstep.doctor.positions import Positions
 from halfstep.doctor.saves import Saves
 from halfstep.doctor.scaling import Scaling
 from halfstep.doctor.sites import Mark, calling_line
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.evidence import Sample, StepNumbers
     from halfstep.doctor.tape import Multiplier
 
-_NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
-_ZEROES = {"zero_", "_foreach_zero_"}
-_PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_", "__rmul__"}
-_NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 SKIPS_WORTH_A_LOOK = (4, 16)
 RECENT = 3
 
@@ -59,14 +54,13 @@ class Receiver:
         tape: The calls of the step.
         series: Loss, norm, scale of each step.
         samples: Close looks.
-        calls: What the loop called.
         evaluations: What models gave in evaluation.
         saves: What was saved.
-        averages: What follows a parameter in half precision.
-        overflows: What overflowed in evaluation.
         elsewhere: Calls in other threads.
+        positions: Whole numbers that a half format rounds.
         parties: Models, optimizers, scalers.
         scaling: What is done with scalers.
+        hearing: What is called between models.
         investigation: What replays told.
     """
 
@@ -78,14 +72,12 @@ class Receiver:
         self.tape = Tape()
         self.series = Series(self._on_bad)
         self.samples: deque[Sample] = deque(maxlen=KEPT)
-        self.calls = Calls()
         self.evaluations = Evaluations()
         self.saves = Saves()
-        self.averages = Averages()
-        self.overflows = Overflows()
+        self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack)
+        self.investigation = Investigation(self.stack, self.positions)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,
@@ -94,6 +86,14 @@ class Receiver:
             self.parties,
             begin=self._begin,
             on_skip=self._skipped,
+        )
+        self.hearing = Hearing(
+            self.grammar,
+            self.tape,
+            self.parties,
+            self.scaling,
+            self.positions,
+            begin=self._begin,
         )
         self._stepping: list[ExitStack] = []
         self._look: Look | None = None
@@ -124,14 +124,16 @@ class Receiver:
         """A model is called by the loop."""
         entry, before = None, []
         with self.guard.own():
-            self.parties.model(module).calls += 1
+            notes = self.parties.model(module)
+            notes.calls += 1
+            notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
                 entry = self._open_module(module, args, kwargs)
                 before = [(each, each._version) for each, _ in entry.buffers]
         with self.guard.inside():
             result = original(module, *args, **kwargs)
         with self.guard.own():
-            self.calls.count(type(unwrapped(module)).__name__, (args, kwargs), result)
+            self.hearing.calls.count(type(unwrapped(module)).__name__, (args, kwargs), result)
             if entry is not None:
                 self.parties.note_moved(module, before)
                 self.tape.close(entry, result, self.tape.scale_of((args, kwargs)))
@@ -145,7 +147,7 @@ class Receiver:
                 self._evaluated(module, args, kwargs, result)
             if is_loss(module):
                 again = functools.partial(original, module)
-                self.overflows.take(type(module).__name__, again, args, kwargs, result)
+                self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)
         return result
 
     def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
@@ -174,55 +176,13 @@ class Receiver:
         with self.guard.inside():
             result = original(*args, **kwargs)
         with self.guard.own():
-            self._record(Call(original, args, kwargs, state), result)
+            self.hearing.record(Call(original, args, kwargs, state), result)
         return result
 
     def _heard(self, call: Call, result: Any) -> None:
-        if not self.guard.is_outside:
-            return
-        with self.guard.own():
-            name = call.function.__name__
-            if name in _NOT_ON_TAPE:
-                return
-            if call.function is torch.autograd.grad:
-                self._differentiated(call)
-            elif name in _ZEROES:
-                self.grammar.zeroed_gradients(calling_line(), tensors_in(call.args[:1]))
-            elif name.endswith("_") and not name.endswith("__"):
-                self.grammar.notice_writes(calling_line(), _written(call.args))
-            elif name in _NORMS:
-                self.grammar.notice_read(calling_line(), tensors_in((call.args, call.kwargs)))
-            self._record(call, result)
-            written = call.args[:1] if result is None else result
-            if self.averages.concerns(written):
-                self.averages.know(self.parties)
-                self.averages.take(name, written, calling_line())
-            if call.random is None:
-                self.overflows.take(name, call.function, call.args, call.kwargs, result)
-
-    def _record(self, call: Call, result: Any) -> None:
-        floats = self.calls.count(call.function.__name__, (call.args, call.kwargs), result)
-        needs_gradients = any(each.requires_grad and not each.is_leaf for each in floats)
-        if not floats or not (needs_gradients or self.tape.holds((call.args, call.kwargs))):
-            return
-        if needs_gradients:
-            self._begin()
-        entry = self.tape.open("call", call.function, call.args, call.kwargs)
-        entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
-        scale = self.tape.scale_of((call.args, call.kwargs))
-        if call.function.__name__ in _PRODUCTS and any(map(self.scaling.undoes, call.args)):
-            scale = None
-        self.tape.close(entry, result, scale)
-
-    def _differentiated(self, call: Call) -> None:
-        outputs = call.args[0] if call.args else call.kwargs.get("outputs")
-        self.grammar.add(
-            "grad",
-            calling_line(),
-            scaled=self.tape.scale_of(outputs) is not None,
-            create_graph=bool(call.kwargs.get("create_graph", False)),
-            half=self.tape.half_of(outputs),
-        )
+        if self.guard.is_outside:
+            with self.guard.own():
+                self.hearing.take(call, result)
 
     # ------------------------------------------------------------ backward
 
@@ -418,7 +378,3 @@ class Receiver:
             return
         names = self.parties.names()
         self.investigation.step(entries, names, step.iteration, why, scale=step.scale)
-
-
-def _written(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    return [each for each in tensors_in(args[:1]) if each.layout is torch.strided]

@@ -27,6 +27,8 @@ from halfstep.doctor.widen import HALVES, Widen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from halfstep.doctor.positions import Positions
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -59,6 +61,7 @@ class Replayer:
         entries: Its calls.
         parameters: Tensors that it may be differentiated by, with their names.
         stack: Follows modules while traced.
+        positions: Is told of casts while traced.
         iteration: Number of the step.
         why: What made doctor replay it.
     """
@@ -68,12 +71,14 @@ class Replayer:
         entries: list[Entry],
         parameters: dict[str, torch.Tensor],
         stack: ModuleStack,
+        positions: Positions,
         iteration: int,
         why: str,
     ) -> None:
         self._entries = entries
         self._parameters = parameters
         self._stack = stack
+        self._positions = positions
         self._iteration = iteration
         self._why = why
         self.models = [
@@ -106,7 +111,7 @@ class Replayer:
 
     def traced(self) -> tuple[tuple[Birth, ...], Tracer]:
         """Run it, without compiled code, under the tracer."""
-        tracer = Tracer(self._stack.where, self._names(), __file__)
+        tracer = Tracer(self._stack.where, self._names(), __file__, self._positions)
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
@@ -142,6 +147,7 @@ class Replayer:
             agreements=agreements,
             bits_to_overflow=half.bits if half.largest else None,
             largest_module=half.largest_module,
+            detached=tuple(sorted(tracer.detached)),
         )
         return precision, births
 

@@ -216,6 +216,7 @@ class Precision:
         bits_to_overflow: Binary orders of magnitude between the largest half value and the
             largest that its format has; None without half operators.
         largest_module: The module that has it.
+        detached: Parameters that were cast to a half format without a record for autograd.
         note: Why there is none of it.
     """
 
@@ -225,6 +226,7 @@ class Precision:
     agreements: tuple[GradientAgreement, ...] = ()
     bits_to_overflow: float | None = None
     largest_module: str = ""
+    detached: tuple[str, ...] = ()
     note: str = ""
 
     @property

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
+    is_cast,
     next_sequence_number,
     node_number,
     running_function,
@@ -29,9 +30,12 @@ from halfstep.doctor.nesting import tensors_in
 from halfstep.doctor.replayed import Birth, TensorSummary
 from halfstep.doctor.sites import Mark, lines_below, site
 from halfstep.doctor.summary import is_finite, summary
+from halfstep.doctor.widen import HALVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfstep.doctor.positions import Positions
 
 _MAKES_GARBAGE = (
     "aten.empty",
@@ -87,20 +91,28 @@ class Tracer(TorchDispatchMode):
         where: Returns path and class of the module that runs.
         names: Names of tensors from outside, by storage: parameters, buffers, the batch.
         boundary: The file that runs the program's calls again.
+        positions: Is told of casts and of what is counted up.
 
     Attributes:
         mark: The loop's line of the call that runs; set by who runs it.
         births: What was found, in order.
         half: The half number nearest to overflow.
+        detached: Parameters that were cast to a half format without a record for autograd.
     """
 
     def __init__(
-        self, where: Callable[[], tuple[str, str]], names: dict[int, str], boundary: str
+        self,
+        where: Callable[[], tuple[str, str]],
+        names: dict[int, str],
+        boundary: str,
+        positions: Positions,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where = where
         self._names = names
         self._boundary = boundary
+        self._positions = positions
+        self.detached: set[str] = set()
         self.mark: Mark | None = None
         self._taints: dict[int, frozenset[int]] = {}
         self._lineage = Lineage()
@@ -127,6 +139,7 @@ class Tracer(TorchDispatchMode):
         lines = lines_below(self._boundary, self.mark)
         if node is None:
             self._note_node(op, lines)
+            self._note_cast(op, func, args, kwargs, result, lines[1])
         if not func.is_view and func.namespace != "prim":
             self._look(op, func, args, kwargs, before, result, node, lines)
         return result
@@ -136,6 +149,18 @@ class Tracer(TorchDispatchMode):
         if number not in self._nodes:
             module, kind = self._where()
             self._nodes[number] = ForwardCall(op, module, kind, *lines)
+
+    def _note_cast(
+        self, op: str, func: Any, args: Any, kwargs: Any, result: Any, user: Mark | None
+    ) -> None:
+        if op == "aten.arange" and result.dtype in HALVES:
+            self._positions.made(result, self._where()[0], user)
+        if not is_cast(func) or kwargs.get("dtype") not in HALVES:
+            return
+        self._positions.cast(args[0], result, self._where()[0], user)
+        kind, _, name = self._names.get(_storage(args[0]), "").partition(" ")
+        if kind == "parameter" and not (torch.is_grad_enabled() and args[0].requires_grad):
+            self.detached.add(name)
 
     def _look(
         self,

@@ -42,6 +42,41 @@ def broken_one_cycle() -> None:
     train(guarded=False, kind="one cycle")
 
 
+class Warmup:
+    """A schedule that is none of torch's."""
+
+    def __init__(self, optimizer) -> None:
+        self.optimizer, self.count = optimizer, 0
+
+    def step(self) -> None:
+        self.count += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-3 * self.count
+
+
+def _own_schedule(*, guarded: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    schedule = Warmup(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**28)
+    for images, labels in batches(20):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        if not guarded or scaler.get_scale() >= before:
+            schedule.step()
+
+
+def broken_schedule_of_its_own() -> None:
+    _own_schedule(guarded=False)
+
+
+def healthy_schedule_of_its_own() -> None:
+    _own_schedule(guarded=True)
+
+
 def healthy_fused_and_guarded() -> None:
     train(guarded=True, fused=True)
 

@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Finding | None:
     found = [
         module
         for model in evidence.static.models
-        if model.calls
+        if model.training_calls
         for module in model.modules
         if module.settings.get("running_var") in _HALVES
     ]

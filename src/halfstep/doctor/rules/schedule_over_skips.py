@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.evidence import Evidence, Loop, OptimizerFacts
 
 FEWEST = 2
 SHARE = 0.02
+# A rate that follows the number of the iteration is common, and harmless for a few skips.
+FEWEST_BY_HAND = 3
+SHARE_BY_HAND = 0.1
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -18,6 +22,10 @@ def judge(evidence: Evidence) -> Finding | None:
     for number, optimizer in enumerate(evidence.static.optimizers):
         moves = evidence.loop.count("schedule", optimizer=number)
         made = optimizer.steps + optimizer.skipped
+        if moves == 0:
+            found = _by_hand(evidence, number)
+            if found is not None:
+                return found
         if moves == 0 or 2 * moves < made:  # By the epoch, or of another optimizer.
             continue
         drift = _drift(evidence, number, optimizer)
@@ -43,6 +51,29 @@ def judge(evidence: Evidence) -> Finding | None:
             site=event.site,
         )
     return None
+
+
+def _by_hand(evidence: Evidence, number: int) -> Finding | None:
+    """Find a learning rate that the loop sets for each step, and moves on over skipped ones."""
+    steps = [each for each in evidence.numbers.steps if each.optimizer == number]
+    pairs = [
+        (step, after) for step, after in pairwise(steps) if after.iteration - step.iteration == 1
+    ]
+    moves = [step for step, after in pairs if step.learning_rate != after.learning_rate]
+    drift = sum(step.skipped for step in moves)
+    if 2 * len(moves) < len(pairs) or drift < max(FEWEST_BY_HAND, SHARE_BY_HAND * len(pairs)):
+        return None
+    return Finding(
+        summary=f"the learning rate that the loop sets for each step has moved on over {drift} "
+        "steps that the scaler skipped: the schedule is ahead of the optimizer",
+        facts=(f"{drift} of {len(moves)} changes of the learning rate came after a skipped step",),
+        change=(
+            "+ before = scaler.get_scale()",
+            "  scaler.update()",
+            "+ steps_made += scaler.get_scale() >= before  # and let the schedule count these",
+        ),
+        confidence=POSSIBLE,
+    )
 
 
 def _drift(evidence: Evidence, number: int, optimizer: OptimizerFacts) -> int:
