@@ -22,7 +22,7 @@ from halfstep.doctor.nesting import exchange, tensors_in
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tracer import Tracer, storage_key
-from halfstep.doctor.widen import HALVES, Widen
+from halfstep.doctor.widen import HALVES, Widen, widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -212,7 +212,11 @@ class Replayer:
         leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
 
         def fill(leaf: Any) -> Any:
-            return slots[leaf.number] if isinstance(leaf, Slot) else leaves.get(id(leaf), leaf)
+            if isinstance(leaf, Slot):
+                return slots[leaf.number]
+            if isinstance(mode, Widen) and not getattr(leaf, "requires_grad", False):
+                return widened(leaf)  # Else a half batch would meet wide weights.
+            return leaves.get(id(leaf), leaf)
 
         result: Any = None
         for entry in self._entries:
@@ -280,10 +284,8 @@ def _call_module(
         module.training = training
     for buffer, value in entry.buffers:
         buffer.data.copy_(value)
-    widened = {
-        name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves
-    }
-    return functional_call(model, widened, args, kwargs) if widened else model(*args, **kwargs)
+    wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
+    return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
 
 
 def _multiplied(value: Any, scale: float) -> Any:
