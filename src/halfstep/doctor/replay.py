@@ -25,7 +25,7 @@ from halfstep.doctor.tracer import Tracer, storage_key
 from halfstep.doctor.widen import HALVES, Widen, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.doctor.positions import Positions
 
@@ -211,13 +211,7 @@ class Replayer:
         # autograd insists that the gradient of a half leaf is half.
         leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
 
-        def fill(leaf: Any) -> Any:
-            if isinstance(leaf, Slot):
-                return slots[leaf.number]
-            if isinstance(mode, Widen) and not getattr(leaf, "requires_grad", False):
-                return widened(leaf)  # Else a half batch would meet wide weights.
-            return leaves.get(id(leaf), leaf)
-
+        fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
             args, kwargs = exchange((entry.args, entry.kwargs), fill)
@@ -261,6 +255,21 @@ class Replayer:
         outcome.losses += [each.detach() for each in roots]
         outcome.ends += [each.detach() for each in roots]
         outcome.ends += [each for each in gradients if each is not None]
+
+
+def _filling(
+    slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
+) -> Callable[[Any], Any]:
+    """Return what puts tensors in place of slots; `wide` if all of them are to be fp32."""
+
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return slots[leaf.number]
+        if wide and not getattr(leaf, "requires_grad", False):
+            return widened(leaf)  # Else a half batch would meet wide weights.
+        return leaves.get(id(leaf), leaf)
+
+    return fill
 
 
 def bare(model: nn.Module) -> nn.Module:
