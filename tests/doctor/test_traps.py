@@ -256,7 +256,18 @@ def inference_in_half() -> None:
             outputs.softmax(-1).argmax(-1)
 
 
+def a_convolution_in_bf16() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images[:, None].bfloat16()).float(), labels).backward()
+        optimizer.step()
+
+
 LOOPS = [
+    a_convolution_in_bf16,
     adversaries_in_a_class_with_dicts_and_epoch_schedules,
     several_steps_of_the_judge_for_one_of_the_maker,
     a_bad_sample_is_caught_and_left_out,
@@ -281,3 +292,4 @@ def test_a_loop_that_is_right_gets_no_verdict(loop) -> None:
     evidence = watch.close()
     assert diagnose(evidence).verdicts == ()
     assert not [each.note for each in evidence.replays if each.note]
+    assert evidence.precision.note in {"", "the last step had no backward"}

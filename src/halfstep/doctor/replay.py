@@ -22,10 +22,10 @@ from halfstep.doctor.replayed import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.summary import is_finite
 from halfstep.doctor.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tracer import Tracer, storage_key
-from halfstep.doctor.widen import HALVES, Widen
+from halfstep.doctor.widen import HALVES, Widen, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.doctor.positions import Positions
 
@@ -213,9 +213,7 @@ class Replayer:
         # autograd insists that the gradient of a half leaf is half.
         leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
 
-        def fill(leaf: Any) -> Any:
-            return slots[leaf.number] if isinstance(leaf, Slot) else leaves.get(id(leaf), leaf)
-
+        fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
             args, kwargs = exchange((entry.args, entry.kwargs), fill)
@@ -261,6 +259,21 @@ class Replayer:
         outcome.ends += [each for each in gradients if each is not None]
 
 
+def _filling(
+    slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
+) -> Callable[[Any], Any]:
+    """Return what puts tensors in place of slots; `wide` if all of them are to be fp32."""
+
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return slots[leaf.number]
+        if wide and not getattr(leaf, "requires_grad", False):
+            return widened(leaf)  # Else a half batch would meet wide weights.
+        return leaves.get(id(leaf), leaf)
+
+    return fill
+
+
 def bare(model: nn.Module) -> nn.Module:
     """Return the model inside a parallel wrapper, whose forward would wait for other processes."""
     return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
@@ -282,10 +295,8 @@ def _call_module(
         module.training = training
     for buffer, value in entry.buffers:
         buffer.data.copy_(value)
-    widened = {
-        name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves
-    }
-    return functional_call(model, widened, args, kwargs) if widened else model(*args, **kwargs)
+    wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
+    return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
 
 
 def _multiplied(value: Any, scale: float) -> Any:

@@ -93,5 +93,5 @@ RULE = Rule(
     citations=("Lightning-AI/pytorch-lightning#12600", "NVIDIA/apex#873"),
     needs=frozenset({"loop", "replays", "precision"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("LEARNING_RATE_TOO_HIGH", "LOSS_IN_FP16"),
 )
