@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from halfstep.doctor.internals import (
     changes_inputs,
@@ -27,6 +26,7 @@ from halfstep.doctor.internals import (
 )
 from halfstep.doctor.lineage import Lineage
 from halfstep.doctor.nesting import tensors_in
+from halfstep.doctor.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.replayed import Birth, TensorSummary
 from halfstep.doctor.sites import Mark, lines_below, site
 from halfstep.doctor.summary import is_finite, summary
@@ -132,7 +132,7 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         before = None
         if changes_inputs(func):  # What goes in is gone afterwards.
-            before = [each.clone() for each in _floats((args, kwargs))]
+            before = [each.clone() for each in floats((args, kwargs))]
         result = func(*args, **kwargs)
         op = str(func.overloadpacket)
         node = current_node()
@@ -173,8 +173,8 @@ class Tracer(TorchDispatchMode):
         node: Any,
         lines: tuple[Mark | None, Mark | None],
     ) -> None:
-        inputs = list(_floats((args, kwargs)))
-        outputs = list(_floats(result))
+        inputs = list(floats((args, kwargs)))
+        outputs = list(floats(result))
         if changes_inputs(func) and not outputs:
             outputs = inputs[:1]
         values = inputs if before is None else before
@@ -186,7 +186,7 @@ class Tracer(TorchDispatchMode):
             _append(self._consumers[producer], op)
             if all(sound) and node is None:
                 _append(self._swallowed[producer], op)
-        scalars, keys = _scalars(args, kwargs), [_storage(each) for each in inputs]
+        scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
         for output, finite in zip(outputs, sound, strict=True):
             key = _storage(output)
             if finite:
@@ -232,7 +232,7 @@ class Tracer(TorchDispatchMode):
             return frozenset()
         counted = summary(output)
         if counted.nans == 0:
-            scalars = _scalars(args, kwargs)
+            scalars = scalars_of(args, kwargs)
             if op in _WRITES_NUMBERS and (
                 any(math.isinf(each) for each in scalars) or _ON_PURPOSE in coming or "lift" in op
             ):
@@ -263,7 +263,7 @@ class Tracer(TorchDispatchMode):
             # A backward written in Python is on the stack; others have the line of their forward.
             computed, called = made.site, made.user_site
         inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
-        keys = [_storage(each) for each in _floats((args, kwargs))]
+        keys = [_storage(each) for each in floats((args, kwargs))]
         producers = [self._lineage.op(key) for key in keys]
         return Birth(
             op=op,
@@ -276,9 +276,9 @@ class Tracer(TorchDispatchMode):
             node="" if node is None else node.name(),
             inputs=tuple(inputs),
             output=output,
-            scalars=tuple(_scalars(args, kwargs)),
-            exact=_exact(func, args, kwargs) if not changes_inputs(func) else None,
-            dead_rows=_dead_rows(values, args),
+            scalars=tuple(scalars_of(args, kwargs)),
+            exact=exact(func, args, kwargs) if not changes_inputs(func) else None,
+            dead_rows=dead_rows(values, args),
             consumers=(),
             producers=tuple(each for each in producers if each),
             site=site(computed),
@@ -331,10 +331,6 @@ class Tracer(TorchDispatchMode):
         )
 
 
-def _floats(value: Any) -> list[torch.Tensor]:
-    return [each for each in tensors_in(value) if each.is_floating_point()]
-
-
 def _storage(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         return id(tensor)
@@ -344,18 +340,6 @@ def _storage(tensor: torch.Tensor) -> int:
 def storage_key(tensor: torch.Tensor) -> int:
     """Return what tensors that share memory have in common."""
     return _storage(tensor)
-
-
-def _scalars(args: Any, kwargs: Any) -> list[float]:
-    found: list[float] = []
-
-    def note(leaf: Any) -> Any:
-        if isinstance(leaf, float) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
-            found.append(float(leaf))
-        return leaf
-
-    tree_map(note, (args, kwargs))
-    return found
 
 
 def _given(counted: TensorSummary) -> Birth:
@@ -378,33 +362,6 @@ def _given(counted: TensorSummary) -> Birth:
         site=None,
         user_site=None,
     )
-
-
-def _exact(func: Any, args: Any, kwargs: Any) -> float | None:
-    """Return the largest magnitude that an operator would give in float64; None if not finite."""
-
-    def double(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            return leaf.detach().double()
-        return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
-
-    try:
-        with torch.random.fork_rng():
-            result = func(*tree_map(double, args), **tree_map(double, kwargs))
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None
-    largest = [each.abs().max().item() for each in _floats(result) if each.numel()]
-    return max(largest) if largest and all(map(math.isfinite, largest)) else None
-
-
-def _dead_rows(values: list[torch.Tensor], args: Any) -> int:
-    if not values or values[0].dim() == 0:
-        return 0
-    # A softmax is told its dimension; rows of other operators are the last one.
-    along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
-    if not -values[0].dim() <= along < values[0].dim():
-        along = -1
-    return int((values[0] == -math.inf).all(dim=along).sum())
 
 
 def _is_written(counted: TensorSummary) -> bool:
