@@ -30,6 +30,7 @@ FLOORS = {
     "migrate": 4,
     "compare": 5,
     "bench": 5,
+    "doctor": 5,
     "cli": 6,
     "__main__": 6,
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.recipe import LossScale, Recipe, recipes
 
 if TYPE_CHECKING:
+    from halfstep.doctor import watch
     from halfstep.engine import (
         EMA,
         SWA,
@@ -40,12 +41,14 @@ __all__ = [
     "recipes",
     "save_sharded",
     "shard",
+    "watch",
 ]
 __version__ = "0.1.0"
 
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
-    "cpu_half": "halfstep.kernels.cpu_half"
+    "cpu_half": "halfstep.kernels.cpu_half",
+    "watch": "halfstep.doctor",
 }
 
 

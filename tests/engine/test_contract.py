@@ -138,7 +138,7 @@ def observe(recipe: Recipe, batch: tuple[torch.Tensor, torch.Tensor]) -> Contrac
         images, labels = batch
         with engine.autocast():
             output = engine.model(images)
-            loss = cross_entropy(output, labels) * 2.0**-7
+            loss = cross_entropy(output.float(), labels) * 2.0**-7
         engine.backward(loss)
         grads = {p.grad.dtype for p in (model.conv.weight, model.hidden.weight)}
         assert engine.step().stepped

@@ -21,6 +21,7 @@ LEFT = {
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
+    "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
@@ -87,6 +88,16 @@ def test_gradients_of_an_attack_are_dropped_before_the_update():
     after = migrate(text_of("attack")).after
     assert after.count("engine.zero_grad()") == 1
     assert after.index("engine.zero_grad()") < after.rindex("engine.backward(loss)")
+
+
+def test_a_static_scale_of_one_is_kept_and_noted():
+    done = migrate(text_of("attack"), "torch")
+    assert "torch.amp.GradScaler(AMP_DEVICE, init_scale=1.0)" in done.after
+    assert any("GradScaler has no static scale" in note.reason for note in done.notes)
+
+
+def test_evaluation_before_training_is_not_put_under_autocast():
+    assert migrate(text_of("chat_before_training")).after.count(".autocast()") == 1
 
 
 def test_a_file_keeps_its_own_width_of_indentation():

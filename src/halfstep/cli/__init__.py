@@ -17,6 +17,7 @@ from halfstep.cli import (
     compare,
     configs,
     data,
+    doctor,
     env,
     export,
     migrate,
@@ -72,6 +73,7 @@ export.register(app)
 runs.register(app)
 compare.register(app)
 bench.register(app)
+doctor.register(app)
 configs.register(app)
 recipes.register(app)
 data.register(app)

@@ -276,8 +276,7 @@ class Engine:
 
         Raises:
             RuntimeError: If no backward came since the last step.
-            LossScaleCollapse: If the loss scale could not help in the step before; the gradients
-                are dropped.
+            LossScaleCollapse: If no loss scale helped in the step before; gradients are dropped.
         """
         self._refuse_closed()
         try:

@@ -1,7 +1,6 @@
 """What follows from a step: schedulers, the history of the loss scale, an error when it collapses.
 
-It needs to know on the host what happened on the device. The answer is copied while the device
-works on, and read at the start of the next step, when it has long arrived.
+It needs to know on the host what happened on the device: the answer is copied meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from halfstep.engine.host_copy import HostCopy
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -22,32 +22,6 @@ if TYPE_CHECKING:
     from halfstep.engine.scales import ScaleUpdate
     from halfstep.engine.window import Window
     from halfstep.techniques import LossScaler
-
-
-class HostCopy:
-    """A copy of a small tensor on its way to the host.
-
-    Args:
-        values: 1-d tensor on any device.
-    """
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
-        if values.is_cuda:
-            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()
-            # Of the tensor's GPU, which need not be the current one.
-            self._event.record(torch.cuda.current_stream(values.device))
-        else:
-            self._values = values.clone()
-
-    def read(self) -> list[float]:
-        """Wait for the copy and return it."""
-        if self._event is not None:
-            self._event.synchronize()
-        values: list[float] = self._values.tolist()
-        return values
 
 
 class WindowOutcome(NamedTuple):

@@ -7,7 +7,7 @@ and the tests on what it left behind.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from halfstep.migrate.names import STARRED, calls, is_apex, plain
 from halfstep.migrate.render import Edits, rendered
@@ -53,7 +53,11 @@ def with_imports(
         following = body[place] if place < len(body) else None
         gap = 0 if following is None else _blank_before(source, following)
         blocks += [""] * max(0, (2 if "\n" in added[-1].strip() else 1) - gap)
-        _insert(edits, body, place, blocks)
+        user = _first_user(body[:place], added)
+        if user is not None:
+            edits.before[user] += blocks
+        else:
+            _insert(edits, body, place, blocks)
     return rendered(source, edits)
 
 
@@ -62,6 +66,26 @@ def _insert(edits: Edits, body: list[ast.stmt], place: int, texts: list[str]) ->
         edits.after[body[place - 1]] += texts
     elif body:
         edits.before[body[0]] += texts
+
+
+def _first_user(body: list[ast.stmt], added: list[str]) -> ast.stmt | None:
+    """Return the first statement that needs what is added, as soon as it runs."""
+    names = {
+        node.name if isinstance(node, Function) else node.id
+        for each in added
+        for node in ast.walk(ast.parse(each))
+        if isinstance(node, Function) or _is_stored(node)
+    }
+    for statement in body:
+        if isinstance(statement, Function | ast.ClassDef):
+            continue
+        if any(isinstance(node, ast.Name) and node.id in names for node in inner(statement)):
+            return statement
+    return None
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _blank_before(source: Source, statement: ast.stmt) -> int:

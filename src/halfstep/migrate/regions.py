@@ -210,10 +210,25 @@ class Forwards:
                 or _evaluates(self.program, call, function)
             ):
                 continue
-            methods = source.class_(function) in classes and _has_self(function)
+            methods = source.class_(function) in classes and self._after_initialize(function)
             if function in training or methods:
                 covered.add(statement)
                 self.found.append(Forward(statement, statement))
+
+    def _after_initialize(self, method: Function) -> bool:
+        """Tell whether a method runs only where amp has been initialized."""
+        if not _has_self(method):
+            return False
+        class_ = self.program.source.class_(method)
+        homes = {each.function for each in self.program.initializes if each.function is not None}
+        own = {home for home in homes if self.program.source.class_(home) is class_}
+        assert class_ is not None
+        first = {
+            each for each in class_.body if isinstance(each, Function) and each.name == "__init__"
+        }
+        if not own or own & _called_from(class_, first):
+            return True
+        return method in _called_from(class_, own)
 
     def _covered(self) -> Iterator[ast.AST]:
         for forward in self.found:
@@ -246,6 +261,17 @@ def _lines(forward: Forward) -> tuple[int, int]:
     assert forward.first is not None
     assert forward.last is not None
     return forward.first.lineno, last_line(forward.last)
+
+
+def _called_from(class_: ast.ClassDef, methods: set[Function]) -> set[Function]:
+    """Return the methods of a class that run within some of them, and those themselves."""
+    by_name = {each.name: each for each in class_.body if isinstance(each, Function)}
+    found, new = set(methods), set(methods)
+    while new:
+        names = {last_name(call.func) for each in new for call in calls(each)}
+        new = {by_name[name] for name in names & by_name.keys()} - found
+        found |= new
+    return found
 
 
 def _has_self(function: Function) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.migrate.names import fresh
 from halfstep.migrate.recipes import FROM_APEX, NO_MIXED_PRECISION, SCALES
@@ -155,7 +155,7 @@ class TorchTarget:
         if test == "False" or recipe.level == "O0":
             enabled = "False"
         options = [self.device]
-        scale = recipe.settings.get("loss_scale")
+        scale = self._scale(recipe)
         start = scale.get("init") if isinstance(scale, dict) else scale
         if isinstance(start, float):
             options.append(f"init_scale={start!r}")
@@ -170,7 +170,7 @@ class TorchTarget:
         found = [] if recipe.needs_function else list(recipe.reasons)
         if recipe.level not in {"O0", "O1"}:
             found.append(AS_O1)
-        scale = recipe.settings.get("loss_scale")
+        scale = self._scale(recipe)
         if isinstance(scale, float):
             found.append("GradScaler has no static scale: it starts from this one and moves")
         elif isinstance(scale, dict):
@@ -204,6 +204,11 @@ class TorchTarget:
     def step(self, optimizer: str) -> str:
         """Write the scaler's step."""
         return f"{self.object}.step({optimizer})"
+
+    def _scale(self, recipe: RecipeArgument) -> Any:
+        """Return the scale that was asked for; a recipe says None for the static scale of 1."""
+        scale = recipe.settings.get("loss_scale", "dynamic")
+        return 1.0 if scale is None else scale
 
     def _needs_device(self) -> None:
         self.imports["import torch"] = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
-from halfstep.migrate.names import argument, calls, dotted, last_name
+from halfstep.migrate.names import argument, bound, calls, dotted, last_name
 from halfstep.migrate.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.regions import Forwards
 from halfstep.migrate.source import Function, inner
@@ -34,6 +34,10 @@ SEVERAL = (
 INFERENCE = (
     "amp.initialize without an optimizer; for inference alone write torch.autocast around the "
     "forward pass"
+)
+MAYBE_NONE = (
+    "`{}` may be None here, and amp.initialize then returns the model alone; call it only where "
+    "there is an optimizer"
 )
 UNPACKED = "the settings of amp are in {}, which is not known here; write them out"
 NATIVE = "the program has torch.amp as well; run it with that, and delete what is for Apex"
@@ -136,11 +140,26 @@ class Understanding:
         stars += [self._code(each) for each in call.args if isinstance(each, ast.Starred)]
         for each in stars:
             self.leave(call, UNPACKED.format(each))
+        for each in given.optimizers:
+            if self._may_be_none(each, statement, given.function):
+                self.leave(call, MAYBE_NONE.format(each))
         kinds = ast.Assign | ast.Expr | ast.Return
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
         elif not self.program.losses and given.optimizers:
             self.leave(call, NO_LOSS.format(self.called))
+
+    def _may_be_none(self, name: str, at: ast.stmt, function: Function | None) -> bool:
+        """Tell whether the last statement that binds a name on every way to `at` gives it None."""
+        source = self.program.source
+        for place in reversed(source.way_in(at, function)):
+            suite = source.suite(place)
+            for before in reversed(suite[: suite.index(place)]):
+                if isinstance(before, ast.Assign) and name in bound(before):
+                    return _gives_none(before, name)
+                if _binds_on_both_sides(before, name):
+                    return False
+        return False
 
     def _code(self, node: ast.AST) -> str:
         return self.program.source.code(node)
@@ -248,6 +267,29 @@ class Understanding:
                 continue
             if function in with_step or function in self.program.training:
                 self.leave(call, NATIVE_BACKWARD)
+
+
+def _binds_on_both_sides(statement: ast.stmt, name: str) -> bool:
+    return (
+        isinstance(statement, ast.If)
+        and bool(statement.orelse)
+        and all(
+            any(name in bound(each) for part in side for each in inner(part))
+            for side in (statement.body, statement.orelse)
+        )
+    )
+
+
+def _gives_none(statement: ast.Assign, name: str) -> bool:
+    """Tell whether an assignment, of several names too, gives None to one."""
+    for target in statement.targets:
+        pairs = [(target, statement.value)]
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            pairs = list(zip(target.elts, statement.value.elts, strict=False))
+        for one, value in pairs:
+            if dotted(one) == name and isinstance(value, ast.Constant) and value.value is None:
+                return True
+    return False
 
 
 _NO_LOSSES = {"ctx", "super()", "torch.autograd", "F", "Function"}

@@ -1,0 +1,24 @@
+"""Says why mixed-precision training broke, in any PyTorch program.
+
+`watch` observes a loop and fills one record of evidence; `rules` read the record and name causes.
+Three ways in: `halfstep doctor script.py`, `halfstep.watch(model, optimizer)` in one's own loop,
+and the engine, always on.
+"""
+
+from halfstep.doctor.diagnose import diagnose
+from halfstep.doctor.evidence import Evidence
+from halfstep.doctor.session import Session, watch
+from halfstep.doctor.verdict import Diagnosis, Finding, Rule, Verdict
+from halfstep.doctor.watch import Watch
+
+__all__ = [
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Rule",
+    "Session",
+    "Verdict",
+    "Watch",
+    "diagnose",
+    "watch",
+]

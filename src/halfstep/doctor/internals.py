@@ -1,0 +1,145 @@
+"""The private names of torch that doctor rests on, in one place.
+
+Each has no public counterpart; `tests/doctor/test_internals.py` holds them to what is assumed here,
+so that a torch that changes one is noticed by a test and not by a user.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn, overrides
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from torch.overrides import TorchFunctionMode
+
+
+def push_function_mode(mode: TorchFunctionMode) -> None:
+    """Put a mode on top of this thread's stack of torch function modes."""
+    overrides._push_mode(mode)
+
+
+def remove_function_mode(mode: TorchFunctionMode) -> bool:
+    """Take a mode off this thread's stack wherever it lies.
+
+    Returns:
+        Whether it was there.
+    """
+    stack = overrides._get_current_function_mode_stack()
+    if not any(each is mode for each in stack):
+        return False
+    above = []
+    while (top := overrides._pop_mode()) is not mode:
+        above.append(top)
+    for each in reversed(above):
+        overrides._push_mode(each)
+    return True
+
+
+def next_sequence_number() -> int:
+    """Return the number that the next autograd node of this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def current_node() -> Any:
+    """Return the autograd node that runs its backward in this thread, or None in a forward."""
+    if torch._C._current_graph_task_id() == -1:
+        return None
+    return torch._C._current_autograd_node()
+
+
+def node_number(node: Any) -> int:
+    """Return the sequence number that an autograd node was given in the forward."""
+    return int(node._sequence_nr())
+
+
+def custom_function(frame: FrameType) -> str:
+    """Return the autograd function, not of torch, whose forward or backward a frame starts.
+
+    Returns:
+        Its name; "" for another frame.
+    """
+    code = frame.f_code
+    if code.co_name != "apply" or code.co_filename != torch.autograd.function.__file__:
+        return ""
+    kind = frame.f_locals.get("cls") or getattr(frame.f_locals.get("self"), "_forward_cls", None)
+    if kind is None or kind.__module__.partition(".")[0] == "torch":
+        return ""
+    return str(kind.__name__)
+
+
+def raising_function(traceback: TracebackType | None) -> str:
+    """Return the innermost autograd function, not of torch, that an exception came through."""
+    found = ""
+    while traceback is not None:
+        found = custom_function(traceback.tb_frame) or found
+        traceback = traceback.tb_next
+    return found
+
+
+def running_function(boundary: str) -> str:
+    """Return the innermost autograd function, not of torch, that runs below a file's frames."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != boundary:
+        found = custom_function(frame)
+        if found:
+            return found
+        frame = frame.f_back
+    return ""
+
+
+def calling_frame() -> FrameType:
+    """Return the frame of the caller's caller."""
+    return sys._getframe(2)
+
+
+def changes_inputs(operator: Any) -> bool:
+    """Return whether an ATen operator writes to what it is given."""
+    return bool(operator._schema.is_mutable)
+
+
+def is_cast(operator: Any) -> bool:
+    """Return whether an ATen operator is the cast that `to` comes down to."""
+    return operator is torch.ops.aten._to_copy.default
+
+
+def norms_and_losses() -> tuple[type[nn.Module], ...]:
+    """Return the bases of all norms and of all losses."""
+    keeping_statistics = nn.modules.batchnorm._NormBase
+    return keeping_statistics, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
+
+
+def is_loss(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's losses."""
+    return isinstance(module, nn.modules.loss._Loss)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether a model, or a module in it, runs through torch.compile."""
+    return any(
+        isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
+        for each in model.modules()
+    )
+
+
+def loss_scale_of(scaler: torch.amp.GradScaler) -> torch.Tensor | None:
+    """Return a scaler's scale as it lies on the device; None before its first use."""
+    return getattr(scaler, "_scale", None)
+
+
+def settings_of(scaler: torch.amp.GradScaler) -> dict[str, float]:
+    """Return the settings of an enabled scaler by the names of its constructor."""
+    names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    return {name: float(getattr(scaler, f"_{name}")) for name in names}
+
+
+def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Return the found_inf tensors of an optimizer since the last update, one a device."""
+    states = scaler._per_optimizer_states
+    if id(optimizer) not in states:
+        return []
+    return list(states[id(optimizer)]["found_inf_per_device"].values())

@@ -1,0 +1,116 @@
+"""Runs somebody's unchanged program under watch: a script or a module, as `python` would.
+
+The program's exit code and its own exception are kept; what doctor has to say goes to stderr, after
+what the program had to say.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.diagnose import diagnose
+from halfstep.doctor.show import as_json, print_diagnosis
+from halfstep.doctor.watch import Watch
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.verdict import Diagnosis
+
+USAGE = "halfstep doctor [--report DIR] (script.py | -m module) [arguments of the program]"
+
+
+def run_program(argv: Sequence[str], report: Path | None = None) -> int:
+    """Run a program under watch, and say what is wrong with it.
+
+    Args:
+        argv: The script and its arguments, or "-m", the module and its arguments.
+        report: Directory for `diagnosis.json`; created if need be.
+
+    Returns:
+        The program's exit code.
+
+    Raises:
+        UserError: If there is nothing to run.
+    """
+    watch = Watch()
+    error: BaseException | None = None
+    code = 0
+    prepared = _prepare(argv)
+    watch.start()
+    try:
+        prepared()
+    except SystemExit as exit_:
+        code = _exit_code(exit_)
+        error = exit_ if code else None
+    except BaseException as raised:  # noqa: BLE001  # whatever it is, it is the program's
+        code = 130 if isinstance(raised, KeyboardInterrupt) else 1
+        error = raised
+    if error is not None:
+        watch.note_ending(error)
+        if not isinstance(error, SystemExit):
+            _print_error(error)
+    evidence = watch.close()
+    diagnosis = diagnose(evidence)
+    _say(diagnosis, evidence, report)
+    return code
+
+
+def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None) -> None:
+    sys.stdout.flush()
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0 or diagnosis.verdicts:
+        print_diagnosis(diagnosis, sys.stderr)
+    if report is not None:
+        report.mkdir(parents=True, exist_ok=True)
+        name = "diagnosis.json" if rank == 0 else f"diagnosis-{rank}.json"
+        (report / name).write_text(as_json(diagnosis, evidence), encoding="utf-8")
+
+
+def _prepare(argv: Sequence[str]) -> Any:
+    if not argv:
+        raise UserError(f"there is no program to run; write {USAGE}")
+    if argv[0] == "-m":
+        if len(argv) == 1:
+            raise UserError(f"-m needs the name of a module; write {USAGE}")
+        sys.argv = list(argv[1:])
+        sys.path.insert(0, str(Path.cwd()))
+        return lambda: runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    path = Path(argv[0])
+    if not path.is_file():
+        raise UserError(f"there is no file {argv[0]}; write {USAGE}")
+    sys.argv = list(argv)
+    sys.path.insert(0, str(path.resolve().parent))
+    return lambda: _run_script(path)
+
+
+def _run_script(path: Path) -> None:
+    # Not runpy.run_path: what the program has made must outlive it, to be looked at.
+    code = compile(path.read_bytes(), str(path), "exec")
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)  # noqa: S102  # it is what was asked for
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code is None or isinstance(exit_.code, int):
+        return exit_.code or 0
+    print(exit_.code, file=sys.stderr)  # noqa: T201  # as the interpreter does
+    return 1
+
+
+def _print_error(error: BaseException) -> None:
+    trace = error.__traceback__
+    here = str(Path(__file__).parent)
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(here):
+        trace = trace.tb_next  # The program's own traceback has none of our lines.
+    traceback.print_exception(type(error), error, trace)

@@ -1,0 +1,28 @@
+"""One file per cause: each has a `RULE`, and is found by lying in this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halfstep.doctor.verdict import Rule
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return the rules, by their rows in the catalogue.
+
+    Raises:
+        RuntimeError: If two have the same code.
+    """
+    found = [
+        importlib.import_module(f"{__name__}.{each.name}").RULE
+        for each in pkgutil.iter_modules(__path__)
+    ]
+    codes = [each.code for each in found]
+    if len(set(codes)) < len(codes):
+        raise RuntimeError(f"two rules have the same code: {sorted(codes)}")
+    return tuple(sorted(found, key=lambda each: (each.rows, each.code)))

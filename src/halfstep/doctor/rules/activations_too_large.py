@@ -1,0 +1,86 @@
+"""Activations that bf16 and fp32 hold are beyond fp16's largest number, in every batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
+
+_LIMIT = 65504.0
+_OPERATORS = {
+    "aten.mm",
+    "aten.addmm",
+    "aten.bmm",
+    "aten.baddbmm",
+    "aten.matmul",
+    "aten.linear",
+    "aten.convolution",
+    "aten.mkldnn_rnn_layer",
+    "aten.mul",
+    "aten.mul_",
+    "aten.add",
+    "aten.add_",
+    "aten._to_copy",
+    "aten.div",
+    "aten.native_dropout",
+}
+FIRST = 3
+SHARE = 0.5
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an overflow of fp16 in a product, a sum or a cast of the forward, from the start."""
+    for birth in evidence.births:
+        if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
+            continue
+        if birth.kind != "inf" or birth.output.format != "fp16" or birth.exact is None:
+            continue
+        if birth.exact <= _LIMIT or not _from_the_start(evidence, birth):
+            continue
+        if birth.feeds_softmax:
+            continue
+        return Finding(
+            summary=f"{birth.op.removeprefix('aten.')} gives up to {birth.exact:.3g}, more than "
+            f"fp16's {_LIMIT:g}, in every batch: the weights need the range of bf16 or fp32",
+            facts=(
+                f"in {birth.module or 'the loop'}, {birth.site}",
+                "the same step in fp32 is finite",
+            ),
+            change=(
+                "- torch.autocast(device_type, dtype=torch.float16)",
+                "+ torch.autocast(device_type, dtype=torch.bfloat16)",
+                "+ # or keep this layer in fp32: with torch.autocast(device_type, enabled=False)",
+            ),
+            confidence=LIKELY,
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
+    if not any(each.name == "fp32" and each.finite for each in evidence.replays):
+        return False
+    if birth.phase_step == "evaluation":
+        return evidence.evaluation.bad >= SHARE * evidence.evaluation.calls
+    steps, bad = evidence.numbers.steps, evidence.numbers.first_bad
+    if bad is None or bad.iteration >= FIRST:
+        return False
+    # Without a scaler the parameters are lost with the first step, whatever comes after.
+    if not evidence.numbers.skips:
+        return True
+    return evidence.numbers.skips >= SHARE * len(steps)
+
+
+RULE = Rule(
+    code="ACTIVATIONS_TOO_LARGE",
+    name="activations beyond fp16",
+    rows=(37,),
+    citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
+    needs=frozenset({"births", "replays", "numbers", "evaluation"}),
+    judge=judge,
+)

@@ -1,0 +1,44 @@
+"""Gradients multiplied by one scaler are divided by another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scaler's step on gradients that another scaler has multiplied."""
+    for shape, event in evidence.loop.of("scaler step"):
+        if not event.facts["foreign"]:
+            continue
+        scales = [each.scale for each in evidence.static.scalers if each.scale is not None]
+        return Finding(
+            summary=f"optimizer {event.facts['optimizer']} is stepped by scaler "
+            f"{event.facts['scaler']}, but some of its gradients come of a loss that another "
+            "scaler multiplied: they are divided by the wrong loss scale",
+            facts=(
+                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                f"the scales ended at {', '.join(f'{each:g}' for each in scales)}",
+            ),
+            change=(
+                "+ # one scaler for all losses that reach a parameter, one update() at the end:",
+                "+ scaler.scale(loss_a).backward(retain_graph=True)",
+                "+ scaler.scale(loss_b).backward()",
+            ),
+            site=event.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="GRADIENTS_OF_ANOTHER_SCALER",
+    name="two scalers mixed up",
+    rows=(6,),
+    citations=("NVIDIA/apex#179", "huggingface/accelerate#174"),
+    needs=frozenset({"loop", "static"}),
+    judge=judge,
+)

@@ -1,0 +1,51 @@
+"""Attention logits overflow fp16 before they are scaled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_PRODUCTS = {"aten.bmm", "aten.baddbmm", "aten.mm", "aten.addmm"}
+_LIMIT = 65504.0
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an fp16 product that overflows on its way to a softmax."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.op not in _PRODUCTS or birth.output.format != "fp16":
+            continue
+        if birth.exact is None or birth.exact <= _LIMIT:
+            continue
+        if not birth.feeds_softmax:
+            continue
+        largest = [each.largest for each in birth.inputs if each.largest is not None]
+        return Finding(
+            summary=f"the product of queries and keys reaches {birth.exact:.3g}, more than fp16's "
+            f"{_LIMIT:g}, and softmax makes NaN of inf",
+            facts=(
+                f"inputs up to {' and '.join(f'{each:.3g}' for each in largest)}",
+                f"in {birth.module or 'the loop'}, {birth.site}",
+            ),
+            change=(
+                "- scores = (q @ k.transpose(-2, -1)) * scale",
+                "+ scores = (q * scale) @ k.transpose(-2, -1)",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="ATTENTION_LOGITS_OVERFLOW",
+    name="attention logits overflow fp16",
+    rows=(21,),
+    citations=("ultralytics/ultralytics#24990", "facebookresearch/deit#109"),
+    needs=frozenset({"births"}),
+    judge=judge,
+    explains=("ACTIVATIONS_TOO_LARGE",),
+)

@@ -1,0 +1,40 @@
+"""A model runs in another thread, where the loop's autocast is off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find calls without autocast in a thread while the loop is under autocast."""
+    for call in evidence.elsewhere:
+        if call.autocast or not call.loop_autocast:
+            continue
+        return Finding(
+            summary=f"{call.kind} runs in a thread of its own without autocast, while the loop "
+            f"is under autocast to {call.loop_autocast}: autocast holds for one thread only, "
+            "so the model computes in the formats of its parameters",
+            facts=(f"{call.count} calls in other threads than the loop's",),
+            change=(
+                "  def work(model, inputs):",
+                "+     with torch.autocast(device_type, dtype=torch.float16):",
+                "          return model(inputs)",
+            ),
+            site=call.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="AUTOCAST_IN_OTHER_THREAD",
+    name="autocast does not reach another thread",
+    rows=(41,),
+    citations=("catalyst-team/catalyst#992", "pytorch/pytorch#36466"),
+    needs=frozenset({"elsewhere"}),
+    judge=judge,
+)

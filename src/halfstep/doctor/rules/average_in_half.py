@@ -1,0 +1,53 @@
+"""An average of the parameters is kept in half precision, and its updates are rounded away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+UPDATES = 4
+ELEMENTS = 16
+SHARE = 0.5
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find averages that are away from their parameters and do not move."""
+    followers = [
+        each for each in evidence.averages if each.updates >= UPDATES and each.lagging >= ELEMENTS
+    ]
+    stuck = [each for each in followers if each.stuck >= SHARE * each.lagging]
+    if not stuck:
+        return None
+    worst = max(stuck, key=lambda each: each.lagging)
+    return Finding(
+        summary=f"an average of the parameters is kept in {worst.format}: what an update adds is "
+        "less than half the distance to the next number, and the average stands still",
+        facts=(
+            (
+                f"{worst.parameter}: {worst.stuck / worst.lagging:.0%} of the elements that "
+                f"differ from the parameter did not change, over {worst.updates} updates"
+            ),
+            f"so with {len({each.parameter for each in stuck})} parameters that were looked at",
+        ),
+        change=(
+            "- average = copy.deepcopy(model)",
+            "+ average = copy.deepcopy(model).float()",
+            "+ # and update it with parameter.float()",
+        ),
+        site=worst.site,
+        module=worst.parameter.rpartition(".")[0],
+    )
+
+
+RULE = Rule(
+    code="AVERAGE_IN_HALF",
+    name="an average of weights in half precision",
+    rows=(29,),
+    citations=("d8ahazard/sd_dreambooth_extension#1415",),
+    needs=frozenset({"averages"}),
+    judge=judge,
+)

@@ -1,0 +1,45 @@
+"""A loss that is not multiplied by the loss scale adds to gradients that are divided by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a plain backward whose gradients a scaler then unscales and steps."""
+    for shape, event in evidence.loop.of("backward"):
+        reached = str(event.facts["reaches"]).split(",")
+        stepped = {str(each.facts["optimizer"]) for each in shape.of("scaler step")}
+        if event.facts["scaled"] or not stepped & {*reached}:
+            continue
+        return Finding(
+            summary="backward() runs on a loss that scaler.scale() has not multiplied, and the "
+            "scaler divides its gradients by the loss scale all the same: they nearly vanish",
+            facts=(
+                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                "other gradients of the same optimizer were scaled"
+                if event.facts["mixed"]
+                else "no scaled backward came before it",
+            ),
+            change=(
+                f"- {event.site.text}" if event.site else "- loss.backward()",
+                "+ scaler.scale(loss).backward()",
+            ),
+            site=event.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="BACKWARD_NOT_SCALED",
+    name="a backward past the gradient scaler",
+    rows=(6,),
+    citations=("huggingface/accelerate#174", "lucidrains/stylegan2-pytorch#100"),
+    needs=frozenset({"loop"}),
+    judge=judge,
+)

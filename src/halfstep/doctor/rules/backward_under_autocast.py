@@ -1,0 +1,40 @@
+"""`backward()` runs inside the autocast block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a backward under autocast."""
+    inside = [pair for pair in evidence.loop.of("backward") if pair[1].facts["autocast"]]
+    if not inside:
+        return None
+    shape, event = inside[0]
+    return Finding(
+        summary="backward() runs under autocast: its operators are cast once more, and weights "
+        "cast before an update stay in autocast's cache after it",
+        facts=(f"in {shape.count} of {evidence.loop.iterations} iterations",),
+        change=(
+            "  with torch.autocast(...):",
+            "      loss = criterion(model(inputs), labels)",
+            "+ # out of the block:",
+            f"  {event.site.text if event.site else 'loss.backward()'}",
+        ),
+        site=event.site,
+    )
+
+
+RULE = Rule(
+    code="BACKWARD_UNDER_AUTOCAST",
+    name="backward inside autocast",
+    rows=(13,),
+    citations=("pytorch/pytorch#120376",),
+    needs=frozenset({"loop"}),
+    judge=judge,
+)

@@ -1,0 +1,69 @@
+"""A clamp to just below 1 that half precision rounds to 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.replayed import HALVES
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.formats import FORMATS
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.minimum")
+_AT_ONE = {"aten.atanh", "aten.logit", "aten.erfinv", "aten.log1p", "aten.special_logit"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a birth at the limit that a clamp was to keep values from."""
+    if not evidence.exact_is_finite():
+        return None
+    for birth in evidence.births:
+        if not birth.culprit or birth.phase == "given":
+            continue
+        lost = [
+            (maker.site, each, maker.format)
+            for maker in birth.upstream(*_CLAMPS)
+            for each in maker.scalars
+            if _is_one(each, maker.format)
+        ]
+        if birth.op in {"aten.logit", "aten.special_logit"}:
+            form = birth.inputs[0].format
+            lost += [
+                (birth.user_site, 1 - each, form)
+                for each in birth.scalars
+                if each and _is_one(1 - each, form)
+            ]
+        at_limit = birth.op in _AT_ONE or any(each.zeros for each in birth.inputs)
+        if not lost or not at_limit:
+            continue
+        site, bound, form = lost[0]
+        return Finding(
+            summary=f"a clamp at {bound:.10g} does nothing: in {form} that is 1, and "
+            f"{birth.op.removeprefix('aten.')} gives {birth.kind} there",
+            facts=(
+                f"{birth.where}, in {birth.phase}",
+                "the same step in fp32 is finite",
+                f"the largest {form} number below 1 is {1 - FORMATS[form].eps / 2:.6g}",
+            ),
+            change=("- p.clamp(max=1 - 1e-6)", "+ p.float().clamp(max=1 - 1e-6)"),
+            site=site or birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _is_one(bound: float, form: str) -> bool:
+    return form in HALVES and 0 < 1 - abs(bound) <= FORMATS[form].eps / 4
+
+
+RULE = Rule(
+    code="CLAMP_ROUNDS_AWAY",
+    name="a clamp that half precision rounds away",
+    rows=(26,),
+    citations=("fastino-ai/GLiNER2#155",),
+    needs=frozenset({"births", "replays"}),
+    judge=judge,
+    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "EPS_ROUNDS_TO_ZERO", "LOSS_IN_FP16"),
+)

@@ -1,0 +1,67 @@
+"""Gradients are clipped by a norm that is infinite: 0 times inf is NaN."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.replayed import PRODUCTS
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find gradients of which the loop has left nothing but NaN and zeros."""
+    bad, gradients = evidence.numbers.first_bad, evidence.gradients
+    if bad is None or bad.loss is None or not isfinite(bad.loss):
+        return None
+    if gradients.iteration != bad.iteration or gradients.infs or not gradients.nans:
+        return None
+    if gradients.zeros + gradients.nans < gradients.elements:
+        return None
+    born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
+    if not gradients.zeros and not any(map(_is_overflow, born)):
+        return None  # The norm was NaN, and so were gradients before it.
+    at = [each for each in evidence.loop.shapes if each.first <= bad.iteration <= each.last]
+    writes = [event for shape in at for event in shape.of("write")]
+    steps = [event for shape in at for event in shape.of("step") if not event.facts["by_scaler"]]
+    if not writes or not steps:
+        return None
+    return Finding(
+        summary=f"the gradients of iteration {bad.iteration} are {gradients.nans} times NaN and "
+        f"{gradients.zeros} times 0 after the loop clipped them: their norm was not finite, and a "
+        "factor of 0 makes NaN of inf",
+        facts=(
+            f"the loss is finite: {bad.loss:.4g}",
+            *(f"the inf came from {each.op} of {each.forward_op}, {each.where}" for each in born),
+        ),
+        change=(
+            "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+            "+ norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+            "- optimizer.step()",
+            "+ if torch.isfinite(norm): optimizer.step()",
+        ),
+        site=writes[0].site,
+    )
+
+
+def _is_overflow(birth: Birth) -> bool:
+    # Other operators have causes of their own.
+    return birth.kind == "inf" and birth.op.startswith((*PRODUCTS, "aten._to_copy", "aten.sum"))
+
+
+RULE = Rule(
+    code="CLIPPED_BY_INFINITE_NORM",
+    name="gradients clipped by an infinite norm",
+    rows=(44,),
+    citations=(
+        "pytorch/pytorch#46849",
+        "microsoft/DeepSpeed#7171",
+    ),
+    needs=frozenset({"births", "numbers", "gradients", "loop"}),
+    judge=judge,
+    explains=("ROOT_AT_ZERO",),
+)

@@ -1,0 +1,39 @@
+"""Compiled code gives inf or NaN where the same step in eager mode does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a plain replay that is not finite beside an eager one that is."""
+    plain = {each.iteration: each for each in evidence.replays if each.name == "plain"}
+    for eager in evidence.replays:
+        mine = plain.get(eager.iteration)
+        if eager.name != "eager" or eager.note or not eager.finite or mine is None or mine.finite:
+            continue
+        return Finding(
+            summary=f"the compiled step of iteration {eager.iteration} is not finite, the same "
+            "step in eager mode is: the compiled graph computes otherwise",
+            facts=(f"loss {mine.loss} compiled, {eager.loss} eager",),
+            change=(
+                "+ TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 python ...",
+                "+ # and TORCHINDUCTOR_NAN_ASSERTS=1 to find the kernel",
+            ),
+        )
+    return None
+
+
+RULE = Rule(
+    code="COMPILED_ONLY",
+    name="only the compiled graph gives NaN",
+    rows=(48,),
+    citations=("pytorch/pytorch#168126", "pytorch/pytorch#183605"),
+    needs=frozenset({"replays"}),
+    judge=judge,
+)

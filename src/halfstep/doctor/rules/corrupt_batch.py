@@ -1,0 +1,39 @@
+"""The batch itself holds inf or NaN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a batch that was not finite before any operator ran."""
+    batches = [each for each in evidence.inputs if each.what == "batch"]
+    if not batches:
+        return None
+    first = batches[0]
+    place = ", ".join(map(str, first.index))
+    return Finding(
+        summary=f"the batch of iteration {first.iteration} holds {first.count} values that are "
+        f"{first.kind}: no operator made them",
+        facts=(f"the first is at [{place}], in sample {first.index[0] if first.index else 0}",),
+        change=(
+            "+ if not torch.isfinite(inputs).all():",
+            "+     raise ValueError(f'bad sample in {paths}')",
+        ),
+    )
+
+
+RULE = Rule(
+    code="CORRUPT_BATCH",
+    name="inf or NaN in the data",
+    rows=(35,),
+    citations=("ecmwf/WeatherGenerator#356",),
+    needs=frozenset({"inputs"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH", "NORM_STATISTICS_POISONED"),
+)

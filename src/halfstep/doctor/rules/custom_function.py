@@ -1,0 +1,61 @@
+"""An autograd function of the program's own does not say how it goes with autocast."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_MISMATCH = re.compile(
+    r"scalar type|dtype|expected .*(Half|Float|BFloat16)|not implemented for", re.IGNORECASE
+)
+_HALVES = {"fp16", "bf16"}
+_CHANGE = (
+    "+ @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)",
+    "  def forward(ctx, ...):",
+    "+ @torch.amp.custom_bwd(device_type=device_type)",
+    "  def backward(ctx, gradient):",
+)
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a mismatch of formats in such a function, or a birth that fp32 does not have."""
+    ending = evidence.ending
+    if ending.function and _MISMATCH.search(ending.message):
+        return Finding(
+            summary=f"{ending.function} mixes formats: under autocast its forward ran in half "
+            "precision, and its backward runs outside of autocast on what was saved",
+            facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
+            change=_CHANGE,
+            site=ending.site,
+        )
+    fp32 = {each.iteration for each in evidence.replays if each.name == "fp32" and each.finite}
+    for birth in evidence.births:
+        formats = {each.format for each in (*birth.inputs, birth.output)}
+        if birth.culprit and birth.function and fp32 and formats & _HALVES:
+            return Finding(
+                summary=f"{birth.op.removeprefix('aten.')} in the {birth.phase} of "
+                f"{birth.function} gives {birth.kind} in half precision; in fp32 the step is "
+                "finite",
+                facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
+                change=_CHANGE,
+                confidence=LIKELY,
+                site=birth.user_site,
+                module=birth.module,
+            )
+    return None
+
+
+RULE = Rule(
+    code="CUSTOM_FUNCTION_UNDER_AUTOCAST",
+    name="a custom autograd function under autocast",
+    rows=(38,),
+    citations=("pytorch/pytorch#87979", "pytorch/pytorch#38487"),
+    needs=frozenset({"ending", "births", "replays"}),
+    judge=judge,
+    explains=("EXP_OVERFLOW", "ACTIVATIONS_TOO_LARGE", "LOG_OF_ZERO", "ROOT_AT_ZERO"),
+)

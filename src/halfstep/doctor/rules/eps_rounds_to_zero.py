@@ -1,0 +1,56 @@
+"""An eps that is zero in half precision keeps nothing from being divided by zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.replayed import HALVES
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.formats import FORMATS
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.scalar_tensor")
+_DIVIDES = {"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.log", "aten.log2", "aten.log10"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a division by zero, or its like, of what an eps was added to that is none."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.phase == "given":
+            continue
+        lost = [
+            (maker.site or birth.user_site, each, form)
+            for maker in birth.upstream(*_WRITES_EPS)
+            for each in maker.scalars
+            for form in HALVES & {maker.format, birth.inputs[maker.input].format}
+            if 0 < abs(each) <= FORMATS[form].smallest_subnormal / 2
+        ]
+        divided = birth.op in _DIVIDES or birth.phase == "backward"
+        if not divided or not lost or not any(each.zeros for each in birth.inputs):
+            continue
+        site, eps, form = lost[0]
+        return Finding(
+            summary=f"an eps of {eps:g} is 0 in {form}, so {birth.op.removeprefix('aten.')} "
+            f"divides by zero and gives {birth.kind}",
+            facts=(birth.where, f"the eps is added in {site}"),
+            change=(f"- x / (norm + {eps:g})", "+ x / (norm + 1e-4)  # or in fp32"),
+            site=site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="EPS_ROUNDS_TO_ZERO",
+    name="an eps that is zero in half precision",
+    rows=(25,),
+    citations=(
+        "pytorch/pytorch#32137",
+        "pytorch/pytorch#61954",
+    ),
+    needs=frozenset({"births"}),
+    judge=judge,
+    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "LOSS_IN_FP16"),
+)

@@ -1,0 +1,38 @@
+"""The loss of an evaluation is computed in half precision, outside autocast, and overflows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find half results without gradients and autocast that are finite in fp32 only."""
+    if not evidence.overflows:
+        return None
+    first = evidence.overflows[0]
+    return Finding(
+        summary=f"{first.name} of {first.format} outputs is computed outside autocast in "
+        f"{first.format} and is not finite, in fp32 it is {first.exact:.4g}: autocast would have "
+        "computed it in fp32",
+        facts=(f"{first.count} times where no gradients are recorded",),
+        change=(
+            f"- {first.site.text if first.site else 'loss = criterion(outputs, labels)'}",
+            "+ loss = criterion(outputs.float(), labels)  # or inside the autocast block",
+        ),
+        site=first.site,
+    )
+
+
+RULE = Rule(
+    code="EVALUATION_LOSS_IN_HALF",
+    name="an evaluation loss outside autocast",
+    rows=(15,),
+    citations=("huggingface/pytorch-image-models#1586", "hiyouga/LLaMA-Factory#3474"),
+    needs=frozenset({"overflows"}),
+    judge=judge,
+)

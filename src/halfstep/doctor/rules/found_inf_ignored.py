@@ -1,0 +1,45 @@
+"""An optimizer that is to skip a bad step itself does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find bad parameters after a step that a fused optimizer was told to skip."""
+    bad = [name for model in evidence.static.models for name in model.bad_parameters]
+    told = {each.optimizer for each in evidence.numbers.steps if each.skipped}
+    for number in sorted(told):
+        optimizer = evidence.static.optimizers[number]
+        if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
+            continue
+        return Finding(
+            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, and "
+            "applied one: parameters are not finite though the scaler had found the overflow",
+            facts=(
+                f"{evidence.numbers.skips} steps had found_inf set",
+                f"not finite: {', '.join(bad[:3])}",
+                f"torch {evidence.environment.torch}",
+            ),
+            change=(
+                f"- {optimizer.kind}(..., fused=True)",
+                f"+ {optimizer.kind}(...)  # or a torch whose fused kernel reads found_inf",
+            ),
+        )
+    return None
+
+
+RULE = Rule(
+    code="FOUND_INF_IGNORED",
+    name="a fused step in spite of overflow",
+    rows=(45,),
+    citations=("pytorch/pytorch#95847",),
+    needs=frozenset({"static", "numbers", "loop", "environment"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
+)

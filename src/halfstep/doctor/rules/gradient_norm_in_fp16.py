@@ -1,0 +1,47 @@
+"""The norm that gradients are clipped by is computed in fp16, and is infinite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+LEAST = 2
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find fp16 norms, steps of zero gradients, and a backward that gives others."""
+    norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
+    zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
+    written = evidence.loop.of("write")
+    given = max((each.norm for each in evidence.precision.agreements), default=0.0)
+    if not norms or not written or len(zero) < LEAST or not given > 0:
+        return None
+    return Finding(
+        summary=f"in {len(zero)} steps every gradient was 0 after the loop clipped them, though "
+        "backward gives others: their norm is computed in fp16, where it is infinite",
+        facts=(
+            f"{norms[0].name}() gave fp16 {norms[0].count} times, outside autocast",
+            f"a gradient's norm is up to {given:.4g} in fp32, and fp16 ends at 65504",
+        ),
+        change=(
+            "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+            "+ norm = torch.stack([p.grad.norm(dtype=torch.float32) for p in parameters]).norm()",
+            "+ torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm)",
+        ),
+        site=written[0][1].site,
+    )
+
+
+RULE = Rule(
+    code="GRADIENT_NORM_IN_FP16",
+    name="the norm of gradients in fp16",
+    rows=(47,),
+    citations=("NVIDIA-NeMo/Automodel#825",),
+    needs=frozenset({"calls", "numbers", "loop", "precision"}),
+    judge=judge,
+    explains=("EVALUATION_LOSS_IN_HALF",),
+)

@@ -1,0 +1,97 @@
+"""A penalty on gradients that carry the loss scale, or that underflow for lack of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Event, Evidence, Shape
+
+FLUSHED = 0.2
+COSINE = 0.9
+LOSS = 0.05
+WEIGHTY = 0.05
+
+_CHANGE = (
+    "+ scaled = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)",
+    "+ gradients = [each / scaler.get_scale() for each in scaled]",
+    "+ with torch.autocast(device_type, dtype=torch.float16):",
+    "+     loss = loss + penalty(gradients)",
+)
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a loss that is scaled twice, or a penalty that fp16 gets wrong."""
+    double = [
+        (shape, event) for shape, event in evidence.loop.of("grad") if event.facts["create_graph"]
+    ]
+    if not double:
+        return None
+    shape, event = double[0]
+    if event.facts["scaled"]:
+        twice = [each for each in shape.of("scale") if each.facts["already"]]
+        return _scaled(shape, event) if twice else None
+    scales = evidence.loop.of("scale")
+    if event.facts["half"] != "fp16" or not scales:
+        return None
+    harm = _harm(evidence)
+    if harm is None:
+        return None
+    return Finding(
+        summary="the gradients of a penalty are computed in fp16 without a loss scale, and "
+        "overflow or underflow",
+        facts=(harm, "autograd.grad(create_graph=True) was given a loss that is not scaled"),
+        change=_CHANGE,
+        confidence=LIKELY,
+        site=event.site,
+    )
+
+
+def _scaled(shape: Shape, event: Event) -> Finding:
+    return Finding(
+        summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
+        "and is scaled once more with the loss: it counts by a power of the scale",
+        facts=(
+            f"in {shape.count} iterations autograd.grad() was given a scaled loss",
+            "what came of it was given to scaler.scale() again and was not divided by the scale",
+        ),
+        change=_CHANGE,
+        site=event.site,
+    )
+
+
+def _harm(evidence: Evidence) -> str | None:
+    plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
+    fp32 = {each.iteration for each in evidence.replays if each.name == "fp32" and each.finite}
+    if any(not each.finite and each.iteration in fp32 for each in plain):
+        return "a step is not finite, and is in fp32"
+    precision = evidence.precision
+    lost = [each for each in precision.agreements if each.flushed >= FLUSHED]
+    if lost:
+        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of its gradient is 0, not so in fp32"
+    largest = max((each.exact_norm for each in precision.agreements), default=0.0)
+    turned = [
+        each
+        for each in precision.agreements
+        if each.cosine is not None and each.cosine < COSINE and each.exact_norm > WEIGHTY * largest
+    ]
+    if turned:
+        return f"{turned[0].parameter}: cosine {turned[0].cosine:.2f} to its gradient in fp32"
+    if precision.loss is None or precision.exact_loss is None:
+        return None
+    if abs(precision.loss - precision.exact_loss) > LOSS * abs(precision.exact_loss):
+        return f"the loss is {precision.loss:.4g}, in fp32 {precision.exact_loss:.4g}"
+    return None
+
+
+RULE = Rule(
+    code="PENALTY_ON_SCALED_GRADIENTS",
+    name="a gradient penalty and the loss scale",
+    rows=(7,),
+    citations=("Lightning-AI/pytorch-lightning#12600", "NVIDIA/apex#873"),
+    needs=frozenset({"loop", "replays", "precision"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH", "LOSS_IN_FP16"),
+)

@@ -1,0 +1,48 @@
+"""Gradients are clipped, or changed otherwise, while they are multiplied by the loss scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a write to gradients between a scaled backward and their unscaling."""
+    changed = [pair for pair in evidence.loop.of("write") if pair[1].facts["scaled"]]
+    if not changed:
+        return None
+    shape, event = changed[0]
+    norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
+    facts = [
+        (
+            f"in {shape.count} of {evidence.loop.iterations} iterations gradients changed "
+            "after backward and before unscale_ (their version counters moved)"
+        )
+    ]
+    if norms:
+        facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
+    return Finding(
+        summary="gradients are changed while they are still multiplied by the loss scale: a limit "
+        "of 1 then acts as one of 1/scale, and the model hardly learns",
+        facts=tuple(facts),
+        change=("+ scaler.unscale_(optimizer)", f"  {event.site.text if event.site else ''}"),
+        site=event.site,
+    )
+
+
+RULE = Rule(
+    code="GRADIENTS_CHANGED_WHILE_SCALED",
+    name="clipping before unscale_",
+    rows=(2,),
+    citations=(
+        "milesial/Pytorch-UNet#470",
+        "pytorch/examples#1196",
+        "Lightning-AI/pytorch-lightning#9330",
+    ),
+    needs=frozenset({"loop", "numbers"}),
+    judge=judge,
+)

@@ -1,0 +1,50 @@
+"""fp16 gradients become zero because there is no loss scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+MOST = 0.3
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find gradients that are zero in the program's formats and are not in fp32."""
+    if evidence.loop.of("scale"):
+        return None
+    in_fp16 = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))
+    in_fp16 |= any(model.formats.get("fp16") for model in evidence.static.models)
+    lost = [each for each in evidence.precision.agreements if each.flushed >= MOST]
+    if not in_fp16 or not lost:
+        return None
+    worst = max(lost, key=lambda each: each.flushed)
+    return Finding(
+        summary="there is no loss scale, and gradients are too small for fp16: they become 0",
+        facts=(
+            f"{worst.parameter}: {worst.flushed:.0%} of its gradient is 0 and is not in fp32",
+            f"so are {len(lost)} of {len(evidence.precision.agreements)} parameters",
+        ),
+        change=(
+            "+ scaler = torch.amp.GradScaler(device_type)",
+            "- loss.backward()",
+            "+ scaler.scale(loss).backward()",
+            "- optimizer.step()",
+            "+ scaler.step(optimizer)",
+            "+ scaler.update()",
+        ),
+        module=worst.parameter.rpartition(".")[0],
+    )
+
+
+RULE = Rule(
+    code="GRADIENTS_UNDERFLOW",
+    name="fp16 gradients without a loss scale",
+    rows=(51,),
+    citations=("arXiv:1710.03740, section 3.2",),
+    needs=frozenset({"loop", "static", "precision"}),
+    judge=judge,
+)

@@ -1,0 +1,45 @@
+"""The loss itself is fp16 when it is multiplied by the loss scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scaled loss in fp16 and steps that were skipped for it."""
+    halves = [pair for pair in evidence.loop.of("scale") if pair[1].facts["format"] == "fp16"]
+    if not halves or evidence.numbers.skips == 0:
+        return None
+    shape, event = halves[0]
+    return Finding(
+        summary="the loss is computed in fp16, outside of autocast: its gradient starts as the "
+        "loss scale in fp16, which is inf from 65536 on",
+        facts=(
+            (
+                f"scaler.scale() was given an fp16 loss in {shape.count} of "
+                f"{evidence.loop.iterations} iterations"
+            ),
+            f"{evidence.numbers.skips} steps were skipped",
+        ),
+        change=(
+            "- loss = criterion(outputs, labels)",
+            "+ loss = criterion(outputs.float(), labels)",
+        ),
+        confidence=LIKELY,
+        site=event.site,
+    )
+
+
+RULE = Rule(
+    code="LOSS_IN_FP16",
+    name="an fp16 loss",
+    rows=(14,),
+    citations=("tensorflow/tensorflow#38357", "huggingface/pytorch-image-models#1586"),
+    needs=frozenset({"loop", "numbers"}),
+    judge=judge,
+)

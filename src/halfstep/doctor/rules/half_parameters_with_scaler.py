@@ -1,0 +1,44 @@
+"""fp16 parameters, whose gradients a GradScaler refuses to unscale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scaler that is used on an optimizer of fp16 parameters."""
+    used = {event.facts["scaler"] for _, event in evidence.loop.of("scale")}
+    fp16 = [each for each in evidence.static.optimizers if each.formats.get("fp16")]
+    if not used or not fp16:
+        return None
+    first = next((model.first_half for model in evidence.static.models if model.first_half), None)
+    return Finding(
+        summary="a GradScaler is used with fp16 parameters: their gradients are fp16 and cannot "
+        "be unscaled without overflow or underflow",
+        facts=(
+            f"{fp16[0].formats['fp16']} parameters of the {fp16[0].kind} are fp16"
+            + (f", the first is {first}" if first else ""),
+        ),
+        change=(
+            "- model.half()",
+            "+ with torch.autocast(device_type, dtype=torch.float16):",
+            "+     loss = criterion(model(inputs), labels)",
+        ),
+        site=evidence.ending.site,
+    )
+
+
+RULE = Rule(
+    code="FP16_PARAMETERS_WITH_SCALER",
+    name="fp16 parameters under a gradient scaler",
+    rows=(3,),
+    citations=("pytorch/pytorch#74739", "Lightning-AI/pytorch-lightning#5140"),
+    needs=frozenset({"loop", "static", "ending"}),
+    judge=judge,
+    explains=("OPTIMIZER_EPS_UNDERFLOWS", "NORM_STATISTICS_IN_HALF", "UPDATES_ROUNDED_AWAY"),
+)

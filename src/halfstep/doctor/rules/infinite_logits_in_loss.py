@@ -1,0 +1,48 @@
+"""A loss that weighs every class, over logits of which some are -inf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find masked logits that come through a log-softmax into a sum over all classes."""
+    for birth in evidence.births:
+        if not birth.culprit or not birth.on_purpose or "nll_loss" in birth.op:
+            continue
+        masked = birth.upstream("aten._log_softmax", "aten.log_softmax")
+        if not masked or ("softmax" in birth.op and birth.dead_rows):
+            continue
+        return Finding(
+            summary="the loss weighs every class, also those whose logits are masked with -inf, as "
+            f"label smoothing does: it is {birth.kind}",
+            facts=(
+                birth.where,
+                "the -inf was written on purpose, and is sound until every class is weighed",
+            ),
+            change=(
+                "- logits = logits.masked_fill(mask, float('-inf'))",
+                "+ logits = logits.masked_fill(mask, -1e4)  # or label_smoothing=0",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="INFINITE_LOGITS_IN_LOSS",
+    name="masked logits under label smoothing",
+    rows=(33,),
+    citations=(
+        "candle-org/MindAct#1633",
+        "sooftware/kospeech#37",
+    ),
+    needs=frozenset({"births"}),
+    judge=judge,
+)

@@ -1,0 +1,50 @@
+"""log(0) is -inf, and its gradient 1/0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_LOGS = {"aten.log", "aten.log2", "aten.log10"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a birth in a logarithm whose input has exact zeros."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.op not in _LOGS or not birth.inputs[0].zeros:
+            continue
+        form = birth.inputs[0].format
+        fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
+        precise = bool(fp32) and fp32[0].finite
+        return Finding(
+            summary=f"{birth.op} is given {birth.inputs[0].zeros} exact zeros in {form} and "
+            "gives -inf",
+            facts=(
+                f"in {birth.module or 'the loop'}, {birth.site}",
+                f"its input came from {', '.join(birth.producers[:2]) or 'outside'}",
+                "the same step in fp32 is finite: the zeros come of half precision"
+                if precise
+                else "the same step in fp32 is not finite either",
+            ),
+            change=(
+                "+ # log_softmax and the losses that take logits do not form the probability:",
+                "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="LOG_OF_ZERO",
+    name="the logarithm of zero",
+    rows=(31,),
+    citations=("harvardnlp/annotated-transformer#109",),
+    needs=frozenset({"births", "replays"}),
+    judge=judge,
+)

@@ -1,0 +1,40 @@
+"""A mask's constant that half precision cannot hold, which torch refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find torch's refusal to write a number into a half tensor."""
+    ending = evidence.ending
+    if "cannot be converted to type" not in ending.message or "Half" not in ending.message:
+        return None
+    return Finding(
+        summary="a number beyond fp16's 65504 is written into an fp16 tensor, as a mask's "
+        "constant of -1e9 is",
+        facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
+        change=(
+            "- scores = scores.masked_fill(mask, -1e9)",
+            "+ scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)",
+        ),
+        site=ending.site,
+    )
+
+
+RULE = Rule(
+    code="MASK_NOT_REPRESENTABLE",
+    name="a mask constant that fp16 cannot hold",
+    rows=(22,),
+    citations=(
+        "NVIDIA/apex#1105",
+        "facebookresearch/fairseq#3575",
+    ),
+    needs=frozenset({"ending"}),
+    judge=judge,
+)

@@ -1,0 +1,38 @@
+"""Softmax over a row in which every position is masked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a NaN that is born in a softmax of rows of nothing but -inf."""
+    for birth in evidence.births:
+        if birth.culprit and "softmax" in birth.op and birth.dead_rows:
+            return Finding(
+                summary=f"softmax over {birth.dead_rows} rows in which every position is -inf: "
+                "0/0, NaN",
+                facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
+                change=(
+                    "+ # leave one position of a row, or drop the row:",
+                    "+ weights = weights.masked_fill(mask.all(-1, keepdim=True), 0)",
+                ),
+                site=birth.user_site,
+                module=birth.module,
+            )
+    return None
+
+
+RULE = Rule(
+    code="FULLY_MASKED_ROW",
+    name="softmax over a fully masked row",
+    rows=(24,),
+    citations=("pytorch/pytorch#26098", "huggingface/transformers#17437"),
+    needs=frozenset({"births"}),
+    judge=judge,
+)

@@ -1,0 +1,58 @@
+"""The mean of squares overflows fp16 in its squares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_SQUARES = {"aten.pow", "aten.mul", "aten.square"}
+_ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an fp16 square that overflows on its way through a mean to a root."""
+    for birth in evidence.lost():
+        if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
+            continue
+        if not any("mean" in each or "sum" in each for each in birth.consumers):
+            continue
+        if not _ROOTS & {*birth.consumers, *birth.swallowed}:
+            continue
+        if any("mean" in each.op for each in birth.lineage if each.distance <= 2):
+            continue  # What was centred first is a variance.
+        largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
+        return Finding(
+            summary=f"a mean of squares is taken in fp16: the square of {largest:.4g} is "
+            f"{birth.exact:.4g}, and fp16 ends at 65504, the square of 256",
+            facts=(
+                birth.where,
+                "the infinity reaches the loss or the gradients"
+                if birth.culprit
+                else "division by the root of the infinity gives 0: the layer returns zeros",
+            ),
+            change=(
+                "- x.pow(2).mean(-1, keepdim=True)",
+                "+ x.float().pow(2).mean(-1, keepdim=True)",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="MEAN_SQUARE_OVERFLOW",
+    name="a mean of squares overflows fp16",
+    rows=(19,),
+    citations=(
+        "pytorch/pytorch#133085",
+        "pytorch/pytorch#134106",
+    ),
+    needs=frozenset({"births", "precision"}),
+    judge=judge,
+    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
+)

@@ -1,0 +1,63 @@
+"""The variance of a norm overflows fp16, or its inverse root does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
+
+_STATISTICS = ("aten.var", "aten.std", "aten.native_layer_norm", "aten.native_group_norm")
+_NATIVE = {("aten.native_layer_norm",), ("aten.native_group_norm",)}
+_SQUARES = {"aten.pow", "aten.mul", "aten.square"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an fp16 overflow in a variance, or in a square of what was centred."""
+    for birth in evidence.lost():
+        if birth.output.format != "fp16" or not birth.overflowed:
+            continue
+        cast = birth.op == "aten._to_copy" and birth.consumers[:1] in _NATIVE
+        if not (cast or birth.op.startswith(_STATISTICS) or _is_centred_square(birth)):
+            continue
+        largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
+        return Finding(
+            summary=f"a norm computes in fp16: {birth.op.removeprefix('aten.')} of values up to "
+            f"{largest:.4g} is {birth.exact:.4g}, and fp16 ends at 65504",
+            facts=(
+                birth.where,
+                "the infinity reaches the loss or the gradients"
+                if birth.culprit
+                else "division by the infinity gives 0: the norm returns zeros",
+            ),
+            change=("- features = norm(features)", "+ features = norm(features.float())"),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _is_centred_square(birth: Birth) -> bool:
+    if birth.op not in _SQUARES or not any("mean" in each for each in birth.consumers):
+        return False
+    if not any("sqrt" in each or each == "aten.div" for each in birth.consumers):
+        return False
+    near = [each.op for each in birth.lineage if each.distance <= 2]
+    return "aten.sub" in near and any("mean" in each.op for each in birth.lineage)
+
+
+RULE = Rule(
+    code="NORM_OVERFLOW",
+    name="a norm overflows fp16",
+    rows=(18,),
+    citations=(
+        "keras-team/keras#22586",
+        "facebookresearch/multimodal#410",
+    ),
+    needs=frozenset({"births", "precision"}),
+    judge=judge,
+    explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
+)

@@ -1,0 +1,47 @@
+"""BatchNorm keeps its running statistics in half precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_HALVES = {"fp16", "bf16"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find running statistics in fp16 or bf16."""
+    found = [
+        module
+        for model in evidence.static.models
+        if model.training_calls
+        for module in model.modules
+        if module.settings.get("running_var") in _HALVES
+    ]
+    if not found:
+        return None
+    form = found[0].settings["running_var"]
+    return Finding(
+        summary=f"{found[0].kind} keeps running statistics in {form}: a variance overflows or is "
+        "rounded, and small changes of an average are lost",
+        facts=(f"{len(found)} modules, the first is {found[0].path!r}",),
+        change=(
+            "+ for module in model.modules():",
+            "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
+            "+         module.float()",
+        ),
+        module=found[0].path,
+    )
+
+
+RULE = Rule(
+    code="NORM_STATISTICS_IN_HALF",
+    name="batch norm in half precision",
+    rows=(17,),
+    citations=("NVIDIA/apex#144", "fastai/fastai#507"),
+    needs=frozenset({"static"}),
+    judge=judge,
+)

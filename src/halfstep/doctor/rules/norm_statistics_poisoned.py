@@ -1,0 +1,47 @@
+"""BatchNorm's running statistics hold the inf or NaN of a step that the scaler skipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find finite parameters beside buffers that are not, after a skipped step."""
+    if evidence.numbers.skips == 0:
+        return None
+    for model in evidence.static.models:
+        if not model.bad_buffers or model.bad_parameters:
+            continue
+        return Finding(
+            summary="a skipped step has left inf or NaN in running statistics: the scaler keeps "
+            "it from the parameters, but forward had already updated the buffers",
+            facts=(
+                f"not finite: {', '.join(model.bad_buffers[:3])}; every parameter is finite",
+                f"{evidence.numbers.skips} steps were skipped",
+                (
+                    f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
+                    "gave NaN"
+                ),
+            ),
+            change=(
+                "+ # halfstep.Engine puts running statistics back when a step is skipped; else",
+                "+ # keep the batch that overflows out, and reset_running_stats() once",
+            ),
+            module=model.bad_buffers[0].rpartition(".")[0],
+        )
+    return None
+
+
+RULE = Rule(
+    code="NORM_STATISTICS_POISONED",
+    name="running statistics poisoned by a skipped step",
+    rows=(16,),
+    citations=("pytorch/pytorch#115500", "pytorch/pytorch#58392"),
+    needs=frozenset({"static", "numbers", "evaluation"}),
+    judge=judge,
+)

@@ -1,0 +1,62 @@
+"""The mean of nothing: every target of a batch is ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a NaN that is 0/0 because there is nothing to take the mean of."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.kind != "nan" or birth.phase != "forward":
+            continue
+        if "nll_loss" in birth.op:
+            what = "every target is the ignored index, so the mean is taken over none"
+        elif any(0 in each.shape for each in birth.inputs):
+            what = "the selection is empty, so the mean is taken over none"
+        elif birth.op == "aten.div" and _is_count(birth):
+            what = "the sum and the count are both 0"
+        else:
+            continue
+        return Finding(
+            summary=f"the loss is 0/0: {what}",
+            facts=(birth.where,),
+            change=(
+                "+ total = cross_entropy(logits, labels, ignore_index=-100, reduction='sum')",
+                "+ loss = total / (labels != -100).sum().clamp(min=1)",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _is_count(birth: Birth) -> bool:
+    top = birth.inputs[0]
+    if not top.zeros:
+        return False
+    if len(birth.inputs) == 1:
+        return True  # The denominator is a whole number, or a number of Python's.
+    bottom = birth.inputs[1]
+    made = [each.op for each in birth.lineage if each.input == 1 and each.distance <= 3]
+    summed = not made or any("sum" in each or "count" in each for each in made)
+    return bottom.shape == () and bottom.zeros == 1 and summed
+
+
+RULE = Rule(
+    code="NOTHING_TO_AVERAGE",
+    name="a mean over nothing",
+    rows=(34,),
+    citations=(
+        "pytorch/pytorch#75181",
+        "pytorch/pytorch#116349",
+    ),
+    needs=frozenset({"births"}),
+    judge=judge,
+)

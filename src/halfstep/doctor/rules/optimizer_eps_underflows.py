@@ -1,0 +1,47 @@
+"""The optimizer's eps is zero in the format of its parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+from halfstep.formats import FORMATS
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find an eps below half the smallest number of its parameters' format."""
+    for optimizer in evidence.static.optimizers:
+        eps = optimizer.settings.get("eps")
+        for form in optimizer.formats:
+            if form not in FORMATS or not isinstance(eps, float) or optimizer.steps == 0:
+                continue
+            if not 0 < eps <= FORMATS[form].smallest_subnormal / 2:
+                continue
+            broken = [each for model in evidence.static.models for each in model.bad_parameters]
+            facts = [f"{optimizer.formats[form]} parameters of the {optimizer.kind} are {form}"]
+            if broken:
+                facts.append(f"not finite: {', '.join(broken[:3])}")
+            return Finding(
+                summary=f"eps = {eps:g} is 0 in {form}: where a gradient is 0 or its square "
+                "underflows, the update is 0/0 or x/0",
+                facts=tuple(facts),
+                change=(
+                    "+ # keep the parameters in fp32 and use autocast; or",
+                    f"+ optimizer = torch.optim.{optimizer.kind}(parameters, eps=1e-4)",
+                ),
+                confidence=CERTAIN if broken else LIKELY,
+            )
+    return None
+
+
+RULE = Rule(
+    code="OPTIMIZER_EPS_UNDERFLOWS",
+    name="the optimizer's eps is zero in half precision",
+    rows=(27,),
+    citations=("pytorch/pytorch#8860", "openai/CLIP#40"),
+    needs=frozenset({"static"}),
+    judge=judge,
+)

@@ -1,0 +1,52 @@
+"""The optimizer's averages are kept in a format that cannot forget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.replayed import HALVES
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.formats import FORMATS
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find fp32 parameters whose second average is in a format that beta2 rounds to 1 in."""
+    for optimizer in evidence.static.optimizers:
+        beta = optimizer.settings.get("beta2")
+        if (
+            not isinstance(beta, float)
+            or optimizer.steps == 0
+            or set(optimizer.formats) != {"fp32"}
+        ):
+            continue
+        for state, form in optimizer.state_formats.items():
+            if form not in HALVES or not 0 < 1 - beta < FORMATS[form].eps / 4:
+                continue
+            return Finding(
+                summary=f"the {optimizer.kind} keeps {state} in {form}, where a factor of "
+                f"{beta:g} rounds to 1: the average never falls, and the learning rate never "
+                "recovers from a large gradient",
+                facts=(
+                    f"1 - {beta:g} is less than half the distance between {form} numbers",
+                    "the parameters themselves are fp32",
+                ),
+                change=(
+                    "- state = torch.zeros_like(parameter, dtype=torch.bfloat16)",
+                    "+ state = torch.zeros_like(parameter)",
+                ),
+                confidence=LIKELY,
+            )
+    return None
+
+
+RULE = Rule(
+    code="OPTIMIZER_STATE_IN_HALF",
+    name="an optimizer's averages in half precision",
+    rows=(28,),
+    citations=("pytorch/torchtune#2254",),
+    needs=frozenset({"static"}),
+    judge=judge,
+)

@@ -1,0 +1,57 @@
+"""Positions or timesteps are held in a half format that cannot tell neighbours apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_EXACT = {"fp16": 2048, "bf16": 256}
+SHARE = 0.05
+_CHANGE = (
+    "- positions = torch.arange(length, dtype=inputs.dtype)",
+    "+ positions = torch.arange(length, dtype=torch.float32)",
+    "+ # and cast only the sines and cosines that are made of them",
+)
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find whole numbers that a half format has changed."""
+    for each in evidence.rounded:
+        if each.changed < SHARE * each.count:
+            continue
+        return Finding(
+            summary=f"{each.changed} of {each.count} whole numbers up to {each.largest:g} are "
+            f"other numbers in {each.format}, which holds each one only up to "
+            f"{_EXACT[each.format]}: positions or timesteps become one",
+            facts=(
+                f"{each.distinct} different values are left of {each.count}",
+                f"in {each.module or 'the program'}, {each.site}",
+            ),
+            change=_CHANGE,
+            site=each.site,
+            module=each.module,
+        )
+    for model in evidence.static.models:
+        if model.positions:
+            return Finding(
+                summary=f"buffer {model.positions[0]} counts up in a half format and has numbers "
+                "twice: the positions in it are not told apart",
+                facts=(f"{len(model.positions)} such buffers in {model.kind}",),
+                change=_CHANGE,
+                module=model.positions[0].rpartition(".")[0],
+            )
+    return None
+
+
+RULE = Rule(
+    code="POSITIONS_IN_HALF",
+    name="positions in half precision",
+    rows=(57,),
+    citations=("NVIDIA/Megatron-LM#535", "EleutherAI/gpt-neox#1003"),
+    needs=frozenset({"rounded", "static"}),
+    judge=judge,
+)

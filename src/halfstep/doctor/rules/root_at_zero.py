@@ -1,0 +1,54 @@
+"""The gradient of a root, a norm or a standard deviation at exactly zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+_ROOTS = {
+    "aten.sqrt",
+    "aten.rsqrt",
+    "aten.pow",
+    "aten.norm",
+    "aten.linalg_vector_norm",
+    "aten.std",
+    "aten._cdist_forward",
+    "aten.acos",
+    "aten.asin",
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a birth in the backward of a root that was given zeros."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.phase != "backward" or birth.forward_op not in _ROOTS:
+            continue
+        zeros = max((each.zeros for each in birth.inputs), default=0)
+        if not zeros:
+            continue
+        return Finding(
+            summary=f"the derivative of {birth.forward_op.removeprefix('aten.')} at 0 is infinite: "
+            f"the forward is finite, the gradient is {birth.kind}",
+            facts=(
+                f"{birth.op} of {birth.node} divides by {zeros} exact zeros",
+                f"in {birth.module or 'the loop'}, {birth.site}",
+            ),
+            change=("- torch.sqrt(x)", "+ torch.sqrt(x + 1e-6)"),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="ROOT_AT_ZERO",
+    name="the gradient of a root at zero",
+    rows=(36,),
+    citations=("tensorflow/tensorflow#22048",),
+    needs=frozenset({"births"}),
+    judge=judge,
+)

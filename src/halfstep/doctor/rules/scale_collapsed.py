@@ -1,0 +1,49 @@
+"""The loss scale falls without end, for an overflow that does not depend on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+SKIPS = 4
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find steps that are skipped one after the other, and are not finite at scale 1 either."""
+    numbers = evidence.numbers
+    if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
+        return None
+    unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
+    if not unscaled or any(each.finite for each in unscaled):
+        return None
+    births = [each for each in evidence.births if each.culprit]
+    where = [
+        f"{each.kind} is born in {each.op or 'what was given'} of the {each.phase}, in "
+        f"{each.module or 'the loop'}, {each.site}"
+        for each in births[:1]
+    ]
+    return Finding(
+        summary=f"{numbers.longest_run_of_skips} steps in a row were skipped and the loss scale "
+        f"fell to {numbers.smallest_scale:g}; the step is not finite without a loss scale "
+        "either, so that no scale is small enough",
+        facts=(*where, "the same step at a loss scale of 1 is not finite"),
+        change=("+ # mend the operator named above; the loss scale is not at fault",),
+        confidence=LIKELY,
+        site=births[0].user_site if births else None,
+        module=births[0].module if births else "",
+    )
+
+
+RULE = Rule(
+    code="SCALE_COLLAPSED",
+    name="a loss scale that falls without end",
+    rows=(43,),
+    citations=("pytorch/pytorch#99640", "facebookresearch/fairseq#1529"),
+    needs=frozenset({"numbers", "replays", "births"}),
+    judge=judge,
+    symptom=True,
+)

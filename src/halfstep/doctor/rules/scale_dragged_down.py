@@ -1,0 +1,59 @@
+"""One of several optimizers overflows without end, and drags the shared loss scale down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence, StepNumbers
+
+LATEST = 8
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scale below 1 for which one optimizer is always skipped and another never."""
+    last: dict[int, list[StepNumbers]] = {}
+    for step in evidence.numbers.steps:
+        if step.scale is not None:
+            last.setdefault(step.optimizer, []).append(step)
+    latest = {number: steps[-LATEST:] for number, steps in last.items() if len(steps) >= LATEST}
+    skipped = [number for number, steps in latest.items() if all(each.skipped for each in steps)]
+    stepping = [
+        number for number, steps in latest.items() if not any(each.skipped for each in steps)
+    ]
+    if not skipped or not stepping:
+        return None
+    scale = latest[skipped[0]][-1].scale
+    shared = {
+        event.facts["scaler"]
+        for _, event in evidence.loop.of("scaler step")
+        if event.facts["optimizer"] in {skipped[0], stepping[0]}
+    }
+    if scale is None or scale >= 1 or len(shared) > 1:
+        return None
+    return Finding(
+        summary=f"optimizer {skipped[0]} was skipped in each of the last {LATEST} iterations and "
+        f"has pulled the shared loss scale down to {scale:.3g}; optimizer {stepping[0]} goes on "
+        "with it, and its gradients vanish",
+        facts=(
+            f"loss of optimizer {skipped[0]}: {latest[skipped[0]][-1].loss}",
+            f"loss of optimizer {stepping[0]}: {latest[stepping[0]][-1].loss}",
+        ),
+        change=(
+            "+ # the overflow of the one does not depend on the scale: mend its loss, e.g.",
+            "+ loss = loss.float() / weight  # so that both losses are of a similar size",
+        ),
+        confidence=LIKELY,
+    )
+
+
+RULE = Rule(
+    code="SCALE_DRAGGED_DOWN",
+    name="one optimizer's overflow starves the other",
+    rows=(6,),
+    citations=("NVIDIA/apex#179", "neosr-project/neosr#50"),
+    needs=frozenset({"loop", "numbers"}),
+    judge=judge,
+)

@@ -1,0 +1,43 @@
+"""The loss scale grows without bound: nothing overflows, for there is next to no gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+# 65504 / 2^40 is less than the smallest fp16 number: unscaled, every gradient would be 0.
+LIMIT = 2.0**40
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scale that has grown beyond what any fp16 gradient allows."""
+    scales = [each.scale for each in evidence.numbers.steps if each.scale is not None]
+    if not scales or scales[-1] < LIMIT or scales[-1] <= scales[0]:
+        return None
+    norms = [
+        each.gradient_norm for each in evidence.numbers.steps if each.gradient_norm is not None
+    ]
+    return Finding(
+        summary=f"the loss scale has grown from {scales[0]:.3g} to {scales[-1]:.3g} and nothing "
+        "stops it: the gradients are next to zero",
+        facts=(f"the last gradient norm is {norms[-1]:.3g}",) if norms else (),
+        change=(
+            "+ # look for a loss that is divided twice, or does not depend on the parameters;",
+            "+ # and cap the scale: if scaler.get_scale() > 2**24: scaler.update(2.0**24)",
+        ),
+        confidence=LIKELY,
+    )
+
+
+RULE = Rule(
+    code="SCALE_UNBOUNDED",
+    name="a loss scale that grows without bound",
+    rows=(42,),
+    citations=("pytorch/pytorch#98828",),
+    needs=frozenset({"numbers"}),
+    judge=judge,
+)

@@ -1,0 +1,58 @@
+"""Training resumes with its optimizer's state and a new gradient scaler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a scaler without a loaded state that steps an optimizer with one."""
+    stepped = {
+        (event.facts["scaler"], event.facts["optimizer"])
+        for _, event in evidence.loop.of("scaler step")
+    }
+    for scaler, optimizer in sorted(stepped, key=str):
+        assert isinstance(scaler, int)
+        assert isinstance(optimizer, int)
+        mine = evidence.static.scalers[scaler]
+        resumed = evidence.static.optimizers[optimizer].resumed_at
+        if mine.restored or resumed == 0:
+            continue
+        loaded = evidence.static.optimizers[optimizer].resumed_in
+        if any(
+            event.facts["scaler"] == scaler and shape.first < loaded
+            for shape, event in evidence.loop.of("scaler step")
+        ):  # The scaler has found its scale before: the optimizer went back, not the program.
+            continue
+        return Finding(
+            summary=f"the optimizer resumes at step {resumed}, but its gradient scaler starts "
+            f"anew at a loss scale of {mine.settings['init_scale']:g}: steps are skipped, or "
+            "gradients underflow, until the scale is found again",
+            facts=(
+                f"optimizer.load_state_dict() gave step {resumed}",
+                "no state was loaded into the scaler",
+                f"{evidence.numbers.skips} steps have been skipped since",
+            ),
+            change=(
+                '+ scaler.load_state_dict(checkpoint["scaler"])',
+                '+ # and when saving: {"scaler": scaler.state_dict(), ...}',
+            ),
+            site=mine.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="SCALER_STATE_NOT_RESTORED",
+    name="a new gradient scaler on a resumed optimizer",
+    rows=(8,),
+    citations=("ultralytics/ultralytics#22189", "pytorch/vision#4923"),
+    needs=frozenset({"loop", "static", "numbers"}),
+    judge=judge,
+    explains=("SCALER_NOT_SAVED",),
+)

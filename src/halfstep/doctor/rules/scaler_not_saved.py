@@ -1,0 +1,42 @@
+"""Checkpoints hold the optimizer's state, and not the gradient scaler's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find saved optimizers beside a scaler that steps and is saved nowhere."""
+    with_optimizer = [each for each in evidence.saves if each.optimizer]
+    if not with_optimizer or any(each.scaler for each in evidence.saves):
+        return None
+    if not evidence.loop.of("scaler step"):
+        return None
+    first = with_optimizer[0]
+    return Finding(
+        summary="checkpoints are saved with the optimizer's state and without the gradient "
+        "scaler's: whoever resumes starts with the initial loss scale, and skips steps or loses "
+        "gradients until the scale is found again",
+        facts=(f"torch.save() got an optimizer's state {first.count} times, never a scaler's",),
+        change=(
+            '+ checkpoint["scaler"] = scaler.state_dict()',
+            f"  {first.site.text if first.site else 'torch.save(checkpoint, path)'}",
+            '+ # and when resuming: scaler.load_state_dict(checkpoint["scaler"])',
+        ),
+        site=first.site,
+    )
+
+
+RULE = Rule(
+    code="SCALER_NOT_SAVED",
+    name="a gradient scaler left out of checkpoints",
+    rows=(8,),
+    citations=("huggingface/transformers#11663", "facebookresearch/detectron2#3686"),
+    needs=frozenset({"loop", "saves"}),
+    judge=judge,
+)

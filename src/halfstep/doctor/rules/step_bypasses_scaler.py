@@ -1,0 +1,66 @@
+"""`optimizer.step()` is called as well as, or instead of, `scaler.step(optimizer)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a step past the scaler on gradients that were made with a loss scale."""
+    for shape, event in evidence.loop.of("step"):
+        if event.facts["by_scaler"] or event.facts["gradients"] not in {"scaled", "unscaled"}:
+            continue
+        before = event.facts["gradients"] == "scaled"
+        if (
+            not before
+            and not event.facts["again"]
+            and not any(each.facts["skipped"] for each in shape.of("scaler step"))
+        ):
+            if shape.of("scaler step"):
+                continue
+            summary = (
+                "gradients are unscaled by the scaler, but optimizer.step() applies them itself: "
+                "steps with inf or NaN are not skipped"
+            )
+        elif before:
+            summary = (
+                "optimizer.step() applies gradients that are still multiplied by the loss scale"
+            )
+        else:
+            summary = (
+                "optimizer.step() applies the same gradients a second time, after scaler.step(); "
+                "where the scaler skipped inf or NaN, it applies those too"
+            )
+        doubled = bool(shape.of("scaler step"))
+        change = ("- optimizer.step()",)
+        return Finding(
+            summary=summary,
+            facts=(
+                (
+                    f"in {shape.count} of {evidence.loop.iterations} iterations it stepped "
+                    "outside of scaler.step()"
+                ),
+                f"its gradients were {event.facts['gradients']} then",
+            ),
+            change=change
+            if doubled
+            else (*change, "+ scaler.step(optimizer)", "+ scaler.update()"),
+            site=event.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="STEP_BYPASSES_SCALER",
+    name="an optimizer step past the gradient scaler",
+    rows=(1,),
+    citations=("IAHispano/Applio#860",),
+    needs=frozenset({"loop"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
+)

@@ -1,0 +1,53 @@
+"""A parameter belongs to two optimizers, and a scaler divides its gradient for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find gradients that were divided by the loss scale a second time."""
+    events = [*evidence.loop.of("scaler step"), *evidence.loop.of("unscale")]
+    for shape, event in events:
+        number = event.facts["optimizer"]
+        assert isinstance(number, int)
+        shared = evidence.static.optimizers[number].shared
+        if not event.facts["again"] or not shared:
+            continue
+        others = [
+            str(place)
+            for place, each in enumerate(evidence.static.optimizers)
+            if each.shared and place != number
+        ]
+        return Finding(
+            summary=f"{shared} parameters of optimizer {number} are in it twice or in another "
+            "optimizer too: the scaler divides their gradients by the loss scale twice, and "
+            "they hardly learn",
+            facts=(
+                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                f"shared with optimizer {', '.join(others)}" if others else "its parameters repeat",
+            ),
+            change=(
+                "+ # one owner for each parameter; for tied weights, drop the second mention:",
+                "+ owned = {id(p) for p in first.parameters()}",
+                "+ rest = [p for p in second.parameters() if id(p) not in owned]",
+            ),
+            site=event.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="PARAMETER_IN_TWO_OPTIMIZERS",
+    name="a parameter with two owners",
+    rows=(12,),
+    citations=("THUDM/slime#1842", "HorizonRobotics/alf#1770"),
+    needs=frozenset({"loop", "static"}),
+    judge=judge,
+    explains=("GRADIENTS_CHANGED_WHILE_SCALED",),
+)

@@ -1,0 +1,58 @@
+"""The loop skips a step on its own, and `scaler.update()` with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.order import events_before, raised, second_unscale
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence, Loop
+    from halfstep.doctor.sites import Site
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a second unscale_ or step with no update since the first."""
+    found = _found(evidence.loop)
+    if found is None:
+        return None
+    fact, site = found
+    return Finding(
+        summary="scaler.update() was not called after unscale_() or step(): the scaler still "
+        "holds what it knows of the step before, and refuses the next one",
+        facts=(fact,),
+        change=(
+            "  if torch.isfinite(norm):",
+            "      scaler.step(optimizer)",
+            "+ scaler.update()  # after every unscale_, whether a step was made or not",
+        ),
+        site=site,
+    )
+
+
+def _found(loop: Loop) -> tuple[str, Site | None] | None:
+    second = second_unscale(loop)
+    if second is not None and not second.in_window:
+        return "unscale_() was called again, after a skipped step and no update()", (
+            second.event.site
+        )
+    stepped = raised(loop, "step() has already been called since the last update()")
+    if stepped is not None:
+        return str(stepped[1].facts["error"]), stepped[1].site
+    late = raised(loop, "unscale_() is being called after step()")
+    if late is None:
+        return None
+    # Called after the step of the same iteration, it is out of order, whatever update() does.
+    kinds = [each.kind for each in events_before(*late)]
+    return (str(late[1].facts["error"]), late[1].site) if "backward" in kinds else None
+
+
+RULE = Rule(
+    code="UPDATE_SKIPPED",
+    name="a scaler that is not updated",
+    rows=(9,),
+    citations=("Haian-Jin/LVSM#19", "Azure/MS-AMP#45"),
+    needs=frozenset({"loop"}),
+    judge=judge,
+)

@@ -1,0 +1,55 @@
+"""Updates smaller than half the distance between two half numbers are rounded away."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+MOST = 0.5
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find half parameters of which most do not change though they have gradients."""
+    rates = {
+        (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
+    }
+    samples = [
+        each
+        for each in evidence.samples
+        if each.format in {"fp16", "bf16"}
+        and each.gradient_zeros < 1
+        and rates.get((each.iteration, each.optimizer), 1.0) > 0
+    ]
+    if not samples or (share := median(each.unchanged for each in samples)) < MOST:
+        return None
+    worst = max(samples, key=lambda each: each.unchanged)
+    return Finding(
+        summary=f"{share:.0%} of the {worst.format} parameters that have gradients do not change "
+        "in a step: the update is less than half the distance to the next number",
+        facts=(
+            f"{worst.parameter}: {worst.unchanged:.0%} unchanged in iteration {worst.iteration}",
+            f"the update is {worst.relative_update:.2g} of the parameter",
+            f"over {len(samples)} looks at parameters",
+        ),
+        change=(
+            "- model.to(torch.bfloat16)",
+            "+ # fp32 parameters under autocast; or master weights, or stochastic rounding:",
+            '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
+        ),
+        module=worst.parameter.rpartition(".")[0],
+    )
+
+
+RULE = Rule(
+    code="UPDATES_ROUNDED_AWAY",
+    name="weight updates lost to rounding",
+    rows=(28,),
+    citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
+    needs=frozenset({"samples", "numbers"}),
+    judge=judge,
+)

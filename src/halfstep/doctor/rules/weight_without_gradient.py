@@ -1,0 +1,54 @@
+"""A weight is used through a half copy that autograd knows nothing of, and never learns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find parameters cast under no_grad, or with gradients in a replay, that never had one."""
+    precision = evidence.precision
+    differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
+    for model in evidence.static.models:
+        for name in model.never_reached:
+            cast = _among(name, set(precision.detached))
+            if not cast and not _among(name, differentiable):
+                continue
+            return Finding(
+                summary=f"{name} never got a gradient though its module ran: what is used is a "
+                "half copy that was made without a record for autograd",
+                facts=(
+                    "it was cast to a half format under no_grad, or detached"
+                    if cast
+                    else "the same step without autocast's cache gives it a gradient",
+                    f"{len(model.never_reached)} trained parameters of {model.kind} have none",
+                ),
+                change=(
+                    "- with torch.no_grad():",
+                    "-     cached = weight.half()",
+                    "+ # let autocast cast it; what runs under no_grad gets an autocast block of",
+                    "+ # its own: torch.autocast(device_type, cache_enabled=False)",
+                ),
+                module=name.rpartition(".")[0],
+            )
+    return None
+
+
+def _among(name: str, names: set[str]) -> bool:
+    """Return whether a parameter of a model is among names that may begin with the model's."""
+    return any(each == name or each.endswith(f"].{name}") for each in names)
+
+
+RULE = Rule(
+    code="WEIGHT_CAST_WITHOUT_GRADIENT",
+    name="a weight cast without a gradient",
+    rows=(39,),
+    citations=("pytorch/pytorch#165068", "NVIDIA/apex#132"),
+    needs=frozenset({"static", "precision"}),
+    judge=judge,
+)

@@ -1,0 +1,44 @@
+"""The same step in fp32: every half tensor is widened below autograd, whatever made it half.
+
+Autocast, `.half()`, a module's own casts and half parameters all come down to operators on half
+tensors, so one dispatch mode answers "would this have happened in fp32?" for any program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from halfstep.doctor.internals import is_cast
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def widened(value: Any) -> Any:
+    """Return a half tensor or dtype as fp32, anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in HALVES else value
+    return torch.float32 if value in HALVES else value
+
+
+class Widen(TorchDispatchMode):
+    """Computes in fp32 what a program computes in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_cast(func) and kwargs.get("dtype") in HALVES:
+            # A cast that became none must still give a tensor of its own.
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*tree_map(widened, args), **tree_map(widened, kwargs))

@@ -1,0 +1,56 @@
+"""Weights that were made for bf16 run in fp16."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "ACTIVATIONS_TOO_LARGE"
+
+
+class Block(nn.Module):
+    """A gated block whose hidden activations are large, as those of T5 are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.gate, self.down = nn.Linear(6, 16), nn.Linear(6, 16), nn.Linear(16, 3)
+        with torch.no_grad():
+            self.up.weight.mul_(2e3)
+            self.gate.weight.mul_(2e3)
+            self.down.weight.mul_(1e-6)
+
+    def forward(self, images):
+        return self.down(self.up(images) * nn.functional.relu(self.gate(images)))
+
+
+def train(dtype, *, scaler: bool = True) -> None:
+    model = Block()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=scaler)
+    for images, labels in batches(10):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(torch.float16)
+
+
+def mended() -> None:
+    train(torch.bfloat16, scaler=False)
+
+
+def broken_without_a_scaler() -> None:
+    train(torch.float16, scaler=False)
+
+
+def broken_in_inference() -> None:
+    model = Block().half().eval()
+    with torch.no_grad():
+        for images, _ in batches(3):
+            model(images.half())

@@ -1,0 +1,39 @@
+"""A small attention layer, for the programs about what goes wrong inside of one."""
+
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    """Single-head attention over 6 positions of one feature each, lifted to 16.
+
+    Args:
+        sharpness: What queries and keys are multiplied by.
+        scale_first: Whether the query is scaled before the product.
+        mask: Positions that may not be attended to, what scores, shape (8, 6, 6), broadcast with.
+    """
+
+    def __init__(self, sharpness: float, *, scale_first: bool, mask=None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lift = nn.Linear(1, 16)
+        self.query, self.key = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 3)
+        self.sharpness, self.scale_first, self.mask = sharpness, scale_first, mask
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.lift(images[:, :, None])
+        query = self.query(features) * self.sharpness
+        key = self.key(features) * self.sharpness
+        scale = 1 / (16 * self.sharpness**2)
+        if self.scale_first:
+            scores = (query * scale) @ key.transpose(1, 2)
+        else:
+            scores = (query @ key.transpose(1, 2)) * scale
+        if self.mask is not None:
+            scores = self.masked(scores)
+        return self.head((scores.softmax(-1) @ features).mean(1))
+
+    def masked(self, scores: torch.Tensor) -> torch.Tensor:
+        """Keep positions from being attended to."""
+        return scores.masked_fill(self.mask, float("-inf"))

@@ -1,0 +1,76 @@
+"""An exponential moving average of the weights, kept in bf16."""
+
+import copy
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "AVERAGE_IN_HALF"
+STEPS = 12
+
+
+def train(make, update, *, dtype=torch.float32) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    average = make(model)
+    for images, labels in batches(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images.to(dtype)), labels).backward()
+        optimizer.step()
+        update(average, model)
+
+
+@torch.no_grad()
+def _in_place(average, model) -> None:
+    for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+        mine.mul_(0.999).add_(its.to(mine.dtype), alpha=0.001)
+
+
+def broken() -> None:
+    train(lambda model: copy.deepcopy(model).bfloat16(), _in_place)
+
+
+def mended() -> None:
+    train(copy.deepcopy, _in_place)
+
+
+def broken_dictionary_in_fp16() -> None:
+    def update(average, model) -> None:
+        for name, each in model.state_dict().items():
+            average[name] = 0.9995 * average[name] + 0.0005 * each.half()
+
+    train(lambda model: {k: v.half() for k, v in model.state_dict().items()}, update)
+
+
+def broken_by_foreach() -> None:
+    def update(average, model) -> None:
+        torch._foreach_lerp_(
+            average, [each.detach().bfloat16() for each in model.parameters()], 1e-3
+        )
+
+    train(lambda model: [each.detach().bfloat16() for each in model.parameters()], update)
+
+
+def healthy_of_a_bf16_model_in_fp32() -> None:
+    train(lambda model: copy.deepcopy(model).float(), _in_place, dtype=torch.bfloat16)
+
+
+def healthy_half_copies_for_inference() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+            mine.copy_(its)
+
+    train(lambda model: copy.deepcopy(model).bfloat16(), update)
+
+
+def healthy_fast_average() -> None:
+    @torch.no_grad()
+    def update(average, model) -> None:
+        for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+            mine.lerp_(its.to(mine.dtype), 0.5)
+
+    train(lambda model: copy.deepcopy(model).bfloat16(), update)

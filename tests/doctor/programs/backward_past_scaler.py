@@ -1,0 +1,32 @@
+"""An auxiliary loss whose backward bypasses the scaler."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
+
+CODE = "BACKWARD_NOT_SCALED"
+
+
+def train(*, both: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+            loss = functional.cross_entropy(outputs, labels)
+            penalty = outputs.float().square().mean()
+        scaler.scale(loss).backward(retain_graph=True)
+        (scaler.scale(penalty) if both else penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(both=False)
+
+
+def mended() -> None:
+    train(both=True)

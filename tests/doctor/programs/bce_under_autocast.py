@@ -1,0 +1,31 @@
+"""BCELoss under fp16 autocast, once the model is sure of itself."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, half_autocast
+
+CODE = "BCE_UNDER_AUTOCAST"
+
+
+def train(criterion, *, probabilities: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images) * 30
+            outputs = outputs.sigmoid() if probabilities else outputs
+            loss = criterion(outputs, nn.functional.one_hot(labels, 3).to(outputs.dtype))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(nn.BCELoss(), probabilities=True)
+
+
+def mended() -> None:
+    train(nn.BCEWithLogitsLoss(), probabilities=False)

@@ -1,0 +1,61 @@
+"""A probability clamped to just below 1, which is 1 in fp16."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import Around, half_steps
+
+CODE = "CLAMP_ROUNDS_AWAY"
+
+
+def train(bound: float) -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 60).sigmoid().clamp(bound, 1 - bound)
+        wanted = functional.one_hot(labels, 3)
+        likelihood = wanted * probabilities.log() + (1 - wanted) * (-probabilities).log1p()
+        return -likelihood.float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken() -> None:
+    train(1e-6)
+
+
+def mended() -> None:
+    train(1e-3)
+
+
+def broken_in_an_inverse_tangent() -> None:
+    bound = 1 - 1e-6
+    half_steps(Around(lambda features: (features.half() * 60).tanh().clamp(-bound, bound).atanh()))
+
+
+def broken_in_bf16() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 60).bfloat16().sigmoid().clamp(max=1 - 1e-4)
+        return -(1 - probabilities).log().float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_in_logit() -> None:
+    def loss_function(outputs, labels):
+        return torch.logit((outputs * 60).half().sigmoid(), eps=1e-6).float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def healthy_in_fp32() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs.float() * 60).sigmoid().clamp(1e-6, 1 - 1e-6)
+        return -(-probabilities).log1p().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def healthy_for_what_is_away_from_one() -> None:
+    def loss_function(outputs, labels):
+        return -outputs.half().sigmoid().clamp(1e-6, 1 - 1e-6).log().float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)

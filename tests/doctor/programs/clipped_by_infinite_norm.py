@@ -1,0 +1,80 @@
+"""Gradients clipped though one of them is infinite, without a scaler."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "CLIPPED_BY_INFINITE_NORM"
+
+
+def train(*, guarded: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images), labels)
+        if number == 2:
+            weight = model[3].weight[0, 0]  # Its slope at 0 is 1e30 / 2e-22, beyond fp32.
+            loss = loss + (weight - weight.detach() + 1e-44).sqrt() * 1e30
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if norm.isfinite() or not guarded:
+            optimizer.step()
+
+
+def broken() -> None:
+    train(guarded=False)
+
+
+def mended() -> None:
+    train(guarded=True)
+
+
+def broken_by_a_gradient_that_the_loop_writes() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        if number == 3:
+            model[0].weight.grad[0, 0] = float("inf")
+        norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+        for each in model.parameters():
+            each.grad.mul_((1 / (norm + 1e-6)).clamp(max=1))
+        optimizer.step()
+
+
+def healthy_under_a_scaler() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images), labels)
+        scaler.scale(loss * 1e36 if number == 2 else loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_with_finite_norms() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(5):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images), labels) * 1e15).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+
+
+def broken_by_an_overflow_in_a_half_backward() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        loss = loss_of(model, images, labels).float()
+        (loss * 1e7 if number == 2 else loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()

@@ -1,0 +1,37 @@
+"""A variance from its logarithm, in fp16."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
+
+CODE = "EXP_OVERFLOW"
+
+
+def train(*, clamped: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+            logarithm = outputs.abs().half() * 40
+            variance = (logarithm.clamp(max=8) if clamped else logarithm).mul(1).half()
+            loss = functional.cross_entropy(outputs, labels) + _exp(variance).mean() * 1e-3
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def _exp(value: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return value.exp().float()
+
+
+def broken() -> None:
+    train(clamped=False)
+
+
+def mended() -> None:
+    train(clamped=True)

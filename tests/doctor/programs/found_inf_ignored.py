@@ -1,0 +1,56 @@
+"""An optimizer that says that it reads found_inf, and does not."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, half_autocast
+
+CODE = "FOUND_INF_IGNORED"
+
+
+class Fused(torch.optim.Optimizer):
+    """Takes over from the scaler.
+
+    Args:
+        parameters: What to train.
+        reads: Whether it looks at what the scaler found.
+    """
+
+    def __init__(self, parameters, *, reads: bool) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+        self._step_supports_amp_scaling = True
+        self.reads = reads
+
+    @torch.no_grad()
+    def step(self) -> None:
+        if self.reads and self.found_inf.item():
+            return
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.sub_(each.grad / self.grad_scale, alpha=group["lr"])
+
+
+def train(make) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = make(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for number, (images, labels) in enumerate(batches(5)):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss * (1e9 if number == 3 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(lambda parameters: Fused(parameters, reads=False))
+
+
+def mended() -> None:
+    train(lambda parameters: Fused(parameters, reads=True))
+
+
+def healthy_fused() -> None:
+    train(lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True))

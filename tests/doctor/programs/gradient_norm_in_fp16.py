@@ -1,0 +1,61 @@
+"""fp16 parameters under a loss scale of one's own, with the norm of gradients in fp16."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches
+
+CODE = "GRADIENT_NORM_IN_FP16"
+
+
+def train(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images.half()).float(), labels) * 1e5).backward()
+        norm = torch.stack([each.grad.norm(dtype=dtype) for each in model.parameters()]).norm()
+        for each in model.parameters():
+            each.grad.mul_((1 / (norm + 1e-6)).clamp(max=1))
+        optimizer.step()
+
+
+def broken() -> None:
+    train(torch.float16)
+
+
+def mended() -> None:
+    train(torch.float32)
+
+
+def clipped(factor: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images.half()).float(), labels) * factor).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def broken_in_torch_s_own_clipping() -> None:
+    clipped(1.5e5)
+
+
+def healthy_for_small_norms() -> None:
+    clipped(1.0)
+
+
+def broken_in_a_norm_of_fp32_gradients() -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(images), labels) * 1e4).backward()
+        total = sum(each.grad.norm().half() ** 2 for each in model.parameters()).sqrt()
+        for each in model.parameters():
+            each.grad.mul_((1 / (total + 1e-6)).clamp(max=1))
+        optimizer.step()

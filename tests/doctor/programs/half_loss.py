@@ -1,0 +1,30 @@
+"""The loss of fp16 outputs, outside of autocast."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
+
+CODE = "LOSS_IN_FP16"
+
+
+def train(*, widened: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu")
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        loss = functional.cross_entropy(outputs.float() if widened else outputs, labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(widened=False)
+
+
+def mended() -> None:
+    train(widened=True)

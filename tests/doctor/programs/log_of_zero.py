@@ -1,0 +1,28 @@
+"""A hand-written cross entropy: log(softmax(x))."""
+
+from torch.nn import functional
+
+from doctor.loops import classifier, half_autocast, plain_steps
+
+CODE = "LOG_OF_ZERO"
+
+
+def train(loss_function) -> None:
+    with half_autocast():
+        pass
+    plain_steps(classifier(), loss_function)
+
+
+def broken() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 400).softmax(1)
+        return -probabilities.log().gather(1, labels[:, None]).mean()
+
+    train(loss_function)
+
+
+def mended() -> None:
+    def loss_function(outputs, labels):
+        return functional.cross_entropy(outputs * 4, labels)
+
+    train(loss_function)

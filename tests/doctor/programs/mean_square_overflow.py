@@ -1,0 +1,47 @@
+"""A root mean square norm in fp16."""
+
+import torch
+
+from doctor.loops import Around, half_steps
+
+CODE = "MEAN_SQUARE_OVERFLOW"
+
+
+def normed(features: torch.Tensor) -> torch.Tensor:
+    return features * torch.rsqrt(features.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def broken() -> None:
+    half_steps(Around(lambda features: normed(features * 900)))
+
+
+def mended() -> None:
+    half_steps(Around(lambda features: normed(features.float() * 900)))
+
+
+def broken_by_a_product_and_a_root() -> None:
+    def own(features):
+        large = features.half() * 900
+        return large / ((large * large).mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    half_steps(Around(own))
+
+
+def broken_in_a_sum_that_is_divided() -> None:
+    def own(features):
+        large = features.half() * 900
+        return large * ((large**2).sum(-1, keepdim=True) / 16 + 1e-5) ** -0.5
+
+    half_steps(Around(own))
+
+
+def healthy_for_small_features() -> None:
+    half_steps(Around(lambda features: normed(features.half() * 90)))
+
+
+def healthy_in_a_square_that_where_leaves_out() -> None:
+    def own(features):
+        large = features.detach().half() * 900
+        return torch.where(large.abs() < 100, large.square() / 1e4, large / 100) + features
+
+    half_steps(Around(own))

@@ -1,0 +1,83 @@
+"""An optimizer that was made before the head was exchanged."""
+
+import contextlib
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, half_autocast, loss_of
+
+CODE = "NO_GRADIENTS"
+
+
+def train(*, late: bool, count: int = 4) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model[3].parameters(), lr=0.05)
+    model[3] = nn.Linear(16, 3)
+    if late:
+        optimizer = torch.optim.SGD(model[3].parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(count):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(late=False)
+
+
+def mended() -> None:
+    train(late=True)
+
+
+def broken_without_a_scaler() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model[2] = nn.Linear(8, 3)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_unused_branch() -> None:
+    torch.manual_seed(0)
+    body, spare = nn.Linear(6, 3), nn.Linear(6, 3)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (body, spare)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for images, labels in batches(4):
+        with half_autocast():
+            loss = nn.functional.cross_entropy(body(images), labels)
+        scaler.scale(loss).backward()
+        with contextlib.suppress(AssertionError):
+            for each in optimizers:
+                scaler.step(each)
+        scaler.update()
+        for each in optimizers:
+            each.zero_grad()
+
+
+def healthy_frozen_backbone() -> None:
+    model = classifier()
+    model[0].requires_grad_(requires_grad=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        loss_of(model, images, labels).backward()
+        optimizer.step()
+
+
+def healthy_only_the_head_is_trained_of_a_model_that_is_not_frozen() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model[3].parameters(), lr=0.01)
+    temperature = nn.Parameter(torch.ones(()))
+    other = torch.optim.SGD([temperature], lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        other.zero_grad()
+        nn.functional.cross_entropy(model(images) / temperature, labels).backward()
+        optimizer.step()
+        other.step()

@@ -1,0 +1,60 @@
+"""A layer norm written by hand, on features of some hundreds, in fp16."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import Around, half_steps
+
+CODE = "NORM_OVERFLOW"
+
+
+def normed(features: torch.Tensor) -> torch.Tensor:
+    centred = features - features.mean(-1, keepdim=True)
+    variance = centred.pow(2).mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + 1e-5)
+
+
+def broken() -> None:
+    half_steps(Around(lambda features: normed(features * 900)))
+
+
+def mended() -> None:
+    half_steps(Around(lambda features: normed(features.float() * 900)))
+
+
+def broken_by_torch_s_variance() -> None:
+    def own(features):
+        large = features.half() * 3000
+        return (large - large.mean(-1, keepdim=True)) * (large.var(-1, keepdim=True) + 1e-5).rsqrt()
+
+    half_steps(Around(own))
+
+
+def broken_in_groups_of_a_half_model() -> None:
+    def own(features):
+        groups = features.view(-1, 4, 4) * 2000
+        centred = groups - groups.mean((1, 2), keepdim=True)
+        variance = (centred * centred).mean((1, 2), keepdim=True)
+        return (centred / (variance + 1e-3).sqrt()).view(-1, 16)
+
+    half_steps(Around(own))
+
+
+def broken_by_an_eps_of_a_constant_row() -> None:
+    half_steps(
+        Around(lambda features: functional.layer_norm((features * 0).half(), (16,), eps=1e-12))
+    )
+
+
+def healthy_in_torch_s_own_norm() -> None:
+    half_steps(Around(lambda features: functional.layer_norm((features * 3000).half(), (16,))))
+
+
+def healthy_for_small_features() -> None:
+    half_steps(Around(lambda features: normed(features.half() * 60)))
+
+
+def broken_by_a_cast_before_the_norm() -> None:
+    half_steps(
+        Around(lambda features: functional.layer_norm((features.float() * 1e6).half(), (16,)))
+    )

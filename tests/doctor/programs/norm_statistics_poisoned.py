@@ -1,0 +1,34 @@
+"""One batch overflows in forward; the scaler skips it, the running statistics keep it."""
+
+import torch
+
+from doctor.loops import batches, classifier, half_autocast, loss_of
+
+CODE = "NORM_STATISTICS_POISONED"
+
+
+def train(*, guarded: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number, (images, labels) in enumerate(batches(5)):
+        if number == 2:
+            if guarded:
+                continue
+            images = images * 1e6  # noqa: PLW2901  # a batch that was not normalised
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    model.eval()
+    with torch.no_grad(), half_autocast():
+        for images, _ in batches(2):
+            model(images)
+
+
+def broken() -> None:
+    train(guarded=False)
+
+
+def mended() -> None:
+    train(guarded=True)

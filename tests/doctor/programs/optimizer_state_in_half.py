@@ -1,0 +1,55 @@
+"""Adam whose averages are cast to bf16 to save memory."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier
+
+CODE = "OPTIMIZER_STATE_IN_HALF"
+
+
+class Lean(torch.optim.Optimizer):
+    """Adam with its averages in a format of one's own."""
+
+    def __init__(self, parameters, dtype: torch.dtype, beta: float = 0.999) -> None:
+        super().__init__(parameters, {"lr": 0.01, "betas": (0.9, beta), "eps": 1e-8})
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.move(parameter, group)
+
+    def move(self, parameter: torch.Tensor, group) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["mean"] = torch.zeros_like(parameter, dtype=self.dtype)
+            state["square"] = torch.zeros_like(parameter, dtype=self.dtype)
+        first, second = group["betas"]
+        mean = first * state["mean"].float() + (1 - first) * parameter.grad
+        square = second * state["square"].float() + (1 - second) * parameter.grad**2
+        state["mean"].copy_(mean)
+        state["square"].copy_(square)
+        parameter.sub_(group["lr"] * mean / (square.sqrt() + group["eps"]))
+
+
+def train(dtype: torch.dtype, beta: float = 0.999) -> None:
+    model = classifier()
+    optimizer = Lean(model.parameters(), dtype, beta)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(torch.bfloat16)
+
+
+def mended() -> None:
+    train(torch.float32)
+
+
+def healthy_with_a_factor_that_bf16_has() -> None:
+    train(torch.bfloat16, 0.99)

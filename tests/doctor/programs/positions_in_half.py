@@ -1,0 +1,98 @@
+"""Sines of positions that are counted in bf16."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "POSITIONS_IN_HALF"
+LENGTH = 600
+
+
+def waves(positions: torch.Tensor) -> torch.Tensor:
+    return torch.sin(positions[:, None] * torch.tensor([1.0, 0.1, 0.01], dtype=positions.dtype))
+
+
+class Encoder(nn.Module):
+    """Adds positions to its inputs, which it repeats over a long sequence.
+
+    Args:
+        dtype: What the positions are counted in.
+    """
+
+    def __init__(self, dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(9, 3)
+        self.dtype = dtype
+
+    def forward(self, images):
+        positions = waves(torch.arange(LENGTH).to(self.dtype)).float()
+        long = images[:, None].expand(-1, LENGTH, -1)
+        return self.head(torch.cat([long, positions.expand(len(images), -1, -1)], -1)).mean(1)
+
+
+def train(model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(Encoder(torch.bfloat16))
+
+
+def mended() -> None:
+    train(Encoder(torch.float32))
+
+
+class Diffusion(nn.Module):
+    def __init__(self, dtype) -> None:
+        super().__init__()
+        self.head, self.dtype = nn.Linear(9, 3), dtype
+
+    def forward(self, images):
+        times = torch.linspace(1, 999, len(images)).long()
+        return self.head(torch.cat([images, waves(times.to(self.dtype)).float()], -1))
+
+
+def broken_timesteps() -> None:
+    train(Diffusion(torch.bfloat16))
+
+
+class Buffered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("counted", torch.arange(3000.0))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, images):
+        return self.head(images) + self.counted[:3].to(images.dtype)
+
+
+def broken_buffer() -> None:
+    model = Buffered()
+    model.counted = model.counted.half()
+    train(model)
+
+
+def healthy_few_positions_in_half() -> None:
+    model = Buffered()
+    model.counted = model.counted[:1000].half()
+    train(model)
+
+
+def healthy_timesteps_in_fp32() -> None:
+    train(Diffusion(torch.float32))
+
+
+def healthy_labels_in_half() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        targets = nn.functional.one_hot(labels, 3).half()
+        nn.functional.binary_cross_entropy_with_logits(model(images), targets.float()).backward()
+        optimizer.step()

@@ -1,0 +1,32 @@
+"""A loss that is NaN at any loss scale: the arc cosine of more than 1."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, half_autocast
+
+CODE = "SCALE_COLLAPSED"
+
+
+def train(*, bounded: bool, count: int = 10) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, _ in batches(count):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images * 10).float()
+            cosine = outputs.tanh() * 0.9 if bounded else outputs
+            loss = cosine.acos().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(bounded=False)
+
+
+def mended() -> None:
+    train(bounded=True)

@@ -1,0 +1,27 @@
+"""A small learning rate on bf16 parameters."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches
+
+CODE = "UPDATES_ROUNDED_AWAY"
+
+
+def train(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for images, labels in batches(5):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.to(dtype)).float(), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(torch.bfloat16)
+
+
+def mended() -> None:
+    train(torch.float32)

@@ -1,0 +1,81 @@
+"""A layer that keeps a half copy of its weight, made under no_grad."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, half_autocast
+
+CODE = "WEIGHT_CAST_WITHOUT_GRADIENT"
+
+
+class Copied(nn.Linear):
+    """Casts its weight itself.
+
+    Args:
+        features: In.
+        classes: Out.
+        recorded: Whether autograd sees the cast.
+    """
+
+    def __init__(self, features: int, classes: int, *, recorded: bool) -> None:
+        super().__init__(features, classes)
+        self.recorded = recorded
+
+    def forward(self, inputs):
+        with torch.set_grad_enabled(self.recorded):
+            weight = self.weight.bfloat16()
+        return nn.functional.linear(inputs.bfloat16(), weight).float() + self.bias
+
+
+def train(layer) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), layer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken() -> None:
+    train(Copied(8, 3, recorded=False))
+
+
+def mended() -> None:
+    train(Copied(8, 3, recorded=True))
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 3) * 0.1)
+
+    def forward(self, inputs):
+        return (inputs.half() @ self.weight.detach().half()).float()
+
+
+def broken_detached() -> None:
+    train(Detached())
+
+
+def healthy_teacher_and_student_in_one_autocast_block() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            with torch.no_grad():
+                before = model(images)
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss = loss + nn.functional.mse_loss(model(images * 0.9), before)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_unused_parameters() -> None:
+    layer = nn.Linear(8, 3)
+    layer.spare = nn.Parameter(torch.zeros(3))
+    train(layer)

@@ -1,0 +1,105 @@
+"""`halfstep doctor`: runs programs as they are, and keeps what they say and how they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from halfstep.cli import main
+from halfstep.doctor.evidence import from_json
+
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.ones(3, 4)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    {double}
+    scaler.update()
+print("arguments", sys.argv[1:], __name__)
+{end}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(double: str = "", end: str = "") -> str:
+        path = tmp_path / "program.py"
+        path.write_text(PROGRAM.format(double=double, end=end))
+        return str(path)
+
+    return write
+
+
+def test_a_broken_program_is_explained_and_its_output_kept(script, tmp_path, capsys) -> None:
+    report = tmp_path / "report"
+    code = main(["doctor", "--report", str(report), script(double="optimizer.step()"), "--lr", "1"])
+    said = capsys.readouterr()
+    assert code == 0
+    assert said.out == "arguments ['--lr', '1'] __main__\n"
+    assert "STEP_BYPASSES_SCALER" in said.err
+    assert "program.py:14" in said.err.replace("\n", "")
+    record = json.loads((report / "diagnosis.json").read_text())
+    assert record["diagnosis"]["verdicts"][0]["code"] == "STEP_BYPASSES_SCALER"
+    assert record["diagnosis"]["verdicts"][0]["rows"] == [1]
+    assert from_json(json.dumps(record["evidence"])).loop.iterations == 3
+
+
+def test_a_healthy_program_gets_nothing_found(script, capsys) -> None:
+    assert main(["doctor", script()]) == 0
+    assert "nothing found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('enough')", 1, "enough"),
+        ("raise KeyError('gone')", 1, "KeyError: 'gone'"),
+    ],
+)
+def test_exit_code_and_exception_are_the_programs_own(script, capsys, end, code, said) -> None:
+    assert main(["doctor", script(end=end)]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert "halfstep/doctor" not in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "there is no program to run"),
+        (["-m"], "-m needs the name of a module"),
+        (["nowhere.py"], "there is no file nowhere.py"),
+    ],
+)
+def test_nothing_to_run_is_one_line_and_exit_code_2(capsys, argv, said) -> None:
+    assert main(["doctor", *argv]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {said}")
+    assert err.count("\n") == 1
+
+
+def test_list_prints_every_cause(capsys) -> None:
+    from halfstep.doctor.rules import rules
+
+    assert main(["doctor", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == len(rules())
+    assert all(rule.code in out for rule in rules())
