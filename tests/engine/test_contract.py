@@ -187,7 +187,8 @@ def small_updates(recipe: Recipe) -> str:
     layer = nn.Linear(1, 64, bias=False).double()
     nn.init.ones_(layer.weight)
     inputs = torch.ones(1, 1)
-    with Engine(layer, SGD(layer.parameters(), lr=1e-2), recipe=recipe) as engine:
+    model = nn.Sequential(layer)  # `exceptions` names modules inside a model
+    with Engine(model, SGD(model.parameters(), lr=1e-2), recipe=recipe) as engine:
         for _ in range(60):
             with engine.autocast():
                 # A power of two times the scale, which no half format rounds.
@@ -226,7 +227,8 @@ def lost_in_products(recipe: Recipe) -> frozenset[str]:
 def sixteenths(recipe: Recipe) -> Engine:
     layer = nn.Linear(1024, 16, bias=False)
     nn.init.constant_(layer.weight, 2.0**-4)
-    return Engine(layer, SGD(layer.parameters(), lr=0.0), recipe=recipe)
+    model = nn.Sequential(layer)
+    return Engine(model, SGD(model.parameters(), lr=0.0), recipe=recipe)
 
 
 def product(engine: Engine, values: list[float]) -> float:
@@ -240,7 +242,7 @@ def format_of_reduction(recipe: Recipe) -> torch.dtype:
     """Listen to `all_reduce`, and to DDP itself where a recipe leaves the sum to it."""
     heard = []
     real = dist.all_reduce
-    layer = nn.Linear(8, 8, bias=False)
+    layer = nn.Sequential(nn.Linear(8, 8, bias=False))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             dist, "all_reduce", lambda t, *args, **given: heard.append(t) or real(t, *args, **given)
@@ -321,6 +323,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     ),
     "update": (None, "stochastic", "kahan"),
     "reduce": FORMATS,
+    "exceptions": (None, {"*": "fp32"}),
 }
 
 
