@@ -61,7 +61,7 @@ def test_version_is_the_packages(halfstep):
         (["train"], "error: Missing argument 'CONFIG'; see halfstep train --help"),
         (["train", "digits", "--sed", "1"], "error: No such option: --sed"),
         (["train", "digits", "--seed", "x"], "error: Invalid value for '--seed'"),
-        (["recipes", "extra"], "error: Got unexpected extra argument"),
+        (["configs", "extra"], "error: Got unexpected extra argument"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(halfstep, arguments, said):

@@ -46,7 +46,7 @@ def fill(grid: Grid) -> list[Result]:
     results = []
     for cell in grid.cells:
         prepare(cell)
-        cell.run_directory.mkdir()
+        cell.run_directory.mkdir(exist_ok=True)
         if cell.recipe == "fp16" and cell.seed == grid.seeds[-1] and len(grid.seeds) > 2:
             results.append(Result(cell, "crashed", "killed by SIGSEGV"))
             continue

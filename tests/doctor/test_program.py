@@ -54,7 +54,7 @@ def test_a_broken_program_is_explained_and_its_output_kept(script, tmp_path, cap
     assert code == 0
     assert said.out == "arguments ['--lr', '1'] __main__\n"
     assert "STEP_BYPASSES_SCALER" in said.err
-    assert "program.py:14" in said.err.replace("\n", "")
+    assert "program.py:14" in "".join(said.err.split())
     record = json.loads((report / "diagnosis.json").read_text())
     assert record["diagnosis"]["verdicts"][0]["code"] == "STEP_BYPASSES_SCALER"
     assert record["diagnosis"]["verdicts"][0]["rows"] == [1]

@@ -18,8 +18,13 @@ def _one_thread():
 
 @pytest.fixture(autouse=True)
 def _fresh_amp():
+    _forget()  # programs that other tests have run
     torch.manual_seed(0)
     yield
+    _forget()
+
+
+def _forget():
     casts.end_casts()
     casts._registered.clear()
     vars(_amp_state).clear()
