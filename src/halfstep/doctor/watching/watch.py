@@ -6,6 +6,7 @@ the step is investigated there and then, while its parameters are still what the
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +40,7 @@ class Watch:
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
+        self._seen = -1
 
     @property
     def troubles(self) -> list[str]:
@@ -51,7 +53,7 @@ class Watch:
             if _active:
                 raise ValueError("this process is watched already; close() the other watch first")
             _active.append(self)
-        self._attachment = Attachment(self._receiver)
+        self._attachment = Attachment(self._receiver, self._look_back)
         self._receiver.listener.start()
         return self
 
@@ -91,9 +93,7 @@ class Watch:
             return self._evidence
         receiver = self._receiver
         receiver.listener.stop()
-        with receiver.guard.own():
-            receiver.series.settle()
-            self._look_back()
+        self._look_back()
         try:
             with receiver.guard.own():
                 self._evidence = self._freeze()
@@ -109,6 +109,16 @@ class Watch:
                 _active.remove(self)
 
     def _look_back(self) -> None:
+        """Look at the last step, unless that was done."""
+        receiver = self._receiver
+        if self._seen == receiver.grammar.made:
+            return
+        self._seen = receiver.grammar.made
+        with receiver.guard.own():
+            receiver.series.settle()
+            self._look_at_last_step()
+
+    def _look_at_last_step(self) -> None:
         receiver = self._receiver
         iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
         if not any(each.kind in {"module", "call"} for each in entries):
@@ -118,7 +128,11 @@ class Watch:
         if receiver.investigation.done or receiver.tape.missing:
             return
         names = receiver.parties.names()
-        error = f"{self._ending.kind}: {self._ending.message}" if self._ending.kind else ""
+        raised = sys.exc_info()[1]  # An engine closes while what ends the program is on its way.
+        if self._ending.kind:
+            error = f"{self._ending.kind}: {self._ending.message}"
+        else:
+            error = "" if raised is None else f"{type(raised).__name__}: {raised}"
         receiver.investigation.last(entries, names, iteration, error=error)
 
     def _freeze(self) -> Evidence:
