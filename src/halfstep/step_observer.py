@@ -60,6 +60,9 @@ class StepObserver:
         del scaler, optimizer, found_inf, grad_norm
         return _NOTHING
 
+    def drops(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out, as its loss was not finite."""
+
     def updates(self, scaler: Any) -> None:
         """A loss scale may have changed."""
 

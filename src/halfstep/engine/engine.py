@@ -290,6 +290,7 @@ class Engine:
             try:
                 self.flush()
             except LossScaleCollapse:
+                self._assembly.unmake_statistics()
                 self.zero_grad()
                 raise
             assembly = self._assembly

@@ -35,6 +35,7 @@ KINDS = {
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
+    "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error",
     "update": "scaler, optimizers, steps",
     "zero": "gradients were cleared: optimizer",
@@ -132,7 +133,7 @@ class Grammar:
         """Note an event; one that begins an iteration closes the one before."""
         if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
             self.close_iteration()
-        if kind in {"step", "scaler step"}:
+        if kind in {"step", "scaler step", "drop"}:
             self._stepped = True
         self._events.append((kind, mark, tuple(facts.items())))
 

@@ -141,6 +141,11 @@ class Series:
             self._on_bad(step)
 
     @property
+    def first_bad(self) -> StepNumbers | None:
+        """The first step, of those read, whose loss or gradients were not finite."""
+        return self._first_bad
+
+    @property
     def run_of_skips(self) -> int:
         """How many steps have been skipped in a row up to now."""
         return self._run

@@ -118,6 +118,12 @@ class EngineObserver(StepObserver):
         finally:
             receiver.known_norm = None
 
+    def drops(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out."""
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.dropped(optimizer)
+
     def updates(self, scaler: Any) -> None:
         """A loss scale may have changed."""
         if self._receiver.guard.is_here:

@@ -365,6 +365,11 @@ class Receiver:
         self.parties.note_reached(optimizer)
         self._measure(optimizer, None, skipped=True, found_inf=found_inf)
 
+    def dropped(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out on purpose."""
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self._skipped(optimizer, None)
+
     def _on_bad(self, step: StepNumbers) -> None:
         entries = next((tape for number, tape in self.recent if number == step.iteration), None)
         run = self.series.run_of_skips

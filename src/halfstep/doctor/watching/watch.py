@@ -87,6 +87,17 @@ class Watch:
         function = raising_function(error.__traceback__)
         self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line, function)
 
+    @property
+    def saw_nonfinite(self) -> bool:
+        """Whether a loss was not finite, or gradients that an optimizer was given."""
+        self._receiver.series.settle()
+        return self._receiver.series.first_bad is not None
+
+    def abandon(self) -> None:
+        """Stop watching and look at nothing; does nothing after `close`."""
+        self._receiver.listener.stop()
+        self._detach()
+
     def close(self) -> Evidence:
         """Stop watching, look at what is left to look at, and return the record."""
         if self._evidence is not None:
