@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -75,18 +76,21 @@ class Report:
 
 
 @contextmanager
-def diagnosed(training: Training) -> Iterator[None]:
+def diagnosed(training: Training, since: int) -> Iterator[None]:
     """Watch what trains inside, and leave a diagnosis if it goes wrong.
 
     Of several processes each one watches itself, and the first one writes what the one that is
     surest has found; after an exception, of which the others may know nothing, each one that has
     one writes its own.
+
+    Args:
+        training: The run.
+        since: The step that it goes on from; 0 for a new one.
     """
     watch = _begin() if training.config.doctor else None
     if watch is None:
         yield
         return
-    since = training.step
     try:
         yield
         progress = training.progress
@@ -100,7 +104,8 @@ def diagnosed(training: Training) -> Iterator[None]:
             watch.note_ending(error)
             rank = training.processes.rank
             found = _report(watch, training, since)
-            error.add_note(_leave(training.run, found, name=f"-{rank}" if rank else ""))
+            _leave(training.run, found, name=f"-{rank}" if rank else "")
+            found.show(sys.stderr)  # The exception's own traceback follows.
         raise
     finally:
         watch.abandon()
@@ -119,8 +124,7 @@ def _report(watch: Watch, training: Training, since: int) -> Report:
     return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
 
 
-def _leave(run: Path, report: Report, name: str) -> str:
-    """Write a report, and return it as text."""
+def _leave(run: Path, report: Report, name: str) -> None:
     text = io.StringIO()
     report.show(text)
     try:
@@ -129,7 +133,6 @@ def _leave(run: Path, report: Report, name: str) -> str:
             write_atomically(run / f"{stem}{name}.{ending}", content)
     except OSError as error:
         rotation.warn(f"why the run went wrong could not be written: {error.strerror or error}")
-    return text.getvalue()
 
 
 def read(run: Path) -> Report | None:
