@@ -3,8 +3,8 @@
     python benchmarks/native_half.py [--shapes 2000] [--out native_half.json]
 
 Convolutions of random small shapes run forward and backward in bf16, by PyTorch's kernels and
-through `halfstep.cpu_half()`. A result counts as wrong where it is away from what fp32 makes of the same
-numbers by more than 3 % of the largest, or is NaN; rounding a result to bf16 changes it by 0.4 %.
+through `halfstep.cpu_half()`. A result counts as wrong where it is away from what fp32 makes of the
+same numbers by more than 3 % of the largest, or is NaN; rounding to bf16 changes it by 0.4 %.
 Memory is filled with NaN and given back before each, so that a kernel that reads what it has not
 written shows. Of a few layers of usual size, the processor time of a step is printed beside fp32's.
 """
