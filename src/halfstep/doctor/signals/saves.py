@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZER, _SCALER = "optimizer", "scaler"
 _GROWTH = {"_growth_tracker", "growth_tracker"}
-_DEPTH = 5
+_DEPTH = 8
 _PARTS = 256
 _LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(None), type)
 
