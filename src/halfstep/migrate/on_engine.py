@@ -1,4 +1,4 @@
-"""How gradients are clipped, measured and dropped on `halfstep.Engine`, whose step does all of it.
+"""How gradients are clipped and measured on `halfstep.Engine`, whose step does all of it.
 
 The engine multiplies gradients by the loss scale until its step, so a program that reaches for them
 before that is left as it is, unless it clips or measures them: both the engine does itself.
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.names import bound, calls, fresh, last_name, paths
 from halfstep.migrate.source import Function, inner
+from halfstep.migrate.zeroing import models, zeroing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program import ScaledLoss
     from halfstep.migrate.render import Edits
-    from halfstep.migrate.source import Loop
     from halfstep.migrate.steps import Move
     from halfstep.migrate.targets import EngineTarget
     from halfstep.migrate.understanding import Understanding
@@ -33,7 +32,6 @@ GONE = "the engine's step drops the gradients, which are read here"
 UNKNOWN_LIMIT = "the limit of this clip is not known where the Engine is built: clip_norm={}"
 DIFFERENT_LIMITS = "gradients are clipped in several ways, and the Engine has one for all"
 NORM = "the norm of the gradients is known after the engine's step only"
-NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
 PER_MICRO_BATCH = (
     "Apex clipped after every backward, here; the engine clips once, before the optimizer steps"
 )
@@ -49,18 +47,7 @@ def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
         if move.statement in edits.replaced:
             continue
         edits.replaced[move.statement] = [target.step(_whose(about, move))]
-    zeroed = {owner for move in about.zero_grads for owner in [move.loop or move.owner]}
-    if not zeroed and not _zeroed_by_hand(about):
-        source = about.program.source
-        again = [
-            each
-            for each in about.steps
-            if source.loop(each.statement) or source.function(each.statement)
-        ]
-        for move in again:
-            edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
-    for move in about.zero_grads:
-        _zero(about, target, edits, move)
+    zeroing(about, target, edits)
 
 
 def _whose(about: Understanding, move: Move) -> str:
@@ -71,108 +58,6 @@ def _whose(about: Understanding, move: Move) -> str:
         whole = {each.optimizers_text for each in about.trained}
         return "" if move.loop in whole else move.loop
     return f"[{move.owner}]"
-
-
-def _zeroed_by_hand(about: Understanding) -> bool:
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
-        for node in inner(about.program.source.tree)
-    )
-
-
-def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) -> None:
-    """Write a `zero_grad`, unless a step before it has done that already."""
-    source = about.program.source
-    function = source.function(move.statement)
-    for each in about.trained:
-        if each.function is function and move.statement.lineno < each.statement.lineno:
-            return  # there is no engine yet
-    if function not in {
-        *about.program.training,
-        *(source.function(step.statement) for step in about.steps),
-    }:
-        return
-    only = ""
-    if about.program.several_optimizers:
-        optimizer = _optimizer_of(about, move)
-        if optimizer is None:
-            about.leave(move.statement, f"it is not known whose gradients {move.owner} has")
-            return
-        only = f"optimizers={optimizer}" if optimizer else ""
-    elif move.owner in about.program.models and _models(about) > 1 and not _done(about, move):
-        about.leave(move.statement, "an optimizer holds more than this model's gradients")
-        return
-    written = [] if _done(about, move) else [f"{target.object}.zero_grad({only})"]
-    edits.replaced[move.statement] = [*written]
-
-
-def _models(about: Understanding) -> int:
-    return max((len(each.models) for each in about.trained), default=1)
-
-
-def _optimizer_of(about: Understanding, move: Move) -> str | None:
-    """Return whose gradients a `zero_grad` drops, as a list; "" for all, None if not known."""
-    if move.loop is not None:
-        return "" if move.loop in about.program.optimizers else None
-    if move.owner not in about.program.models or move.owner in about.program.optimizers:
-        return f"[{move.owner}]"
-    for each in about.trained:
-        if move.owner in each.models and len(each.models) == len(each.optimizers):
-            return f"[{each.optimizers[each.models.index(move.owner)]}]"
-    return None
-
-
-def _done(about: Understanding, move: Move) -> bool:
-    """Tell whether what comes before a `zero_grad` is always a step of the same optimizer."""
-    source, windows = about.program.source, about.windows
-    function = source.function(move.statement)
-    same = [
-        step.statement
-        for step in about.steps
-        if source.function(step.statement) is function and _same(about, step, move)
-    ]
-    losses = [
-        loss.statement
-        for loss in about.program.losses
-        if source.function(loss.statement) is function
-        and about.live(loss)
-        and _reaches(about, loss, move)
-    ]
-    for around in (None, source.loop(move.statement)):
-        events = [each for each in (*same, *losses) if _counts(about, each, move, around)]
-        if not events:
-            continue
-        last = max(events, key=lambda each: each.lineno)
-        if last in losses:
-            return False
-        pair = windows.apart(last, move.statement)
-        return pair is not None and last in pair
-    return False
-
-
-def _reaches(about: Understanding, loss: ScaledLoss, move: Move) -> bool:
-    """Tell whether a loss may reach the parameters whose gradients a `zero_grad` drops."""
-    if not about.program.several_optimizers:
-        return True
-    optimizer = _optimizer_of(about, move)
-    known = set(about.trained[0].optimizers)
-    return optimizer == "" or not set(loss.optimizers) <= known - {(optimizer or "")[1:-1]}
-
-
-def _same(about: Understanding, step: Move, move: Move) -> bool:
-    if not about.program.several_optimizers or step.loop is not None:
-        return True
-    optimizer = _optimizer_of(about, move)
-    return optimizer in {"", f"[{step.owner}]"}
-
-
-def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
-    """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
-    if around is None:
-        loop = about.program.source.loop(move.statement)
-        inside = loop is None or loop in about.program.source.above(event)
-        return event.lineno < move.statement.lineno and inside
-    return around in about.program.source.above(event) and event.lineno > move.statement.lineno
 
 
 class _Clips:
@@ -201,7 +86,7 @@ class _Clips:
 
     def _is_whole(self, touch: Touch) -> bool:
         """Tell whether a clip is of all parameters that an optimizer holds, before its step."""
-        return touch.step is not None and not (touch.of_model and _models(self.about) > 1)
+        return touch.step is not None and not (touch.of_model and models(self.about) > 1)
 
     def _replace(self, touch: Touch) -> None:
         """Take a clip away, or the norm from the step."""

@@ -1,0 +1,220 @@
+"""When gradients are dropped on `halfstep.Engine`, whose step drops those that it stepped with.
+
+A `zero_grad` that always comes right behind a step is not needed any more. One that some step goes
+without lets gradients live on, which the engine's step would drop: such a program is left.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import paths
+from halfstep.migrate.source import Function, inner
+
+if TYPE_CHECKING:
+    from halfstep.migrate.program import ScaledLoss
+    from halfstep.migrate.render import Edits
+    from halfstep.migrate.source import Loop
+    from halfstep.migrate.steps import Move
+    from halfstep.migrate.targets import EngineTarget
+    from halfstep.migrate.understanding import Understanding
+
+NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
+OUTLIVE = "gradients are not always zeroed after this step, and the engine's step drops them"
+_JUMPS = ast.Continue | ast.Break | ast.Return
+
+
+def zeroing(about: Understanding, target: EngineTarget, edits: Edits) -> None:
+    """Write the `zero_grad`s that are still needed, and note steps that none belongs to."""
+    if not about.zero_grads and not _zeroed_by_hand(about):
+        source = about.program.source
+        for move in about.steps:
+            if source.loop(move.statement) or source.function(move.statement):
+                edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
+    for step in about.steps:
+        _outlive(about, step)
+    for move in about.zero_grads:
+        _zero(about, target, edits, move)
+
+
+def models(about: Understanding) -> int:
+    """Return how many models amp handles."""
+    return max((len(each.models) for each in about.trained), default=1)
+
+
+def _zeroed_by_hand(about: Understanding) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
+        for node in inner(about.program.source.tree)
+    )
+
+
+def _outlive(about: Understanding, step: Move) -> None:
+    """Leave a program in which a step may follow another without a `zero_grad` between them."""
+    source, at = about.program.source, step.statement
+    turn = _turn(about, step)
+    if turn is None or _zeroed_by_hand(about):
+        return
+    same = [move.statement for move in about.zero_grads if _same(about, step, move)]
+    zeroed = [each for each in same if turn in source.above(each)]
+    elsewhere = any(source.function(each) is not source.function(at) for each in same)
+    if not same or (elsewhere and not zeroed):
+        return
+    losses = [each.statement for each in _losses(about, turn)]
+    if all(each.lineno > at.lineno for each in losses) and source.loop(at) is None:
+        return  # it primes the optimizer, before the first backward
+    regular = {zero for zero in zeroed if any(_with(about, zero, each) for each in (at, *losses))}
+    steps = {
+        each.statement
+        for each in about.steps
+        if each.owner == step.owner and turn in source.above(each.statement)
+    }
+    reached = [each for each in steps | regular if about.windows.apart(at, each) or each is at]
+    reached.sort(key=lambda each: (each.lineno <= at.lineno, each.lineno))
+    if reached[0] in steps:
+        about.leave(at, OUTLIVE)
+
+
+def _turn(about: Understanding, step: Move) -> Loop | Function | None:
+    """Return what repeats a step: a loop, but none over several optimizers, or a function."""
+    source = about.program.source
+    loop = source.loop(step.statement)
+    while isinstance(loop, ast.For) and paths(loop.target) & paths(step.call.func):
+        loop = source.loop(loop)
+    return loop or source.function(step.statement)
+
+
+def _losses(about: Understanding, around: Loop | Function) -> list[ScaledLoss]:
+    """Return the scaled losses within a loop or function, but for those in functions in it."""
+    source = about.program.source
+    own = around if isinstance(around, Function) else source.function(around)
+    return [
+        loss
+        for loss in about.program.losses
+        if about.live(loss)
+        and source.function(loss.statement) is own
+        and around in source.above(loss.statement)
+    ]
+
+
+def _with(about: Understanding, zero: ast.stmt, other: ast.stmt) -> bool:
+    """Tell whether a `zero_grad` runs as often as a step or a backward does.
+
+    Where zeroing and the step stand under a test each, the tests are taken to belong together, as
+    in `if i % 4 == 0: zero_grad()` and `if i % 4 == 3: step()`.
+    """
+    pair = about.windows.apart(zero, other)
+    if pair is None:
+        return False
+    tested = isinstance(pair[0], ast.If | ast.Try) and pair[0] is not zero
+    return not tested or (isinstance(pair[1], ast.If) and not about.program.losses_in(pair[1]))
+
+
+def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) -> None:
+    """Write a `zero_grad`, unless a step before it has done that already."""
+    source = about.program.source
+    function = source.function(move.statement)
+    for each in about.trained:
+        if each.function is function and move.statement.lineno < each.statement.lineno:
+            return  # there is no engine yet
+    if function not in {
+        *about.program.training,
+        *(source.function(step.statement) for step in about.steps),
+    }:
+        return
+    only = ""
+    if about.program.several_optimizers:
+        optimizer = _optimizer_of(about, move)
+        if optimizer is None:
+            about.leave(move.statement, f"it is not known whose gradients {move.owner} has")
+            return
+        only = f"optimizers={optimizer}" if optimizer else ""
+    elif move.owner in about.program.models and models(about) > 1 and not _done(about, move):
+        about.leave(move.statement, "an optimizer holds more than this model's gradients")
+        return
+    written = [] if _done(about, move) else [f"{target.object}.zero_grad({only})"]
+    edits.replaced[move.statement] = [*written]
+
+
+def _optimizer_of(about: Understanding, move: Move) -> str | None:
+    """Return whose gradients a `zero_grad` drops, as a list; "" for all, None if not known."""
+    if move.loop is not None:
+        return "" if move.loop in about.program.optimizers else None
+    if move.owner not in about.program.models or move.owner in about.program.optimizers:
+        return f"[{move.owner}]"
+    for each in about.trained:
+        if move.owner in each.models and len(each.models) == len(each.optimizers):
+            return f"[{each.optimizers[each.models.index(move.owner)]}]"
+    return None
+
+
+def _done(about: Understanding, move: Move) -> bool:
+    """Tell whether what comes before a `zero_grad` is always a step of the same optimizer."""
+    source, windows = about.program.source, about.windows
+    function = source.function(move.statement)
+    same = [
+        step.statement
+        for step in about.steps
+        if source.function(step.statement) is function and _same(about, step, move)
+    ]
+    losses = [
+        loss.statement
+        for loss in about.program.losses
+        if source.function(loss.statement) is function
+        and about.live(loss)
+        and _reaches(about, loss, move)
+    ]
+    for around in (None, source.loop(move.statement)):
+        events = [each for each in (*same, *losses) if _counts(about, each, move, around)]
+        if not events:
+            continue
+        last = max(events, key=lambda each: each.lineno)
+        if last in losses or (around is not None and _may_be_left_out(about, last, around)):
+            return False
+        pair = windows.apart(last, move.statement)
+        return pair is not None and last in pair
+    return False
+
+
+def _may_be_left_out(about: Understanding, step: ast.stmt, around: Loop) -> bool:
+    """Tell whether a turn of a loop may go from a backward past its step, to the next turn."""
+    source = about.program.source
+    first = min((each.statement.lineno for each in _losses(about, around)), default=0)
+    for node in inner(around, functions=False):
+        if isinstance(node, _JUMPS) and first < node.lineno < step.lineno:
+            return True
+    within = [each for each in source.above(step) if around in source.above(each)]
+    return any(
+        isinstance(each, ast.Try) and not all(_raises(handler) for handler in each.handlers)
+        for each in within
+    )
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+def _reaches(about: Understanding, loss: ScaledLoss, move: Move) -> bool:
+    """Tell whether a loss may reach the parameters whose gradients a `zero_grad` drops."""
+    if not about.program.several_optimizers:
+        return True
+    optimizer = _optimizer_of(about, move)
+    known = set(about.trained[0].optimizers)
+    return optimizer == "" or not set(loss.optimizers) <= known - {(optimizer or "")[1:-1]}
+
+
+def _same(about: Understanding, step: Move, move: Move) -> bool:
+    if not about.program.several_optimizers or step.loop is not None:
+        return True
+    optimizer = _optimizer_of(about, move)
+    return optimizer in {"", f"[{step.owner}]"}
+
+
+def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
+    """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
+    if around is None:
+        loop = about.program.source.loop(move.statement)
+        inside = loop is None or loop in about.program.source.above(event)
+        return event.lineno < move.statement.lineno and inside
+    return around in about.program.source.above(event) and event.lineno > move.statement.lineno
