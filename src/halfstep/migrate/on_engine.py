@@ -11,7 +11,7 @@ import builtins
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import bound, calls, fresh, last_name, paths
+from halfstep.migrate.names import bound, calls, dotted, fresh, last_name, paths
 from halfstep.migrate.source import Function, inner
 from halfstep.migrate.zeroing import models, zeroing
 
@@ -37,6 +37,8 @@ PER_MICRO_BATCH = (
 )
 SCALED_CLIP = "Apex clipped gradients that were still scaled here; the engine clips true ones"
 HALF_CLIP = "under O2 this clipped fp16 gradients that no step used; the engine clips the true ones"
+_JUMPS = ast.Continue | ast.Break | ast.Return | ast.Raise
+_CHANGES_STEP = re.compile(r"step|adjust|set_lr|update_lr|lr_")
 _PURE = {"float", "int", "len", "max", "min", "getattr", "hasattr", "get"}
 
 
@@ -97,22 +99,55 @@ class _Clips:
             self._note(touch)
             return
         step = touch.step.statement
-        suite = self.about.windows.suite(touch.head)
-        text = [
-            self.about.program.source.code(each)
-            for each in suite
-            if touch.head.lineno < each.lineno < step.lineno
-        ]
-        optimizers = self.about.program.optimizers
-        blocked = any(".grad" in each or paths_in(each) & optimizers for each in text)
-        if touch.moved or touch.scaled or blocked or touch.call is None:
+        if touch.moved or touch.scaled or touch.call is None or self._blocked(touch, step):
             self.about.leave(touch.statement, NORM)
             return
         line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
         if line not in self.edits.before[touch.head]:
             self.edits.before[touch.head].append(line)
         self.edits.replaced[step] = []
-        self.edits.expressions[touch.call] = f"{self.result}.grad_norm"
+        norm = f"{self.result}.grad_norm"
+        if self._is_tensor(touch.call):
+            self.target.imports["import torch"] = None
+            norm = f"torch.tensor({norm})"
+        self.edits.expressions[touch.call] = norm
+
+    def _blocked(self, touch: Touch, step: ast.stmt) -> bool:
+        """Tell whether what stands between a clip and its step must stay before the step."""
+        assert touch.head is not None
+        code, optimizers = self.about.program.source.code, self.about.program.optimizers
+        for each in self.about.windows.suite(touch.head):
+            if not touch.head.lineno <= each.lineno < step.lineno:
+                continue
+            if any(isinstance(node, _JUMPS) for node in inner(each)):
+                return True
+            text = code(each)
+            if each is not touch.head and (
+                ".grad" in text
+                or paths_in(text) & optimizers
+                or any(_CHANGES_STEP.match(last_name(call.func)) for call in calls(each))
+            ):
+                return True
+        return False
+
+    def _is_tensor(self, call: ast.Call) -> bool:
+        """Tell whether a program takes the norm that a clip returns for a tensor."""
+        source = self.about.program.source
+        parent = source.parent[call]
+        if isinstance(parent, ast.Attribute):
+            return True
+        if not isinstance(parent, ast.Assign):
+            return False
+        names = bound(parent)
+        own = {each.name for each in inner(source.tree) if isinstance(each, Function)}
+        for node in inner(source.tree):
+            if isinstance(node, ast.Attribute) and dotted(node.value) in names:
+                return True
+            if isinstance(node, ast.Call) and any(dotted(each) in names for each in node.args):
+                path = dotted(node.func) or ""
+                if path.startswith(("torch.", "dist.")) or last_name(node.func) in own:
+                    return True
+        return False
 
     def _note(self, touch: Touch) -> None:
         assert touch.step is not None
