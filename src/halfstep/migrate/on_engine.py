@@ -151,13 +151,12 @@ class _Clips:
 
     def _note(self, touch: Touch) -> None:
         assert touch.step is not None
-        level = {self.about.recipes[each.call].level for each in self.about.trained}
         place = touch.step.statement
         if touch.scaled:
             self.edits.notes[place].append(SCALED_CLIP)
         elif touch.moved:
             self.edits.notes[place].append(PER_MICRO_BATCH)
-        elif touch.of_model and level == {"O2"}:
+        elif touch.of_model and self.about.may_have_masters:
             self.edits.notes[place].append(HALF_CLIP)
 
     def _limit(self, clips: list[Touch]) -> None:

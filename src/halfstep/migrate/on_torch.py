@@ -91,8 +91,7 @@ def _unscale_here(
     test = about.branches.only_with_amp.get(touch.statement)
     if test is not None:
         edits.replaced[touch.statement] = [f"if {test}:\n    {_written(about, touch)}"]
-    level = {about.recipes[each.call].level for each in about.trained}
-    if clips and touch.of_model and level == {"O2"}:
+    if clips and touch.of_model and about.may_have_masters:
         edits.notes[touch.statement].append(HALF_CLIP)
 
 

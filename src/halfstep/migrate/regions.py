@@ -97,7 +97,7 @@ class Forwards:
         place = end
         for statement in reversed(self.windows.way(end)):
             place = statement
-            suite = self._flat(self.windows.suite(statement))
+            suite = self.flat(self.windows.suite(statement))
             at = suite.index(place)
             taken: list[int] = []
             names = set(needed)
@@ -129,12 +129,12 @@ class Forwards:
     def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
         return last in self.program.source.suite(first)
 
-    def _flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
+    def flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return a suite with the branches that are there for amp alone opened."""
         done: list[ast.stmt] = []
         for each in suite:
             amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
-            done += [each] if amp is None else self._flat(amp)
+            done += [each] if amp is None else self.flat(amp)
         return done
 
     def _runs(self, node: ast.AST) -> bool:
@@ -234,7 +234,7 @@ class Forwards:
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue
-            suite = self._flat(self.windows.suite(forward.first))
+            suite = self.flat(self.windows.suite(forward.first))
             for each in suite[suite.index(forward.first) : suite.index(forward.last) + 1]:
                 yield from inner(each)
 

@@ -83,6 +83,7 @@ class Rewriter:
         for node, side in self.about.branches.amp.items():
             self.edits.replaced[node] = [side]
         self._forwards()
+        self._calls_of_forward()
         losses = Losses(self.about, self.target, self.edits)
         hoisted = [each.hoisted for each in self.about.forwards.found]
         for loss in self.about.program.losses:
@@ -161,6 +162,18 @@ class Rewriter:
                 return
         if loss is not None:
             self.edits.before[loss.statement].append(f"{head}\n    {tail[0]}")
+
+    def _calls_of_forward(self) -> None:
+        """Call models whose `forward` is called: the engine casts what a call is given."""
+        about, code = self.about, self.about.program.source.code
+        levels = {about.recipes[each.call].level for each in about.trained}
+        if isinstance(self.target, TorchTarget) or levels <= {"O0", "O1"}:
+            return
+        for call in calls(about.program.source.tree):
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
+                model = code(call.func.value)
+                if model in about.program.models:
+                    self.edits.expressions[call.func] = model
 
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
         suite = self.about.program.source.suite(first)

@@ -112,6 +112,15 @@ class Understanding:
         """The calls of `amp.initialize` with an optimizer."""
         return [each for each in self.program.initializes if each.optimizers]
 
+    @property
+    def may_have_masters(self) -> bool:
+        """Whether the optimizers may step with fp32 copies of fp16 parameters."""
+        recipes = [self.recipes[each.call] for each in self.trained]
+        return any(
+            each.level in {"O2", None} and each.settings.get("master_weights", True)
+            for each in recipes
+        )
+
     def live(self, loss: ScaledLoss) -> bool:
         """Tell whether a scaled loss is not on a side that goes away."""
         return loss.statement not in self.branches.dead

@@ -7,9 +7,10 @@ without lets gradients live on, which the engine's step would drop: such a progr
 from __future__ import annotations
 
 import ast
+import builtins
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import paths
+from halfstep.migrate.names import calls, last_name, paths
 from halfstep.migrate.source import Function, inner
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
 OUTLIVE = "gradients are not always zeroed after this step, and the engine's step drops them"
-_JUMPS = ast.Continue | ast.Break | ast.Return
 
 
 def zeroing(about: Understanding, target: EngineTarget, edits: Edits) -> None:
@@ -150,58 +150,46 @@ def _optimizer_of(about: Understanding, move: Move) -> str | None:
 
 
 def _done(about: Understanding, move: Move) -> bool:
-    """Tell whether what comes before a `zero_grad` is always a step of the same optimizer."""
+    """Tell whether a `zero_grad` has nothing to drop: a step or another one is before it.
+
+    Only what stands in the same suite counts: before the head of a loop or of a function may come
+    an evaluation that attacks the model, and leaves gradients in it.
+    """
     source, windows = about.program.source, about.windows
     function = source.function(move.statement)
-    same = [
+    steps = {
         step.statement
         for step in about.steps
         if source.function(step.statement) is function and _same(about, step, move)
-    ]
-    losses = [
-        loss.statement
-        for loss in about.program.losses
-        if source.function(loss.statement) is function
-        and about.live(loss)
-        and _reaches(about, loss, move)
-    ]
-    for around in (None, source.loop(move.statement)):
-        events = [each for each in (*same, *losses) if _counts(about, each, move, around)]
-        if not events:
-            continue
-        last = max(events, key=lambda each: each.lineno)
-        if last in losses or (around is not None and _may_be_left_out(about, last, around)):
+    }
+    steps |= {
+        other.statement
+        for other in about.zero_grads
+        if _optimizer_of(about, other) in {"", _optimizer_of(about, move)}
+        or not about.program.several_optimizers
+    } - {move.statement}
+    suite = about.forwards.flat(windows.suite(move.statement))
+    for before in reversed(suite[: suite.index(move.statement)]):
+        if before in steps:
+            return True
+        if not _leaves_gradients_alone(about, before):
             return False
-        pair = windows.apart(last, move.statement)
-        return pair is not None and last in pair
     return False
 
 
-def _may_be_left_out(about: Understanding, step: ast.stmt, around: Loop) -> bool:
-    """Tell whether a turn of a loop may go from a backward past its step, to the next turn."""
-    source = about.program.source
-    first = min((each.statement.lineno for each in _losses(about, around)), default=0)
-    for node in inner(around, functions=False):
-        if isinstance(node, _JUMPS) and first < node.lineno < step.lineno:
-            return True
-    within = [each for each in source.above(step) if around in source.above(each)]
-    return any(
-        isinstance(each, ast.Try) and not all(_raises(handler) for handler in each.handlers)
-        for each in within
+def _leaves_gradients_alone(about: Understanding, statement: ast.stmt) -> bool:
+    """Tell whether a statement surely runs no backward: it calls methods, if anything."""
+    own = {
+        each.name
+        for each in inner(about.program.source.tree)
+        if isinstance(each, Function)
+        and any(last_name(call.func) == "backward" for call in calls(each))
+    }
+    return not about.program.losses_in(statement) and all(
+        isinstance(call.func, ast.Attribute) and last_name(call.func) not in {"backward", *own}
+        for call in calls(statement)
+        if last_name(call.func) not in dir(builtins)
     )
-
-
-def _raises(handler: ast.ExceptHandler) -> bool:
-    return isinstance(handler.body[-1], ast.Raise)
-
-
-def _reaches(about: Understanding, loss: ScaledLoss, move: Move) -> bool:
-    """Tell whether a loss may reach the parameters whose gradients a `zero_grad` drops."""
-    if not about.program.several_optimizers:
-        return True
-    optimizer = _optimizer_of(about, move)
-    known = set(about.trained[0].optimizers)
-    return optimizer == "" or not set(loss.optimizers) <= known - {(optimizer or "")[1:-1]}
 
 
 def _same(about: Understanding, step: Move, move: Move) -> bool:
@@ -209,12 +197,3 @@ def _same(about: Understanding, step: Move, move: Move) -> bool:
         return True
     optimizer = _optimizer_of(about, move)
     return optimizer in {"", f"[{step.owner}]"}
-
-
-def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
-    """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
-    if around is None:
-        loop = about.program.source.loop(move.statement)
-        inside = loop is None or loop in about.program.source.above(event)
-        return event.lineno < move.statement.lineno and inside
-    return around in about.program.source.above(event) and event.lineno > move.statement.lineno
