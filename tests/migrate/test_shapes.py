@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
-    "amp_passed_on": "no amp.scale_loss in this file",
+    "amp_passed_on": "amp itself is passed on here",
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
@@ -25,11 +25,15 @@ LEFT = {
     "outside": "this backward does not go through amp",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
+    "zeroed_now_and_then": "gradients are not always zeroed after this step",
     "unpacked_settings": "the settings of amp are in **amp_args",
 }
 """Left as they are, to both targets."""
 LEFT_BY_THE_ENGINE = {
-    "gradients_by_hand": "gradients are still multiplied by the loss scale before the engine's step"
+    "built_twice": "amp.initialize is called for other models or optimizers too",
+    "models_in_a_loop": "amp.initialize is called for other models or optimizers too",
+    "norm_that_skips": "the norm of the gradients is known after the engine's step only",
+    "gradients_by_hand": "gradients are still multiplied by the loss scale",
 }
 NOTED = {
     "clip_inside": "Apex clipped gradients that were still scaled",

@@ -6,13 +6,14 @@ first reads them, else in the step.
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.source import inner
 from halfstep.migrate.targets import MASTERS
+from halfstep.migrate.zeroing import UNSCALED, keeping
 
 if TYPE_CHECKING:
-    import ast
-
     from halfstep.migrate.render import Edits
     from halfstep.migrate.steps import Move
     from halfstep.migrate.targets import TorchTarget
@@ -36,6 +37,7 @@ def on_torch(about: Understanding, target: TorchTarget, edits: Edits) -> None:
     for move in about.steps:
         _step(target, edits, move)
     _update(about, target, edits)
+    keeping(about, edits, UNSCALED)
 
 
 def _unscale(
@@ -68,11 +70,12 @@ def _unscale(
         else:
             _move(about, edits, touch, lines)
         return
-    _unscale_here(about, edits, touch, lines, unscaled)
+    _unscale_here(about, target, edits, touch, lines, unscaled)
 
 
 def _unscale_here(
     about: Understanding,
+    target: TorchTarget,
     edits: Edits,
     touch: Touch,
     lines: list[str],
@@ -88,11 +91,28 @@ def _unscale_here(
         unscaled[step.statement] = line
         if not any(each in edits.before[touch.head] for each in lines):
             edits.before[touch.head][:0] = lines
+    for jump in _jumps(about, touch.head, step.statement):
+        if not edits.before[jump]:
+            edits.before[jump].append(f"{target.object}.update()")
     test = about.branches.only_with_amp.get(touch.statement)
     if test is not None:
         edits.replaced[touch.statement] = [f"if {test}:\n    {_written(about, touch)}"]
     if clips and touch.of_model and about.may_have_masters:
         edits.notes[touch.statement].append(HALF_CLIP)
+
+
+def _jumps(about: Understanding, head: ast.stmt, step: ast.stmt) -> list[ast.stmt]:
+    """Return the statements that leave a step out whose gradients have been unscaled."""
+    source = about.program.source
+    loop = source.loop(step)
+    return [
+        node
+        for each in about.windows.suite(head)
+        if head.lineno <= each.lineno < step.lineno
+        for node in inner(each, functions=False)
+        if isinstance(node, ast.Return)
+        or (isinstance(node, ast.Continue | ast.Break) and source.loop(node) is loop)
+    ]
 
 
 def _is_scaled(about: Understanding, touch: Touch) -> bool:

@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.formats import used_behind
 from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
 from halfstep.migrate.source import Function, inner, last_line, suites
 
@@ -91,6 +92,12 @@ class Forwards:
         self._merge()
         self._models_elsewhere()
         self._merge()
+        covered = set(self.covered())
+        self.found += [
+            Forward(each, each)
+            for each in used_behind(self.program, covered)
+            if each not in self._ending and each not in self.windows.branches.dead
+        ]
 
     def _before(self, end: ast.stmt, needed: set[str], *, found: bool = False) -> Forward | None:
         """Go back from a statement to what the names that it needs were made of."""
@@ -196,7 +203,7 @@ class Forwards:
         source = self.program.source
         training = [each for each in self.program.training if each is not None]
         classes = {source.class_(each) for each in training} - {None}
-        covered = set(self._covered())
+        covered = set(self.covered())
         for call in calls(source.tree):
             function = source.function(call)
             statement = source.statement(call)
@@ -230,7 +237,8 @@ class Forwards:
             return True
         return method in _called_from(class_, own)
 
-    def _covered(self) -> Iterator[ast.AST]:
+    def covered(self) -> Iterator[ast.AST]:
+        """Yield all that stands under autocast."""
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.formats import note_formats
 from halfstep.migrate.guards import (
     CHANGES,
     branches_without,
@@ -84,6 +85,7 @@ class Rewriter:
             self.edits.replaced[node] = [side]
         self._forwards()
         self._calls_of_forward()
+        note_formats(self.about, self.target, self.edits)
         losses = Losses(self.about, self.target, self.edits)
         hoisted = [each.hoisted for each in self.about.forwards.found]
         for loss in self.about.program.losses:

@@ -1,7 +1,8 @@
-"""When gradients are dropped on `halfstep.Engine`, whose step drops those that it stepped with.
+"""When gradients are dropped: on `halfstep.Engine`, whose step drops those that it stepped with.
 
 A `zero_grad` that always comes right behind a step is not needed any more. One that some step goes
-without lets gradients live on, which the engine's step would drop: such a program is left.
+without lets gradients live on. The engine's step would drop them, and what a GradScaler has
+unscaled takes no scaled gradients any more: such a program is left.
 """
 
 from __future__ import annotations
@@ -21,21 +22,35 @@ if TYPE_CHECKING:
     from halfstep.migrate.targets import EngineTarget
     from halfstep.migrate.understanding import Understanding
 
-NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
-OUTLIVE = "gradients are not always zeroed after this step, and the engine's step drops them"
+NOT_ZEROED = "gradients of {} are never zeroed in this file, {}"
+OUTLIVE = "gradients are not always zeroed after this step, {}"
+DROPPED = "and the engine's step drops them"
+UNSCALED = "and scaled gradients cannot be added to those that a GradScaler has unscaled"
 
 
 def zeroing(about: Understanding, target: EngineTarget, edits: Edits) -> None:
     """Write the `zero_grad`s that are still needed, and note steps that none belongs to."""
-    if not about.zero_grads and not _zeroed_by_hand(about):
-        source = about.program.source
-        for move in about.steps:
-            if source.loop(move.statement) or source.function(move.statement):
-                edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
-    for step in about.steps:
-        _outlive(about, step)
+    keeping(about, edits, DROPPED)
     for move in about.zero_grads:
         _zero(about, target, edits, move)
+
+
+def keeping(about: Understanding, edits: Edits, but: str) -> None:
+    """Note steps that no `zero_grad` belongs to, and leave programs that keep gradients for more.
+
+    Args:
+        about: What the program does; it takes reasons to leave it.
+        edits: Takes the notes.
+        but: What becomes of gradients behind a step.
+    """
+    if _zeroed_by_hand(about):
+        return
+    source = about.program.source
+    for move in about.steps:
+        if about.zero_grads:
+            _outlive(about, move, but)
+        elif source.loop(move.statement) or source.function(move.statement):
+            edits.notes[move.statement].append(NOT_ZEROED.format(move.owner, but))
 
 
 def models(about: Understanding) -> int:
@@ -50,11 +65,11 @@ def _zeroed_by_hand(about: Understanding) -> bool:
     )
 
 
-def _outlive(about: Understanding, step: Move) -> None:
+def _outlive(about: Understanding, step: Move, but: str) -> None:
     """Leave a program in which a step may follow another without a `zero_grad` between them."""
     source, at = about.program.source, step.statement
     turn = _turn(about, step)
-    if turn is None or _zeroed_by_hand(about):
+    if turn is None:
         return
     same = [move.statement for move in about.zero_grads if _same(about, step, move)]
     zeroed = [each for each in same if turn in source.above(each)]
@@ -73,7 +88,7 @@ def _outlive(about: Understanding, step: Move) -> None:
     reached = [each for each in steps | regular if about.windows.apart(at, each) or each is at]
     reached.sort(key=lambda each: (each.lineno <= at.lineno, each.lineno))
     if reached[0] in steps:
-        about.leave(at, OUTLIVE)
+        about.leave(at, OUTLIVE.format(but))
 
 
 def _turn(about: Understanding, step: Move) -> Loop | Function | None:
