@@ -31,6 +31,9 @@ LEFT = {
 """Left as they are, to both targets."""
 LEFT_BY_THE_ENGINE = {
     "built_twice": "amp.initialize is called for other models or optimizers too",
+    "clip_in_a_branch": "the limit of this clip is not known where the Engine is built",
+    "clip_in_a_function": "gradients are still multiplied by the loss scale",
+    "clip_of_two_optimizers": "gradients are still multiplied by the loss scale",
     "models_in_a_loop": "amp.initialize is called for other models or optimizers too",
     "norm_that_skips": "the norm of the gradients is known after the engine's step only",
     "gradients_by_hand": "gradients are still multiplied by the loss scale",
@@ -102,6 +105,11 @@ def test_a_static_scale_of_one_is_kept_and_noted():
 
 def test_evaluation_before_training_is_not_put_under_autocast():
     assert migrate(text_of("chat_before_training")).after.count(".autocast()") == 1
+
+
+def test_the_loop_that_fills_a_list_of_losses_is_under_autocast():
+    after = migrate(text_of("list_of_losses")).after
+    assert "    with engine.autocast():\n        for _ in range(2):\n" in after
 
 
 def test_a_file_keeps_its_own_width_of_indentation():

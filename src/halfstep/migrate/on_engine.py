@@ -116,6 +116,8 @@ class _Clips:
         """Tell whether what stands between a clip and its step must stay before the step."""
         assert touch.head is not None
         code, optimizers = self.about.program.source.code, self.about.program.optimizers
+        if self.about.program.losses_in(touch.head):
+            return True
         for each in self.about.windows.suite(touch.head):
             if not touch.head.lineno <= each.lineno < step.lineno:
                 continue

@@ -31,8 +31,10 @@ _MOVES_DATA = {
     *("randn", "rand", "randint", "zeros", "ones", "tensor", "arange", "full", "empty", "randperm"),
     *("as_tensor", "LongTensor", "FloatTensor", "zeros_like", "ones_like", "randn_like", "iter"),
     *("rand_like", "empty_like", "normal_", "uniform_", "fill_", "as_numpy", "numpy", "copy"),
+    *("stack", "cat", "concat", "insert", "add", "setdefault"),
 }
 """Functions that neither run a model nor make a loss out of what it gave."""
+_FILLING = {"append", "extend", "insert", "update", "add", "setdefault"}
 
 
 @dataclass(eq=False)
@@ -117,7 +119,7 @@ class Forwards:
                     continue
                 if isinstance(each, Function | ast.ClassDef):
                     continue
-                made = assigned(each) - self.program.models
+                made = (assigned(each) | _filled(each)) - self.program.models
                 if made & names:
                     taken.append(back)
                     names |= paths(each)
@@ -280,6 +282,17 @@ def _called_from(class_: ast.ClassDef, methods: set[Function]) -> set[Function]:
         new = {by_name[name] for name in names & by_name.keys()} - found
         found |= new
     return found
+
+
+def _filled(node: ast.AST) -> set[str]:
+    """Return the lists and dictionaries that a node puts something into."""
+    return {
+        path
+        for call in calls(node)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _FILLING
+        for path in [dotted(call.func.value)]
+        if path is not None
+    }
 
 
 def _has_self(function: Function) -> bool:
