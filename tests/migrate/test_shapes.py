@@ -39,6 +39,7 @@ LEFT_BY_THE_ENGINE = {
     "gradients_by_hand": "gradients are still multiplied by the loss scale",
 }
 NOTED = {
+    "clip_in_an_inner_loop": "Apex clipped after every backward",
     "clip_inside": "Apex clipped gradients that were still scaled",
     "clip_of_micro_batches": "Apex clipped after every backward",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",

@@ -38,7 +38,8 @@ class Touch:
         tests: Sources of the tests that it stands under and its step does not.
         step: The step that it is for, or None.
         head: The statement that it is or stands in, beside its step.
-        moved: Whether its step stands under tests that it does not stand under itself.
+        moved: Whether its step stands under tests that it does not stand under itself, or behind
+            a loop over micro-batches that it stands in.
         scaled: Whether it stands in the context of `scale_loss`, where gradients are scaled.
     """
 
@@ -129,7 +130,10 @@ class Windows:
             pair = self.apart(statement, touch.step.statement)
             assert pair is not None
             touch.head = pair[0]
-            touch.moved = pair[1] is not touch.step.statement
+            source = self.program.source
+            turns = source.loop(statement) is not source.loop(touch.step.statement)
+            again = turns and bool(self.program.losses_in(pair[0]))
+            touch.moved = pair[1] is not touch.step.statement or again
             touch.tests = tuple(self._tests(pair[0], statement))
         self.touches.append(touch)
 
