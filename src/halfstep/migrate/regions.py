@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.call_graph import CallGraph
 from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
 from halfstep.migrate.source import Function, inner, last_line, suites
 
@@ -71,6 +72,7 @@ class Forwards:
 
     def __post_init__(self) -> None:
         """Find the forward pass of each loss, and those of models that no loss led to."""
+        self.graph = CallGraph(self.program)
         self._ending = {
             each for end in self.ends for each in (end, *self.program.source.above(end))
         }
@@ -88,6 +90,7 @@ class Forwards:
                 self.found += passed
                 if not passed:
                     self.missing.append(loss)
+            self.found += self._in_callers(loss)
         self._merge()
         self._models_elsewhere()
         self._merge()
@@ -97,7 +100,7 @@ class Forwards:
         place = end
         for statement in reversed(self.windows.way(end)):
             place = statement
-            suite = self._flat(self.windows.suite(statement))
+            suite = self.flat(self.windows.suite(statement))
             at = suite.index(place)
             taken: list[int] = []
             names = set(needed)
@@ -129,12 +132,12 @@ class Forwards:
     def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
         return last in self.program.source.suite(first)
 
-    def _flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
+    def flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return a suite with the branches that are there for amp alone opened."""
         done: list[ast.stmt] = []
         for each in suite:
             amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
-            done += [each] if amp is None else self._flat(amp)
+            done += [each] if amp is None else self.flat(amp)
         return done
 
     def _runs(self, node: ast.AST) -> bool:
@@ -180,6 +183,53 @@ class Forwards:
             if before is not None:
                 yield before
 
+    def _in_callers(self, loss: ScaledLoss) -> Iterator[Forward]:
+        """Yield forward passes whose outputs are passed to the function that scales a loss."""
+        source = self.program.source
+        function = source.function(loss.statement)
+        if function is None:
+            return
+        needed = self._made_of(loss, function)
+        for call in self.graph.calls_of(function):
+            statement = source.statement(call)
+            for name, given in self.graph.passed(call, function):
+                if name not in needed or dotted(given) in self.program.models:
+                    continue
+                before = self._before(statement, paths(given))
+                if before is not None and self._trains_model(before):
+                    yield before
+
+    def _made_of(self, loss: ScaledLoss, function: Function) -> set[str]:
+        """Return the names in a function that a loss is made of."""
+        before = [
+            each
+            for each in inner(function)
+            if isinstance(each, ast.stmt) and each is not function
+            if each.lineno < loss.statement.lineno
+        ]
+        names, size = paths(loss.loss), 0
+        while len(names) > size:
+            size = len(names)
+            for each in before:
+                if not suites(each) and assigned(each) & names:
+                    names |= paths(each)
+        return names
+
+    def _trains_model(self, forward: Forward) -> bool:
+        """Tell whether a model of amp's runs in a forward pass, after amp was initialized."""
+        assert forward.first is not None
+        assert forward.last is not None
+        function = self.program.source.function(forward.first)
+        if any(
+            each.function is function and each.statement.lineno > forward.first.lineno
+            for each in self.program.initializes
+        ):
+            return False
+        suite = self.flat(self.windows.suite(forward.first))
+        whole = suite[suite.index(forward.first) : suite.index(forward.last) + 1]
+        trains = not self.graph.reached(whole).isdisjoint(self.program.training)
+        return not trains and any(map(self.graph.runs_model, whole))
+
     def _instances(self, class_: str) -> set[str]:
         """Return the names that instances of a class are given."""
         return {
@@ -201,7 +251,7 @@ class Forwards:
             function = source.function(call)
             statement = source.statement(call)
             if (
-                source.code(call.func) not in self.program.models
+                not self._is_forward(call)
                 or statement in covered
                 or statement in self.windows.branches.dead
                 or suites(statement)
@@ -215,10 +265,25 @@ class Forwards:
                 covered.add(statement)
                 self.found.append(Forward(statement, statement))
 
+    def _is_forward(self, call: ast.Call) -> bool:
+        """Tell whether a call is of a model, or of a method of its that is a forward pass too."""
+        path = self.program.source.code(call.func)
+        owner, _, method = path.rpartition(".")
+        known = self.program.models
+        return path in known or (method.startswith("forward") and owner in known)
+
     def _after_initialize(self, method: Function) -> bool:
-        """Tell whether a method runs only where amp has been initialized."""
+        """Tell whether a method runs where amp has been initialized: before losses are scaled."""
         if not _has_self(method):
             return False
+        training = set(self.program.training)
+        if any(
+            not training.isdisjoint(reached) and method in reached
+            for reached in map(
+                self.graph.reached, [[each] for each in self._methods_beside(method)]
+            )
+        ):
+            return True
         class_ = self.program.source.class_(method)
         homes = {each.function for each in self.program.initializes if each.function is not None}
         own = {home for home in homes if self.program.source.class_(home) is class_}
@@ -230,11 +295,15 @@ class Forwards:
             return True
         return method in _called_from(class_, own)
 
+    def _methods_beside(self, method: Function) -> list[Function]:
+        class_ = self.program.source.class_(method)
+        return [each for each in getattr(class_, "body", ()) if isinstance(each, Function)]
+
     def _covered(self) -> Iterator[ast.AST]:
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue
-            suite = self._flat(self.windows.suite(forward.first))
+            suite = self.flat(self.windows.suite(forward.first))
             for each in suite[suite.index(forward.first) : suite.index(forward.last) + 1]:
                 yield from inner(each)
 

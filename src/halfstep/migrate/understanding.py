@@ -50,7 +50,7 @@ NATIVE_BACKWARD = (
 )
 PRIVATE = "{} is amp's own state, which {} has not"
 PASSED_ON = "amp itself is passed on here, and what becomes of it is not known"
-REBOUND = "the name {} stands for something else than Apex's amp here"
+REBOUND = "{} is a parameter here, and it is not known whether it is Apex's amp"
 _HOROVODS = {"DistributedOptimizer", "synchronize", "skip_synchronize"}
 _NATIVE_NAMES = {"GradScaler", "NativeScaler", "autocast"}
 _NATIVE_MODULES = ("torch.cuda.amp", "torch.amp", "torch.autocast")
