@@ -23,6 +23,7 @@ LEFT = {
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
+    "scale_set_by_hand": "loss_scalers is amp's own state",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
     "unpacked_settings": "the settings of amp are in **amp_args",
@@ -34,6 +35,7 @@ LEFT_BY_THE_ENGINE = {
 NOTED = {
     "clip_inside": "Apex clipped gradients that were still scaled",
     "clip_of_micro_batches": "Apex clipped after every backward",
+    "one_loop_for_both": "`judge` comes here too, where amp may not have been initialized",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",
 }
 """Rewritten, with a note at a line."""
@@ -110,3 +112,12 @@ def test_the_name_of_another_engine_is_left_to_it():
     assert "import halfstep\n" in after
     assert 'amp_engine = halfstep.Engine(model, optimizer, recipe="o1")' in after
     assert "else:\n    print(" in after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_level_in_the_place_of_enabled_is_no_test(to):
+    after = migrate(text_of("enabled_by_position"), to).after
+    assert "O2" not in after
+    assert "is_enabled" not in after
+    assert "if opt" not in after
+    assert " else " not in after.replace('else "cpu"', "")

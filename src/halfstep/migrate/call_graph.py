@@ -77,24 +77,6 @@ class CallGraph:
             found |= new
         return found
 
-    def roots(self, function: Function) -> set[Function | None]:
-        """Return where the ways to a function begin: None for the module itself."""
-        source = self.program.source
-        found: set[Function | None] = set()
-        seen, new = {function}, [function]
-        while new:
-            each = new.pop()
-            callers = {source.function(call) for call in self.calls_of(each)}
-            if not callers:
-                found.add(each)
-            for caller in callers:
-                if caller is None:
-                    found.add(None)
-                elif caller not in seen:
-                    seen.add(caller)
-                    new.append(caller)
-        return found
-
     def runs_model(self, node: ast.AST) -> bool:
         """Tell whether a model of amp's is called in a node, or in a function that it calls."""
         return any(self._is_of_model(call) for each in self.reached([node]) for call in calls(each))
