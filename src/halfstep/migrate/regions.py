@@ -11,13 +11,13 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.call_graph import CallGraph
 from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
 from halfstep.migrate.source import Function, inner, last_line, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from halfstep.migrate.call_graph import CallGraph
     from halfstep.migrate.program import Program, ScaledLoss
     from halfstep.migrate.windows import Windows
 
@@ -58,6 +58,7 @@ class Forwards:
         program: The facts.
         windows: The order of things.
         ends: Statements at which a forward pass is over: backwards and steps.
+        graph: Which functions call which.
 
     Attributes:
         found: The forward passes.
@@ -67,12 +68,12 @@ class Forwards:
     program: Program
     windows: Windows
     ends: Sequence[ast.stmt]
+    graph: CallGraph
     found: list[Forward] = field(default_factory=list)
     missing: list[ScaledLoss] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Find the forward pass of each loss, and those of models that no loss led to."""
-        self.graph = CallGraph(self.program)
         self._ending = {
             each for end in self.ends for each in (end, *self.program.source.above(end))
         }
@@ -256,14 +257,35 @@ class Forwards:
                 or statement in self.windows.branches.dead
                 or suites(statement)
                 or isinstance(statement, ast.Return)
-                or function is None
+                or self._precedes_initialize(statement)
                 or _evaluates(self.program, call, function)
             ):
                 continue
-            methods = source.class_(function) in classes and self._after_initialize(function)
-            if function in training or methods:
+            trains = function in training if function is not None else self._in_loop(statement)
+            methods = source.class_(function) in classes if function is not None else False
+            if trains or (methods and function is not None and self._after_initialize(function)):
                 covered.add(statement)
                 self.found.append(Forward(statement, statement))
+
+    def _precedes_initialize(self, statement: ast.stmt) -> bool:
+        """Tell whether a statement runs before amp is initialized in the same function."""
+        function = self.program.source.function(statement)
+        lines = [
+            each.statement.lineno
+            for each in self.program.initializes
+            if each.optimizers and each.function is function
+        ]
+        return bool(lines) and statement.lineno < min(lines)
+
+    def _in_loop(self, statement: ast.stmt) -> bool:
+        """Tell whether a statement of the module stands in a loop that scales a loss."""
+        source = self.program.source
+        around = {each for each in source.above(statement) if isinstance(each, ast.For | ast.While)}
+        return any(
+            source.function(each.statement) is None
+            and not around.isdisjoint(source.above(each.statement))
+            for each in self.program.losses
+        )
 
     def _is_forward(self, call: ast.Call) -> bool:
         """Tell whether a call is of a model, or of a method of its that is a forward pass too."""
@@ -347,7 +369,7 @@ def _has_self(function: Function) -> bool:
     return bool(function.args.args) and function.args.args[0].arg == "self"
 
 
-def _evaluates(program: Program, call: ast.Call, function: Function) -> bool:
+def _evaluates(program: Program, call: ast.Call, function: Function | None) -> bool:
     """Tell whether a call of a model is for evaluation: no gradients, or eval mode."""
     code = program.source.code
     for each in program.source.above(call):
@@ -357,6 +379,8 @@ def _evaluates(program: Program, call: ast.Call, function: Function) -> bool:
             "no_grad" in code(item.context_expr) for item in each.items
         ):
             return True
+    if function is None:
+        return False
     if any("no_grad" in code(each) for each in function.decorator_list):
         return True
     return any(last_name(each.func) == "eval" for each in calls(function))
