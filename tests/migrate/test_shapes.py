@@ -18,8 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
     "amp_passed_on": "no amp.scale_loss in this file",
-    "attack_in_a_function": "this backward does not go through amp",
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
+    "attack_in_a_function": "this backward does not go through amp",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",

@@ -294,6 +294,10 @@ class Forwards:
         known = self.program.models
         return path in known or (method.startswith("forward") and owner in known)
 
+    def _methods_beside(self, method: Function) -> list[Function]:
+        class_ = self.program.source.class_(method)
+        return [each for each in getattr(class_, "body", ()) if isinstance(each, Function)]
+
     def _after_initialize(self, method: Function) -> bool:
         """Tell whether a method runs where amp has been initialized: before losses are scaled."""
         if not _has_self(method):
@@ -316,10 +320,6 @@ class Forwards:
         if not own or own & _called_from(class_, first):
             return True
         return method in _called_from(class_, own)
-
-    def _methods_beside(self, method: Function) -> list[Function]:
-        class_ = self.program.source.class_(method)
-        return [each for each in getattr(class_, "body", ()) if isinstance(each, Function)]
 
     def _covered(self) -> Iterator[ast.AST]:
         for forward in self.found:

@@ -177,7 +177,8 @@ class Windows:
     def _is_gradient(self, node: ast.Attribute) -> bool:
         """Tell whether an attribute is a parameter's gradient, and more than set to None."""
         parent = self.program.source.parent[node]
-        named = node.attr == "grad" and node is not getattr(parent, "func", None)
+        called = isinstance(parent, ast.Call) and parent.func is node
+        named = node.attr == "grad" and not called
         return named and self._is_of_parameters(node) and not self._is_dropped(node)
 
     def _is_of_parameters(self, node: ast.Attribute) -> bool:
@@ -209,9 +210,7 @@ class Windows:
             and node.name != "step"
             and node not in self.program.training
             and any(
-                isinstance(each, ast.Attribute)
-                and each.attr == "grad"
-                and (isinstance(each.ctx, ast.Store) or self._is_gradient(each))
+                isinstance(each, ast.Attribute) and each.attr == "grad"
                 for each in inner(node, functions=False)
             )
         }
