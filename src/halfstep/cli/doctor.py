@@ -26,6 +26,13 @@ def doctor(
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Leave diagnosis.json in this directory.")
     ] = None,
+    hold_back: Annotated[
+        bool,
+        typer.Option(
+            "--hold-back",
+            help="Let fused optimizers skip steps that are not finite. This changes results.",
+        ),
+    ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="Print the causes that are known, and stop.")
     ] = False,
@@ -43,5 +50,5 @@ def doctor(
         return
     from halfstep.doctor.program import run_program
 
-    if code := run_program(program or [], report):
+    if code := run_program(program or [], report, hold_back=hold_back):
         raise typer.Exit(code)

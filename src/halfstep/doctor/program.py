@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module) [arguments of the program]"
 
 
-def run_program(argv: Sequence[str], report: Path | None = None) -> int:
+def run_program(argv: Sequence[str], report: Path | None = None, *, hold_back: bool = False) -> int:
     """Run a program under watch, and say what is wrong with it.
 
     Args:
         argv: The script and its arguments, or "-m", the module and its arguments.
         report: Directory for `diagnosis.json`; created if need be.
+        hold_back: Whether fused optimizers are to skip bad steps.
 
     Returns:
         The program's exit code.
@@ -41,7 +42,7 @@ def run_program(argv: Sequence[str], report: Path | None = None) -> int:
     Raises:
         UserError: If there is nothing to run.
     """
-    watch = Watch()
+    watch = Watch(hold_back=hold_back)
     error: BaseException | None = None
     code = 0
     prepared = _prepare(argv)

@@ -20,6 +20,7 @@ from halfstep.doctor.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.grammar import Grammar
 from halfstep.doctor.guard import Guard
 from halfstep.doctor.hearing import Hearing
+from halfstep.doctor.hold_back import HoldBack
 from halfstep.doctor.internals import is_loss
 from halfstep.doctor.investigation import Investigation
 from halfstep.doctor.listener import Call, Listener
@@ -49,6 +50,9 @@ RECENT = 3
 class Receiver:
     """Fills the parts of the record.
 
+    Args:
+        hold_back: Whether fused optimizers are to skip bad steps.
+
     Attributes:
         grammar: The order of events.
         tape: The calls of the step.
@@ -62,9 +66,11 @@ class Receiver:
         scaling: What is done with scalers.
         hearing: What is called between models.
         investigation: What replays told.
+        hold_back: Keeps bad steps from being applied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold_back: bool = False) -> None:
+        self.hold_back = HoldBack(on=hold_back)
         self.stack = ModuleStack()
         self.listener = Listener(self._heard)
         self.guard = Guard(self.listener)
@@ -312,7 +318,9 @@ class Receiver:
             self.parties.note_reached(optimizer)
             gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
             found_inf = getattr(optimizer, "found_inf", None)
-            self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            numbers = self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            if not self.scaling.steps:
+                self.hold_back.before_step(optimizer, numbers)
             if is_sampled(notes.steps - 1):
                 names = {id(each): name for name, each in self.parties.names().items()}
                 self._look = Look(optimizer, number, self.grammar.iteration, names)
@@ -322,6 +330,7 @@ class Receiver:
         del optimizer
         if self._stepping:
             self._stepping.pop().close()
+        self.hold_back.after_step()
         if self._look is not None:
             with self.guard.own():
                 self.samples.extend(self._look.after())
@@ -342,11 +351,11 @@ class Receiver:
         *,
         skipped: bool,
         found_inf: torch.Tensor | None,
-    ) -> None:
+    ) -> torch.Tensor:
         iteration = self.grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:
             self.recent.append((iteration, self.tape.snapshot()))
-        self.series.take(
+        return self.series.take(
             iteration,
             self._known(optimizer),
             learning_rate=learning_rate(optimizer),

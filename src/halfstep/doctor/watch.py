@@ -7,6 +7,7 @@ the step is investigated there and then, while its parameters are still what the
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.attach import Attachment
@@ -30,12 +31,16 @@ MESSAGE = 2000
 class Watch:
     """Watches whatever trains in this thread.
 
+    Args:
+        hold_back: Whether fused optimizers are to skip bad steps; what follows a bad step is then
+            not what the program would have computed.
+
     Raises:
         ValueError: From `start`, if another watch is on.
     """
 
-    def __init__(self) -> None:
-        self._receiver = Receiver()
+    def __init__(self, *, hold_back: bool = False) -> None:
+        self._receiver = Receiver(hold_back=hold_back)
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
@@ -126,7 +131,9 @@ class Watch:
         found = receiver.investigation
         return Evidence(
             signals=SIGNALS,
-            environment=environment(receiver.parties.names().values()),
+            environment=replace(
+                environment(receiver.parties.names().values()), hold_back=receiver.hold_back.on
+            ),
             static=receiver.parties.freeze(),
             loop=receiver.grammar.freeze(),
             numbers=receiver.series.freeze(),
