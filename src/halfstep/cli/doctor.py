@@ -1,9 +1,12 @@
 """`halfstep doctor [--report DIR] script.py ...`: says why a training program broke."""
 
+import importlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from halfstep.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +22,14 @@ def doctor(
     program: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT|-m MODULE [ARGUMENTS]", help="The program, as after `python`."
+            metavar="SCRIPT|-m MODULE|BUNDLE [ARGUMENTS]",
+            help="The program, as after `python`; or what --report has left of one.",
         ),
     ] = None,
     *,
     report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Leave diagnosis.json in this directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Leave the diagnosis and a bundle in this directory."),
     ] = None,
     hold_back: Annotated[
         bool,
@@ -33,6 +38,12 @@ def doctor(
             help="Let fused optimizers skip steps that are not finite. This changes results.",
         ),
     ] = False,
+    import_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import", metavar="MODULE", help="Import a library whose operators a bundle calls."
+        ),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="Print the causes that are known, and stop.")
     ] = False,
@@ -48,7 +59,16 @@ def doctor(
         for rule in rules():
             typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
         return
+    for name in import_ or []:
+        _import(name)
     from halfstep.doctor.program import run_program
 
     if code := run_program(program or [], report, hold_back=hold_back):
         raise typer.Exit(code)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"--import {name}: {error}; install it, or leave it out") from error

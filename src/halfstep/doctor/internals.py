@@ -102,6 +102,11 @@ def changes_inputs(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def is_operator(value: Any) -> bool:
+    """Return whether something is an operator of torch's dispatcher."""
+    return isinstance(value, torch._ops.OpOverload)
+
+
 def is_cast(operator: Any) -> bool:
     """Return whether an ATen operator is the cast that `to` comes down to."""
     return operator is torch.ops.aten._to_copy.default

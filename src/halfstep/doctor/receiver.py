@@ -37,6 +37,8 @@ from halfstep.doctor.threads import Elsewhere
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -52,6 +54,7 @@ class Receiver:
 
     Args:
         hold_back: Whether fused optimizers are to skip bad steps.
+        bundle: Where a bad step is left; None for nowhere.
 
     Attributes:
         grammar: The order of events.
@@ -69,7 +72,7 @@ class Receiver:
         hold_back: Keeps bad steps from being applied.
     """
 
-    def __init__(self, *, hold_back: bool = False) -> None:
+    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
         self.hold_back = HoldBack(on=hold_back)
         self.stack = ModuleStack()
         self.listener = Listener(self._heard)
@@ -83,7 +86,7 @@ class Receiver:
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack, self.positions)
+        self.investigation = Investigation(self.stack, self.positions, bundle)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,

@@ -18,6 +18,7 @@ from halfstep.doctor.receiver import Receiver
 from halfstep.doctor.sites import raising_line, site
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from torch import nn
@@ -34,16 +35,22 @@ class Watch:
     Args:
         hold_back: Whether fused optimizers are to skip bad steps; what follows a bad step is then
             not what the program would have computed.
+        bundle: Directory for a bad step, to be run again elsewhere; None for nowhere.
 
     Raises:
         ValueError: From `start`, if another watch is on.
     """
 
-    def __init__(self, *, hold_back: bool = False) -> None:
-        self._receiver = Receiver(hold_back=hold_back)
+    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
+        self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
+
+    @property
+    def note(self) -> str:
+        """Why there is no bundle of a bad step; "" where there is one, or no such step."""
+        return self._receiver.investigation.note
 
     @property
     def troubles(self) -> list[str]:
