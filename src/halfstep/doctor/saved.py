@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.replayed import Birth
     from halfstep.doctor.verdict import Diagnosis
 
 
@@ -40,7 +41,7 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
 
 
 def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
-    """Return the evidence with what the step tells here in place of what it told there."""
+    """Return the evidence, with what the step tells here where that is not what it told there."""
     for file, lines in bundle.recording.lines.items():
         _show_lines(file, lines)
     about = bundle.about
@@ -48,20 +49,27 @@ def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
     plain = step.plain()
     if plain.note:
         return bundle.evidence, f"the step cannot be run here: {plain.note}"
-    births = step.traced()
-    replays = [plain, step.fp32()]
-    if step.scale != 1:
-        replays.append(step.at_scale(1.0))
-    here = replace(bundle.evidence, births=births, replays=tuple(replays))
     if plain.finite:
         return bundle.evidence, (
-            f"step {about.iteration} is finite here; it was not under torch {about.torch} "
-            f"on {about.platform}"
+            f"the operators of step {about.iteration} give finite numbers here, one by one and "
+            f"without compiled code; it did not under torch {about.torch} on {about.platform}"
         )
+    births, fp32 = step.traced(), step.fp32()
+    evidence = bundle.evidence
     culprit = next((each for each in births if each.culprit), None)
-    where = f": {culprit.kind} from {culprit.op} {culprit.where}" if culprit else ""
+    if culprit not in evidence.births:
+        replays = [plain, fp32, *([step.at_scale(1.0)] if step.scale != 1 else [])]
+        evidence = replace(evidence, births=births, replays=tuple(replays))
     bits = " with the same bits" if plain.same else ""
-    return here, f"step {about.iteration} repeats here{bits}{where}"
+    born = "" if culprit is None else f"{_born(culprit)}; "
+    in_fp32 = "finite" if fp32.finite else "not finite either"
+    return evidence, f"step {about.iteration} repeats here{bits}: {born}in fp32 it is {in_fp32}"
+
+
+def _born(birth: Birth) -> str:
+    if birth.phase == "given":
+        return f"{birth.kind} in {birth.output.name or 'what it was given'}"
+    return f"{birth.kind} from {birth.op} {birth.where}"
 
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:
