@@ -59,9 +59,13 @@ class Recorder:
     def begin(self, entry: Entry) -> None:
         """Take in which of the loop's calls the next operators belong to."""
         self._entry = entry
-        if entry.random is not None:
+        if entry.random is not None and not self.note:
             states = [entry.random.cpu, *entry.random.cuda]
-            numbers = [self._give(each, "random state") for each in states]
+            try:
+                numbers = [self._give(each, "random state") for each in states]
+            except TypeError as error:
+                self.note = str(error)
+                return
             self.recording.instructions.append(Instruction(RANDOM, args=list(numbers)))
 
     def given(self, func: Any, args: Any, kwargs: Any) -> Instruction | None:
