@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halfstep.doctor import numbers
+from halfstep.doctor.signals import numbers
 
 
 class Arrival:

@@ -14,18 +14,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.bundle import write_evidence
-from halfstep.doctor.diagnose import diagnose
+from halfstep.doctor.bundle.files import put, write_evidence
 from halfstep.doctor.saved import explain, is_saved
-from halfstep.doctor.show import as_json, print_diagnosis
-from halfstep.doctor.watch import Watch
+from halfstep.doctor.report.diagnose import diagnose
+from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis
 
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
@@ -88,7 +87,7 @@ def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None) -> None:
     if rank == 0 or diagnosis.verdicts:
         print_diagnosis(diagnosis, sys.stderr)
     if report is not None:
-        write_atomically(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence))
+        put(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence).encode())
         write_evidence(report / _of_rank("bundle"), evidence)
 
 

@@ -6,15 +6,14 @@ import linecache
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.bundle import STEP, Bundle, read, read_evidence
-from halfstep.doctor.diagnose import diagnose
-from halfstep.doctor.rerun import Rerun
+from halfstep.doctor.bundle.files import STEP, Bundle, read, read_evidence
+from halfstep.doctor.replay.rerun import Rerun
+from halfstep.doctor.report.diagnose import diagnose
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
     from halfstep.doctor.verdict import Diagnosis
 
 
