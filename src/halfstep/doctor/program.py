@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.bundle.files import put, write_evidence
-from halfstep.doctor.saved import explain, is_saved
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.saved import explain, is_saved
 from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from halfstep.doctor.internals import is_operator
 from halfstep.doctor.bundle.caller import Caller  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.internals import is_operator
 
 OPERATOR, RANDOM, ALIAS, SCALE = "operator", "random", "alias", "scale"
 _NAME = re.compile(r"\w+\.\w+\.\w+")

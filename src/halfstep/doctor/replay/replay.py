@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from halfstep.doctor.bundle.recorder import Recorder
+from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import Birth, GradientAgreement, Precision
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer, storage_key
@@ -223,7 +224,7 @@ def _call_module(
     entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
 ) -> Any:
     model = bare(entry.function)
-    for module, training in zip(entry.function.modules(), entry.training, strict=False):
+    for module, training in zip(modules_of(entry.function), entry.training, strict=False):
         module.training = training
     for buffer, value in entry.buffers:
         buffer.data.copy_(value)

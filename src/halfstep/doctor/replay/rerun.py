@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.bundle.recording import ALIAS, RANDOM, SCALE, Recording, decode, operator
 from halfstep.doctor.bundle.caller import Caller
+from halfstep.doctor.bundle.recording import ALIAS, RANDOM, SCALE, Recording, decode, operator
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer, storage_key
 from halfstep.doctor.signals.positions import Positions

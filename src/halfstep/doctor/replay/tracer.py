@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
@@ -26,7 +27,6 @@ from halfstep.doctor.internals import (
 )
 from halfstep.doctor.record import Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
-from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.replay.lineage import Lineage
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of

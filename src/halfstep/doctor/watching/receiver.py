@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.internals import is_loss
+from halfstep.doctor.internals import is_loss, modules_of
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
@@ -164,7 +164,7 @@ class Receiver:
         entry = self.tape.open("module", module, args, kwargs)
         entry.mark, entry.autocast = calling_line(), autocast_state()
         entry.random = random_state(everything=True)
-        entry.training = tuple(each.training for each in module.modules())
+        entry.training = tuple(each.training for each in modules_of(module))
         entry.buffers = [
             (each, each.detach().clone()) for each in self.parties.buffers_that_move(module)
         ]
@@ -173,7 +173,7 @@ class Receiver:
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if self.evaluations.take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
-            entry.training = tuple(each.training for each in module.modules())
+            entry.training = tuple(each.training for each in modules_of(module))
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
 
