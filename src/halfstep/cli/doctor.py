@@ -61,9 +61,10 @@ def doctor(
         return
     for name in import_ or []:
         _import(name)
+    from halfstep.compare.report.diagnosis import page
     from halfstep.doctor.program import run_program
 
-    if code := run_program(program or [], report, hold_back=hold_back):
+    if code := run_program(program or [], report, hold_back=hold_back, page=page):
         raise typer.Exit(code)
 
 

@@ -22,15 +22,23 @@ from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis
 
+    Page = Callable[[Diagnosis, Evidence], str]
+
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
 
 
-def run_program(argv: Sequence[str], report: Path | None = None, *, hold_back: bool = False) -> int:
+def run_program(
+    argv: Sequence[str],
+    report: Path | None = None,
+    *,
+    hold_back: bool = False,
+    page: Page | None = None,
+) -> int:
     """Run a program under watch, and say what is wrong with it.
 
     Args:
@@ -38,6 +46,7 @@ def run_program(argv: Sequence[str], report: Path | None = None, *, hold_back: b
             has left, to be explained here: a bundle, or a JSON file with evidence.
         report: Directory for `diagnosis.json` and a bundle of a bad step; created if need be.
         hold_back: Whether fused optimizers are to skip bad steps.
+        page: Returns the report as HTML, for `diagnosis.html`; None for none.
 
     Returns:
         The program's exit code.
@@ -47,7 +56,7 @@ def run_program(argv: Sequence[str], report: Path | None = None, *, hold_back: b
     """
     name = _of_rank("bundle")
     if argv and is_saved(Path(argv[0])):
-        return _explain(Path(argv[0]), report)
+        return _explain(Path(argv[0]), report, page)
     watch = Watch(hold_back=hold_back, bundle=None if report is None else report / name)
     error: BaseException | None = None
     code = 0
@@ -67,27 +76,29 @@ def run_program(argv: Sequence[str], report: Path | None = None, *, hold_back: b
             _print_error(error)
     evidence = watch.close()
     diagnosis = diagnose(evidence)
-    _say(diagnosis, evidence, report)
+    _say(diagnosis, evidence, report, page)
     if watch.note:
         print(watch.note, file=sys.stderr)  # noqa: T201  # a command line
     return code
 
 
-def _explain(path: Path, report: Path | None) -> int:
+def _explain(path: Path, report: Path | None, page: Page | None) -> int:
     diagnosis, evidence, said = explain(path)
-    _say(diagnosis, evidence, report)
+    _say(diagnosis, evidence, report, page)
     if said:
         print(said, file=sys.stderr)  # noqa: T201  # a command line
     return 0
 
 
-def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None) -> None:
+def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None, page: Page | None) -> None:
     sys.stdout.flush()
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0 or diagnosis.verdicts:
         print_diagnosis(diagnosis, sys.stderr)
     if report is not None:
         put(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence).encode())
+        if page is not None:
+            put(report / _of_rank("diagnosis", ".html"), page(diagnosis, evidence).encode())
         write_evidence(report / _of_rank("bundle"), evidence)
 
 
