@@ -61,15 +61,15 @@ def _summary(evidence: Evidence) -> str:
     return said
 
 
-def _row(replay: Replay) -> dict[str, str]:
-    return {
-        "step": str(replay.iteration),
-        "how": replay.name if replay.name != "plain" else "as it was",
-        "outcome": "finite" if replay.finite else "not finite",
-        "loss": "-" if replay.loss is None else f"{replay.loss:.4g}",
-        "gradient": "-" if replay.largest_gradient is None else f"{replay.largest_gradient:.3g}",
-        "bits": {True: "the same", False: "others", None: "-"}[replay.same],
-    }
+def _row(replay: Replay) -> tuple[str, ...]:
+    return (
+        str(replay.iteration),
+        replay.name if replay.name != "plain" else "as it was",
+        "finite" if replay.finite else "not finite",
+        "-" if replay.loss is None else f"{replay.loss:.4g}",
+        "-" if replay.largest_gradient is None else f"{replay.largest_gradient:.3g}",
+        {True: "the same", False: "others", None: "-"}[replay.same],
+    )
 
 
 def _charts(numbers: Numbers) -> list[dict[str, Any]]:
