@@ -1,6 +1,7 @@
-"""`halfstep doctor [--report DIR] script.py ...`: says why a training program broke."""
+"""`halfstep doctor [--report DIR] script.py ...`: says why a training program, or a run, broke."""
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,9 @@ def doctor(
     program: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT|-m MODULE|BUNDLE [ARGUMENTS]",
-            help="The program, as after `python`; or what --report has left of one.",
+            metavar="SCRIPT|-m MODULE|RUN|BUNDLE [ARGUMENTS]",
+            help="The program, as after `python`; the directory of a run of halfstep train; or "
+            "what --report has left.",
         ),
     ] = None,
     *,
@@ -51,13 +53,20 @@ def doctor(
     """Run a PyTorch training program as it is, and say why it broke.
 
     The program's own output, exit code and exception stay as they are; the diagnosis follows on
-    stderr.
+    stderr. Given a run's directory, say why that run went wrong: what it left is printed, and a run
+    that left nothing is trained again from its last checkpoint before the failure, in a scratch
+    copy.
     """
     if list_:
         from halfstep.doctor.rules import rules
 
         for rule in rules():
             typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
+        return
+    if program and len(program) == 1 and (Path(program[0]) / "config.yaml").is_file():
+        from halfstep.train.reexamine import explain
+
+        explain(Path(program[0]), sys.stdout, report=report)
         return
     for name in import_ or []:
         _import(name)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent.parent)  # all of doctor
+_HALFSTEP = str(Path(_HERE).parent)
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -52,7 +53,7 @@ def _kind(file: str) -> int:
     if kind is None:
         if file.startswith((_TORCH, _HERE, "<")):
             kind = _TRANSPARENT
-        elif any(part in file for part in _INSTALLED):
+        elif file.startswith(_HALFSTEP) or any(part in file for part in _INSTALLED):
             kind = _LIBRARY
         elif file.startswith(_STANDARD_LIBRARY):
             kind = _TRANSPARENT

@@ -70,6 +70,7 @@ class Receiver:
         hearing: What is called between models.
         investigation: What replays told.
         hold_back: Keeps bad steps from being applied.
+        known_norm: The norm of the gradients of the step under way, where somebody has it.
     """
 
     def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
@@ -108,6 +109,7 @@ class Receiver:
         self._look: Look | None = None
         self._begun = -1
         self._loss: torch.Tensor | None = None
+        self.known_norm: torch.Tensor | None = None
 
     def is_outside(self) -> bool:
         """Whether it is the loop that works, in its thread."""
@@ -298,7 +300,8 @@ class Receiver:
 
         @functools.wraps(closure)
         def told() -> Any:
-            result = closure()
+            with self.guard.outside():
+                result = closure()
             if runs[0] == 0:
                 self._about_to_step(optimizer)
             runs[0] += 1
@@ -364,6 +367,7 @@ class Receiver:
             learning_rate=learning_rate(optimizer),
             loss=self._loss,
             gradients=gradients,
+            norm=self.known_norm,
             scale=self.parties.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
@@ -372,6 +376,11 @@ class Receiver:
     def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
         self.parties.note_reached(optimizer)
         self._measure(optimizer, None, skipped=True, found_inf=found_inf)
+
+    def dropped(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out on purpose."""
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self._skipped(optimizer, None)
 
     def _on_bad(self, step: StepNumbers) -> None:
         entries = next((tape for number, tape in self.recent if number == step.iteration), None)
