@@ -54,6 +54,12 @@ def digits() -> Digits:
     return Digits(images, torch.tensor(scans.target[:512]))
 
 
+def pytest_collection_finish():
+    """Leave modules and tests, a million objects, out of the collections that every run makes."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def write_results():
     """What a long campaign leaves of what it has seen, beside the benchmarks' results."""
