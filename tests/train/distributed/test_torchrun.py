@@ -6,13 +6,14 @@ import random
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import warm
 
 from halfstep.train import checkpoint
 
-WORKER = Path(__file__).with_name("dying_worker.py")
+from . import dying_worker
+
 KILLS = 10
 MICRO_BATCHES = 9
 """Of the three epochs of the pictures, in two processes."""
@@ -36,10 +37,10 @@ def ran(*command):
 
 def torchrun(config, run, rank=-1, count=0, strategy="ddp"):
     """Train the pictures in two processes, of which one may die."""
-    options = ["torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    arguments = [WORKER, rank, count, "train", config, "--out", run, "--quiet"]
     settings = ["--options", "accumulate=1", f"distributed.strategy={strategy}"]
-    return ran(*options, "--max-restarts", 1, *arguments, *settings)
+    train = ["train", config, "--out", run, "--quiet", *settings]
+    variables = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10"}
+    return warm.run(dying_worker.job, rank, count, *train, environment=variables)
 
 
 def final(run):
