@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 
+from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from halfstep.cli import main
@@ -32,6 +33,18 @@ def job(rank, count, *arguments):
         start_method="fork",
     )
     elastic_launch(config, worker)(rank, count, *arguments)
+
+
+def launch(*arguments):
+    """Run `halfstep` with --processes in workers that its launcher forks instead of executing."""
+
+    def forking(config, program):
+        config.start_method = "fork"
+        launched = elastic_launch(config, worker)
+        return lambda *command: launched(-1, 0, *command[len(("-m", "halfstep")) :])
+
+    api.elastic_launch = forking
+    return main([str(each) for each in arguments])
 
 
 def worker(rank, count, *arguments):

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-import warm
 
+import warm
 from halfstep.train import checkpoint
 
 from . import dying_worker
@@ -118,12 +118,13 @@ def test_two_nodes_train_one_run(pictures_file, whole, tmp_path):
 
 
 def test_processes_that_halfstep_starts_end_as_one(pictures_file, tmp_path):
-    train = ["halfstep", "train", pictures_file, "--out", tmp_path, "--quiet", "--processes", 2]
+    train = ["train", pictures_file, "--out", tmp_path, "--quiet", "--processes", 2]
     # What only the processes find out; and they are not started again for it.
-    code, out, err = ran(*train, "--max-restarts", 1, "--options", "model.name=timm:nothing")
+    wrong = ["--max-restarts", 1, "--options", "model.name=timm:nothing"]
+    code, out, err = warm.run(dying_worker.launch, *train, *wrong)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("error: model.name is 'timm:nothing'")
-    code, out, err = ran(*train, "--options", "max_steps=2", "epochs=1", "accumulate=1")
+    code, out, err = ran("halfstep", *train, "--options", "max_steps=2", "epochs=1", "accumulate=1")
     assert (code, err) == (0, "")
     assert out.count("run:") == 1
     assert json.loads((tmp_path / "environment.json").read_text())["processes"] == 2
