@@ -308,3 +308,17 @@ def test_nobody_is_told_once_the_watch_is_over() -> None:
     with Watch():
         assert step_observer.active is not before
     assert step_observer.active is before
+
+
+def test_a_learning_rate_that_fp16_cannot_hold_is_no_mask() -> None:
+    def too_fast(recipe: str) -> None:
+        model = nn.Linear(12, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
+        with Engine(model, optimizer, recipe=recipe) as engine:
+            for images, labels in batches(3):
+                one_step(engine, images, labels)
+
+    evidence, codes = watched(too_fast, "half")
+    assert "without overflow" in evidence.ending.message
+    assert evidence.ending.in_optimizer
+    assert codes == []

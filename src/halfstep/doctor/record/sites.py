@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 _TORCH = str(Path(torch.__file__).parent)
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _HERE = str(Path(__file__).parent.parent)  # all of doctor
 _HALFSTEP = str(Path(_HERE).parent)
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
@@ -103,6 +104,15 @@ def raising_line(traceback: TracebackType | None) -> Mark | None:
             passed.append((kind, (code.co_filename, traceback.tb_lineno, code.co_name)))
         traceback = traceback.tb_next
     return _choose(reversed(passed))
+
+
+def passed_optimizer(traceback: TracebackType | None) -> bool:
+    """Return whether an exception came through one of torch's optimizers."""
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _frames(frame: FrameType | None) -> Iterator[tuple[int, Mark]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import SIGNALS, Ending, Evidence
-from halfstep.doctor.record.sites import raising_line, site
+from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.receiver import Receiver
@@ -85,7 +85,13 @@ class Watch:
         """Take in the exception that ended the program."""
         line = site(raising_line(error.__traceback__))
         function = raising_function(error.__traceback__)
-        self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line, function)
+        self._ending = Ending(
+            type(error).__name__,
+            str(error)[:MESSAGE],
+            line,
+            function,
+            in_optimizer=passed_optimizer(error.__traceback__),
+        )
 
     @property
     def saw_nonfinite(self) -> bool:
