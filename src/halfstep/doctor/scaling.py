@@ -76,7 +76,13 @@ class Scaling:
         return any(abs(each - self._latest) <= 1e-6 * self._latest for each in (number, 1 / number))
 
     @contextmanager
-    def _theirs(self, call: str, mark: Mark | None) -> Iterator[None]:
+    def _theirs(
+        self,
+        call: str,
+        mark: Mark | None,
+        scaler: Any,
+        optimizer: Optimizer | None = None,
+    ) -> Iterator[None]:
         """Let a scaler work; what it raises is an event, for the loop may go on after it."""
         try:
             with self._guard.inside():
@@ -84,7 +90,7 @@ class Scaling:
         except Exception as error:
             with self._guard.own():
                 message = str(error).partition("\n")[0]
-                self._grammar.add("raised", mark, call=call, error=message)
+                self._grammar.raised(mark, call, message, self._number(scaler), optimizer)
             raise
 
     def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
@@ -96,7 +102,7 @@ class Scaling:
             entry = self._tape.open("scale", None, (outputs,), {})
             mark = entry.mark = calling_line()
             entry.autocast = autocast_state()
-        with self._theirs("scale", mark):
+        with self._theirs("scale", mark, scaler):
             result = original(scaler, *args, **kwargs)
         with self._guard.own():
             assert entry is not None
@@ -134,7 +140,7 @@ class Scaling:
             if scaler not in self._stepping:
                 self._grammar.notice_writes(mark)
                 self._grammar.unscale(mark, self._number(scaler), optimizer)
-        with self._theirs("unscale_", mark):
+        with self._theirs("unscale_", mark, scaler, optimizer):
             result = original(scaler, *args, **kwargs)
         with self._guard.own():
             self._grammar.unscaled(optimizer)
@@ -153,7 +159,7 @@ class Scaling:
             notes.scale = None if scale is None else scale.detach().clone()
         self._stepping.append(scaler)
         try:
-            with self._theirs("step", mark):
+            with self._theirs("step", mark, scaler, optimizer):
                 result = original(scaler, *args, **kwargs)
         finally:
             self._stepping.pop()
@@ -175,7 +181,7 @@ class Scaling:
             mark = calling_line()
             self._grammar.updated(mark, self._number(scaler))
             self._updates += 1
-        with self._theirs("update", mark):
+        with self._theirs("update", mark, scaler):
             return original(scaler, *args, **kwargs)
 
     def on_new_scaler(self, scaler: Any) -> None:
