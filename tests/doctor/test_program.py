@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from halfstep.cli import main
-from halfstep.doctor.evidence import from_json
+from halfstep.doctor.record import from_json
 
 PROGRAM = """
 import sys

@@ -5,11 +5,11 @@ Three ways in: `halfstep doctor script.py`, `halfstep.watch(model, optimizer)` i
 and the engine, always on.
 """
 
-from halfstep.doctor.diagnose import diagnose
-from halfstep.doctor.evidence import Evidence
+from halfstep.doctor.record import Evidence
+from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.session import Session, watch
 from halfstep.doctor.verdict import Diagnosis, Finding, Rule, Verdict
-from halfstep.doctor.watch import Watch
+from halfstep.doctor.watching.watch import Watch
 
 __all__ = [
     "Diagnosis",

@@ -14,15 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.diagnose import diagnose
-from halfstep.doctor.show import as_json, print_diagnosis
-from halfstep.doctor.watch import Watch
+from halfstep.doctor.report.diagnose import diagnose
+from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis
 
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module) [arguments of the program]"

@@ -6,9 +6,9 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from halfstep.doctor.diagnose import diagnose
-from halfstep.doctor.show import print_diagnosis
-from halfstep.doctor.watch import Watch
+from halfstep.doctor.report.diagnose import diagnose
+from halfstep.doctor.report.show import print_diagnosis
+from halfstep.doctor.watching.watch import Watch
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
 ORDER = (CERTAIN, LIKELY, POSSIBLE)

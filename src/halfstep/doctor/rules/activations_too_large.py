@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
 
 _LIMIT = 65504.0
 _OPERATORS = {

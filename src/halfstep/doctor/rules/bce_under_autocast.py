@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.replayed import HALVES
+from halfstep.doctor.record import HALVES
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
 
 _NAMES = {"binary_cross_entropy", "BCELoss"}
 _OPERATOR = "aten.binary_cross_entropy"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.replayed import PRODUCTS
+from halfstep.doctor.record import PRODUCTS
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
 
 _MISMATCH = re.compile(
     r"scalar type|dtype|expected .*(Half|Float|BFloat16)|not implemented for", re.IGNORECASE

@@ -9,7 +9,7 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
 
 _EXPONENTIALS = {"aten.exp", "aten.expm1", "aten.exp2", "aten.sinh", "aten.cosh"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Event, Evidence, Shape
+    from halfstep.doctor.record import Event, Evidence, Shape
 
 FLUSHED = 0.2
 COSINE = 0.9

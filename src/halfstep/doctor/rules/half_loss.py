@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Call, Evidence
+    from halfstep.doctor.record import Call, Evidence
 
-_REDUCTIONS = {"cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits"} | {
+_REDUCTIONS = {
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
     "kl_div",
-    "mean",
-    "sum",
-    "norm",
     "logsumexp",
+    "mean",
+    "norm",
+    "sum",
 }
 
 

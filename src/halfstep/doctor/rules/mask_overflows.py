@@ -8,8 +8,7 @@ from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
 
 _EDGE = 0.5
 _LARGE = 1e4

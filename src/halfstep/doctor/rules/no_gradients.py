@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.order import raised
+from halfstep.doctor.record.order import raised
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence, Loop, OptimizerFacts
+    from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
 
 _CHANGE = (
     "+ # make the optimizer after the last change of the model, of what is trained:",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
-    from halfstep.doctor.replayed import Birth
+    from halfstep.doctor.record import Birth, Evidence
 
 _STATISTICS = ("aten.var", "aten.std", "aten.native_layer_norm", "aten.native_group_norm")
 _NATIVE = {("aten.native_layer_norm",), ("aten.native_group_norm",)}

@@ -8,7 +8,7 @@ from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence
+    from halfstep.doctor.record import Evidence
 
 # 65504 / 2^40 is less than the smallest fp16 number: unscaled, every gradient would be 0.
 LIMIT = 2.0**40

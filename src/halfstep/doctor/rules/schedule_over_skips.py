@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence, Loop, OptimizerFacts
+    from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
 
 FEWEST = 2
 SHARE = 0.02

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.order import events_before, raised, second_unscale
+from halfstep.doctor.record.order import events_before, raised, second_unscale
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Evidence, Loop
-    from halfstep.doctor.sites import Site
+    from halfstep.doctor.record import Evidence, Loop
+    from halfstep.doctor.record.sites import Site
 
 _CHANGE = (
     "  scaler.scale(loss / accumulate).backward()",

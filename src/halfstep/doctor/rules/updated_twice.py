@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.order import events_before, raised
+from halfstep.doctor.record.order import events_before, raised
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.evidence import Event, Evidence, Loop, Shape
+    from halfstep.doctor.record import Event, Evidence, Loop, Shape
 
 _CHANGE = (
     "  scaler.step(optimizer_a)",

@@ -1,0 +1,71 @@
+"""What a loop did, in its order: events, and the shapes of iterations that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.record.static import Fact  # noqa: TC001  # pydantic reads it at run time
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that the loop did, in its order.
+
+    Attributes:
+        kind: One of `grammar.KINDS`.
+        facts: What it was done to, and in which state.
+        site: The line that did it.
+    """
+
+    kind: str
+    facts: dict[str, Fact]
+    site: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An iteration's events; iterations that do the same share one shape.
+
+    Attributes:
+        events: In order.
+        count: How many iterations had it.
+        first: Number of the first that had it.
+        last: Number of the last that had it.
+        complete: Whether it came to a step; the last one may not have.
+    """
+
+    events: tuple[Event, ...]
+    count: int
+    first: int
+    last: int
+    complete: bool = True
+
+    def of(self, kind: str) -> list[Event]:
+        """Return its events of one kind."""
+        return [event for event in self.events if event.kind == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The order of what a loop did.
+
+    Attributes:
+        iterations: How many there were; one ends with an update of parameters.
+        shapes: The different ones, in order of first appearance.
+    """
+
+    iterations: int = 0
+    shapes: tuple[Shape, ...] = ()
+
+    def of(self, kind: str) -> list[tuple[Shape, Event]]:
+        """Return every event of one kind with the shape that it is in."""
+        return [(shape, event) for shape in self.shapes for event in shape.of(kind)]
+
+    def count(self, kind: str, **facts: Fact) -> int:
+        """Return how often an event of a kind with these facts happened, over all iterations."""
+        return sum(
+            shape.count
+            for shape, event in self.of(kind)
+            if all(event.facts.get(name) == value for name, value in facts.items())
+        )

@@ -1,0 +1,57 @@
+"""Questions to the order of a loop that more than one rule asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record.loop import Event, Loop, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class SecondUnscale:
+    """Gradients that a scaler is asked to divide again, with no `update()` since the first time.
+
+    Attributes:
+        shape: The iteration.
+        event: The second `unscale_`.
+        in_window: Whether the loop accumulates: it adds to the same gradients between the two.
+    """
+
+    shape: Shape
+    event: Event
+    in_window: bool
+
+
+def second_unscale(loop: Loop) -> SecondUnscale | None:
+    """Return the first `unscale_` that comes after another without an update, or None."""
+    for shape in loop.shapes:
+        open_: dict[object, bool] = {}
+        for event in shape.events:
+            if event.kind == "update":
+                open_.clear()
+            elif event.kind == "zero" and event.facts["optimizer"] in open_:
+                open_[event.facts["optimizer"]] = True
+            elif event.kind == "unscale":
+                cleared = open_.get(event.facts["optimizer"])
+                if cleared is not None:
+                    return SecondUnscale(shape, event, not cleared and _accumulates(loop))
+                open_[event.facts["optimizer"]] = False
+    return None
+
+
+def _accumulates(loop: Loop) -> bool:
+    """Return whether steps take several backward passes, as far as steps were made."""
+    stepped = [shape for shape in loop.shapes if shape.complete and shape.of("scaler step")]
+    return not stepped or any(len(shape.of("backward")) > 1 for shape in stepped)
+
+
+def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:
+    """Return the first scaler's call that raised an error with this text, or None."""
+    return next((pair for pair in loop.of("raised") if text in str(pair[1].facts["error"])), None)
+
+
+def events_before(shape: Shape, event: Event) -> tuple[Event, ...]:
+    """Return what happened in an iteration before an event."""
+    return shape.events[: shape.events.index(event)]

@@ -1,0 +1,130 @@
+"""Lines of the user's program: where a call into torch came from."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.internals import calling_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType, TracebackType
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent.parent)  # all of doctor
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+_INSTALLED = ("site-packages", "dist-packages")
+
+# A line before its text is read: file, line number, function.
+Mark = tuple[str, int, str]
+_kinds: dict[str, int] = {}
+_TRANSPARENT, _LIBRARY, _USER = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of a program.
+
+    Attributes:
+        file: Its path.
+        line: Its number, from 1.
+        function: The function that it is in.
+        text: What it says, without indentation; "" where the source is not at hand.
+    """
+
+    file: str
+    line: int
+    function: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def _kind(file: str) -> int:
+    kind = _kinds.get(file)
+    if kind is None:
+        if file.startswith((_TORCH, _HERE, "<")):
+            kind = _TRANSPARENT
+        elif any(part in file for part in _INSTALLED):
+            kind = _LIBRARY
+        elif file.startswith(_STANDARD_LIBRARY):
+            kind = _TRANSPARENT
+        else:
+            kind = _USER
+        _kinds[file] = kind
+    return kind
+
+
+def calling_line() -> Mark | None:
+    """Return the innermost line outside installed packages that led here.
+
+    Where every caller is installed, the innermost line outside torch and the standard library.
+    """
+    return _choose(_frames(calling_frame()))
+
+
+def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark | None]:
+    """Return where an operator is called, be it in a library, and the user's line that led there.
+
+    Args:
+        boundary: The file that runs the program's calls again: what is above it on the stack has
+            nothing to do with them.
+        fallback: The loop's line, for what was called by the loop itself.
+    """
+    computing = user = None
+    frame: FrameType | None = calling_frame()
+    while frame is not None and frame.f_code.co_filename != boundary:
+        kind = _kind(frame.f_code.co_filename)
+        if kind != _TRANSPARENT:
+            mark = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            computing = computing or mark
+            if kind == _USER:
+                user = mark
+                break
+        frame = frame.f_back
+    return computing or fallback, user or fallback
+
+
+def raising_line(traceback: TracebackType | None) -> Mark | None:
+    """Return the innermost line of the user's that an exception came through."""
+    passed: list[tuple[int, Mark]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        kind = _kind(code.co_filename)
+        if kind != _TRANSPARENT:
+            passed.append((kind, (code.co_filename, traceback.tb_lineno, code.co_name)))
+        traceback = traceback.tb_next
+    return _choose(reversed(passed))
+
+
+def _frames(frame: FrameType | None) -> Iterator[tuple[int, Mark]]:
+    while frame is not None:
+        code = frame.f_code
+        kind = _kind(code.co_filename)
+        if kind != _TRANSPARENT:
+            yield kind, (code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+
+
+def _choose(frames: Iterator[tuple[int, Mark]]) -> Mark | None:
+    fallback = None
+    for kind, mark in frames:
+        if kind == _USER:
+            return mark
+        fallback = fallback or mark
+    return fallback
+
+
+def site(mark: Mark | None) -> Site | None:
+    """Return the line with its text."""
+    if mark is None:
+        return None
+    file, line, function = mark
+    return Site(file, line, function, linecache.getline(file, line).strip())

@@ -1,0 +1,186 @@
+"""What is done when numbers go bad: look at the inputs, replay, trace, and try otherwise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.internals import is_compiled
+from halfstep.doctor.record import Bad, BadGradients, Birth, Precision, Replay
+from halfstep.doctor.replay.replay import Replayer
+from halfstep.doctor.signals.facts import environment
+from halfstep.doctor.tape.tape import Entry, given_tensors
+from halfstep.doctor.tensors.summary import is_finite, summary
+
+if TYPE_CHECKING:
+    import torch
+
+    from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.tape.modules import ModuleStack
+
+MOST = 4
+
+
+class Investigation:
+    """Collects what replays tell.
+
+    Args:
+        stack: Follows modules while a step is traced.
+        positions: Is told of casts while a step is traced.
+    """
+
+    def __init__(self, stack: ModuleStack, positions: Positions) -> None:
+        self._stack = stack
+        self._positions = positions
+        self._count = 0
+        self.births: list[Birth] = []
+        self.replays: list[Replay] = []
+        self.inputs: list[Bad] = []
+        self.precision = Precision()
+        self.gradients = BadGradients()
+
+    @property
+    def done(self) -> bool:
+        """Whether a culprit has been found."""
+        return any(each.culprit for each in self.births)
+
+    def step(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        iteration: int,
+        why: str,
+        *,
+        scale: float | None,
+    ) -> None:
+        """Investigate a training step that went bad.
+
+        Args:
+            entries: Its calls.
+            parameters: What it may be differentiated by.
+            iteration: Its number.
+            why: What made doctor look.
+            scale: Its loss scale; None without a scaler.
+        """
+        if self._count >= MOST or self.done:
+            return
+        self._count += 1
+        self._look_at_inputs(entries, parameters, iteration)
+        self._look_at_gradients(parameters, iteration)
+        replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
+        plain = replayer.plain()
+        self.replays.append(plain)
+        if plain.note:
+            return
+        if not plain.finite:
+            births, _ = replayer.traced()
+            self.births += births
+        if scale is not None and scale != 1:
+            self.replays.append(replayer.at_scale(1.0))
+        self.replays.append(replayer.fp32())
+        if environment(parameters.values()).tf32:
+            self.replays.append(replayer.without_tf32())
+        if any(map(is_compiled, replayer.models)):
+            self.replays.append(replayer.eager())
+
+    def evaluation(
+        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
+    ) -> None:
+        """Investigate a call of a model in evaluation that gave NaN."""
+        if self.done:
+            return
+        self._look_at_inputs(entries, parameters, iteration)
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
+        )
+        births, _ = replayer.traced()
+        self.births += [_in_evaluation(each) for each in births]
+        self.replays.append(replayer.fp32())
+
+    def last(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        iteration: int,
+        *,
+        error: str,
+    ) -> None:
+        """Look at the last step: what made a program give up, or how much room it has.
+
+        Args:
+            entries: Its calls.
+            parameters: What it may be differentiated by.
+            iteration: Its number.
+            error: What ended the program: class and message; "" for a program that ended well.
+        """
+        if not entries:
+            return
+        replayer = Replayer(
+            entries, parameters, self._stack, self._positions, iteration, "the last step"
+        )
+        plain = replayer.plain()
+        if plain.note:
+            if not error or plain.note != error:  # Else it has only ended the same way.
+                self.replays.append(plain)
+        elif not plain.finite:
+            self.step(
+                entries, parameters, iteration, "the last step is not finite", scale=plain.scale
+            )
+        elif not error:
+            self.precision, births = replayer.precision()
+            self.births += births
+
+    def _look_at_gradients(self, parameters: dict[str, torch.Tensor], iteration: int) -> None:
+        gradients = [each.grad for each in parameters.values() if each.grad is not None]
+        # On an accelerator the flag is read a step late: they are those of the next step by then.
+        if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
+            return
+        counted = [summary(each) for each in gradients if not each.is_sparse]
+        self.gradients = BadGradients(
+            iteration=iteration,
+            elements=sum(math.prod(each.shape) for each in counted),
+            nans=sum(each.nans for each in counted),
+            infs=sum(each.infs for each in counted),
+            zeros=sum(each.zeros for each in counted),
+        )
+
+    def _look_at_inputs(
+        self, entries: list[Entry], parameters: dict[str, torch.Tensor], iteration: int
+    ) -> None:
+        for name, parameter in parameters.items():
+            if not is_finite(parameter):
+                self.inputs.append(_bad("parameter", name, parameter, iteration))
+        known = set(map(id, parameters.values()))
+        for entry, tensor in given_tensors(entries):
+            if id(tensor) in known or tensor.requires_grad or not tensor.is_floating_point():
+                continue
+            # A mask of -inf is written on purpose.
+            if not is_finite(tensor) and not (_is_mask(entry, tensor)):
+                known.add(id(tensor))
+                name = "batch" if entry.kind == "module" else entry.kind
+                self.inputs.append(_bad("batch", name, tensor, iteration))
+
+
+def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
+    counted = summary(tensor)
+    if entry.kind == "module":
+        return counted.is_mask
+    return counted.nans == 0 and counted.infs == counted.negative_infs
+
+
+def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
+    wrong = ~tensor.detach().isfinite()
+    first = wrong.nonzero()[0].tolist()
+    return Bad(
+        what=what,
+        name=name,
+        kind="nan" if tensor.isnan().any() else "inf",
+        index=tuple(first),
+        count=int(wrong.sum()),
+        iteration=iteration,
+    )
+
+
+def _in_evaluation(birth: Birth) -> Birth:
+    return replace(birth, phase_step="evaluation")

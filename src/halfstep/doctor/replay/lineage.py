@@ -1,0 +1,91 @@
+"""What made a tensor, and what made that: the operators upstream, while a step is traced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record import Maker
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+DISTANCE = 6
+MAKERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call of an operator.
+
+    Attributes:
+        op: The ATen operator.
+        format: Format of what it made.
+        scalars: Python numbers among its arguments.
+        mark: The line that called it.
+        parents: What made its inputs.
+    """
+
+    op: str
+    format: str
+    scalars: tuple[float, ...]
+    mark: Mark | None
+    parents: tuple[Made, ...]
+
+
+class Lineage:
+    """Remembers by which operator each tensor was made, by storage."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Made] = {}
+
+    def note(
+        self,
+        key: int,
+        op: str,
+        dtype: torch.dtype,
+        scalars: Sequence[float],
+        mark: Mark | None,
+        parents: Iterable[int],
+    ) -> None:
+        """Take in that an operator has made a tensor.
+
+        Args:
+            key: The storage that it made.
+            op: Its name.
+            dtype: Of what it made.
+            scalars: Python numbers among its arguments.
+            mark: The line that called it.
+            parents: The storages of its inputs.
+        """
+        known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
+        self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._made
+
+    def op(self, key: int) -> str:
+        """Return the operator that made a storage; "" for what came from outside."""
+        return self._made[key].op if key in self._made else ""
+
+    def of(self, keys: Sequence[int]) -> tuple[Maker, ...]:
+        """Return the operators upstream of these storages, nearest first."""
+        found: list[Maker] = []
+        row = [(number, self._made[key]) for number, key in enumerate(keys) if key in self._made]
+        seen: set[tuple[int, int]] = set()
+        for distance in range(1, DISTANCE + 1):
+            following: list[tuple[int, Made]] = []
+            for number, made in row:
+                if (number, id(made)) in seen or len(found) == MAKERS:
+                    continue
+                seen.add((number, id(made)))
+                found.append(
+                    Maker(made.op, made.format, made.scalars, distance, number, site(made.mark))
+                )
+                following += [(number, parent) for parent in made.parents]
+            row = following
+        return tuple(found)

@@ -1,0 +1,369 @@
+"""Runs a step again: plainly, under the tracer, and otherwise than it was.
+
+The tape says what was called. Before a replay the generators, the buffers and the training modes
+are put where they were before the step, and afterwards where the program has them now. Gradients
+are asked for with `autograd.grad`, so that `.grad` and the hooks on it are not touched.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.replay.tracer import Tracer, storage_key
+from halfstep.doctor.tape.modules import ModuleStack, unwrapped
+from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.doctor.tensors.summary import is_finite
+from halfstep.doctor.tensors.widen import HALVES, Widen, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from halfstep.doctor.signals.positions import Positions
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay gave.
+
+    Attributes:
+        losses: What each backward was called on.
+        gradients: By parameter, summed over the backward passes, still multiplied by the scale.
+        scale: The loss scale of the last backward; 1 without one.
+        ends: Losses, gradients, and the results of the last call.
+        note: Why it could not be run to its end.
+    """
+
+    losses: list[torch.Tensor]
+    gradients: dict[int, torch.Tensor]
+    scale: float
+    ends: list[torch.Tensor]
+    note: str = ""
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradients are."""
+        return all(map(is_finite, self.ends))
+
+
+class Replayer:
+    """Replays the step on a tape.
+
+    Args:
+        entries: Its calls.
+        parameters: Tensors that it may be differentiated by, with their names.
+        stack: Follows modules while traced.
+        positions: Is told of casts while traced.
+        iteration: Number of the step.
+        why: What made doctor replay it.
+    """
+
+    def __init__(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        stack: ModuleStack,
+        positions: Positions,
+        iteration: int,
+        why: str,
+    ) -> None:
+        self._entries = entries
+        self._parameters = parameters
+        self._stack = stack
+        self._positions = positions
+        self._iteration = iteration
+        self._why = why
+        self.models = [
+            bare(entry.function) for entry in entries if isinstance(entry.function, nn.Module)
+        ]
+
+    def plain(self) -> Replay:
+        """Run the step as it was."""
+        outcome = self._run()
+        return self._replay("plain", outcome, same=self._is_same(outcome))
+
+    def eager(self) -> Replay:
+        """Run it without compiled code."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._replay("eager", self._run())
+
+    def fp32(self) -> Replay:
+        """Run it in fp32."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._replay("fp32", self._run(Widen()))
+
+    def without_tf32(self) -> Replay:
+        """Run it with full fp32 products."""
+        with _full_products():
+            return self._replay("tf32 off", self._run())
+
+    def at_scale(self, scale: float) -> Replay:
+        """Run it at another loss scale."""
+        return self._replay("lower scale", self._run(scale=scale))
+
+    def traced(self) -> tuple[tuple[Birth, ...], Tracer]:
+        """Run it, without compiled code, under the tracer."""
+        tracer = Tracer(self._stack.where, self._names(), __file__, self._positions)
+        self._stack.start(self.models)
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                outcome = self._run(tracer)
+            return tracer.verdict(outcome.ends), tracer
+        finally:
+            self._stack.stop()
+
+    def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
+        """Compare a healthy step's loss and gradients with those of fp32.
+
+        Returns:
+            The comparison, or with a note why there is none; and infinities that came to nothing.
+        """
+        births, tracer = self.traced()
+        mine = self._run()
+        with torch.compiler.set_stance("force_eager"):
+            exact = self._run(Widen())
+        if mine.note or exact.note or not mine.losses:
+            note = mine.note or exact.note or "the last step had no backward"
+            return Precision(note=note), births
+        names = {id(tensor): name for name, tensor in self._parameters.items()}
+        agreements = tuple(
+            _agreement(names[key], mine.gradients[key] / mine.scale, gradient / exact.scale)
+            for key, gradient in exact.gradients.items()
+            if key in mine.gradients and not gradient.is_sparse
+        )
+        half = tracer.half
+        precision = Precision(
+            iteration=self._iteration,
+            loss=mine.losses[-1].double().sum().item() / mine.scale,
+            exact_loss=exact.losses[-1].double().sum().item() / exact.scale,
+            agreements=agreements,
+            bits_to_overflow=half.bits if half.largest else None,
+            largest_module=half.largest_module,
+            detached=tuple(sorted(tracer.detached)),
+        )
+        return precision, births
+
+    def _names(self) -> dict[int, str]:
+        names = {
+            storage_key(each): "batch" if entry.kind == "module" else "constant"
+            for entry, each in given_tensors(self._entries)
+        }
+        for model in map(unwrapped, self.models):
+            for name, buffer in model.named_buffers():
+                names[storage_key(buffer)] = f"buffer {name}"
+            for name, parameter in model.named_parameters():
+                names[storage_key(parameter)] = f"parameter {name}"
+        for name, tensor in self._parameters.items():
+            names.setdefault(storage_key(tensor), f"parameter {name}")
+        return names
+
+    def _is_same(self, outcome: Outcome) -> bool | None:
+        entry = next((each for each in reversed(self._entries) if each.kind == "backward"), None)
+        if entry is None or entry.value is None or not outcome.losses or outcome.note:
+            return None
+        return bool(torch.equal(_bits(entry.value), _bits(outcome.losses[-1])))
+
+    def _replay(self, name: str, outcome: Outcome, *, same: bool | None = None) -> Replay:
+        loss = outcome.losses[-1].double().sum().item() / outcome.scale if outcome.losses else None
+        finite = outcome.finite and not outcome.note
+        largest = None
+        if finite and outcome.gradients:
+            largest = max(
+                _dense(each).abs().max().item()
+                for each in outcome.gradients.values()
+                if each.numel()
+            )
+            largest /= outcome.scale
+        return Replay(
+            name,
+            self._iteration,
+            self._why,
+            finite,
+            loss,
+            largest,
+            same,
+            outcome.scale,
+            outcome.note,
+        )
+
+    def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
+        outcome = Outcome([], {}, 1.0, [])
+        if changed_since(self._entries):
+            outcome.note = "a batch was changed in place after it was used"
+            return outcome
+        with _kept(self.models), ExitStack() as stack:
+            if mode is not None:
+                stack.enter_context(mode)
+            try:
+                self._run_entries(outcome, scale, mode)
+            except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
+                outcome.note = f"{type(error).__name__}: {error}"
+        return outcome
+
+    def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
+        slots: dict[int, torch.Tensor] = {}
+        # autograd insists that the gradient of a half leaf is half.
+        leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
+
+        fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
+        result: Any = None
+        for entry in self._entries:
+            args, kwargs = exchange((entry.args, entry.kwargs), fill)
+            if isinstance(mode, Tracer):
+                mode.mark = entry.mark
+            if entry.random is not None:
+                entry.random.restore()
+            if entry.kind == "backward":
+                self._differentiate(outcome, args[0], kwargs.get("grad_tensors"), leaves)
+                continue
+            with _autocast(entry.autocast), torch.enable_grad():
+                if entry.kind == "scale":
+                    assert entry.value is not None
+                    outcome.scale = float(entry.value) if scale is None else scale
+                    result = _multiplied(args[0], outcome.scale)
+                elif entry.kind == "module":
+                    result = _call_module(entry, args, kwargs, leaves)
+                else:
+                    result = entry.function(*args, **kwargs)
+            slots |= zip(entry.results, tensors_in(result), strict=False)
+        if not outcome.losses:
+            outcome.ends += [each.detach() for each in tensors_in(result)]
+
+    def _differentiate(
+        self, outcome: Outcome, losses: Any, directions: Any, leaves: dict[int, torch.Tensor]
+    ) -> None:
+        roots = [each for each in tensors_in(losses) if each.requires_grad]
+        wanted = [each for each in self._parameters.values() if each.requires_grad]
+        gradients = torch.autograd.grad(
+            roots,
+            [leaves.get(id(each), each) for each in wanted],
+            grad_outputs=list(tensors_in(directions)) or None,
+            retain_graph=True,
+            allow_unused=True,
+        )
+        for parameter, gradient in zip(wanted, gradients, strict=True):
+            if gradient is None:
+                continue
+            before = outcome.gradients.get(id(parameter))
+            outcome.gradients[id(parameter)] = gradient if before is None else before + gradient
+        outcome.losses += [each.detach() for each in roots]
+        outcome.ends += [each.detach() for each in roots]
+        outcome.ends += [each for each in gradients if each is not None]
+
+
+def _filling(
+    slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
+) -> Callable[[Any], Any]:
+    """Return what puts tensors in place of slots; `wide` if all of them are to be fp32."""
+
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return slots[leaf.number]
+        if wide and not getattr(leaf, "requires_grad", False):
+            return widened(leaf)  # Else a half batch would meet wide weights.
+        return leaves.get(id(leaf), leaf)
+
+    return fill
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """Return the model inside a parallel wrapper, whose forward would wait for other processes."""
+    return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
+
+
+def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {
+        id(each): each.detach().float().requires_grad_(each.requires_grad)
+        for each in parameters
+        if each.dtype in HALVES
+    }
+
+
+def _call_module(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
+) -> Any:
+    model = bare(entry.function)
+    for module, training in zip(entry.function.modules(), entry.training, strict=False):
+        module.training = training
+    for buffer, value in entry.buffers:
+        buffer.data.copy_(value)
+    wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
+    return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
+
+
+def _multiplied(value: Any, scale: float) -> Any:
+    def multiply(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf * torch.full((), scale, dtype=torch.float32, device=leaf.device)
+
+    return exchange(value, multiply)
+
+
+@contextmanager
+def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            dtype = dict(state).get(device)
+            # Without the cache: the program's own may hold weights of before the last step.
+            stack.enter_context(
+                torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+            )
+        yield
+
+
+@contextmanager
+def _kept(models: list[nn.Module]) -> Iterator[None]:
+    """Put back generators, buffers, training modes and the gradient mode."""
+    state = random_state(everything=True)
+    buffers = [(each, each.clone()) for model in models for each in model.buffers()]
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for buffer, value in buffers:
+            buffer.data.copy_(value)  # Through .data, so that its version stays as it was.
+        for module, training in modes:
+            module.training = training
+        state.restore()
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    # NaN differs from itself, its bits do not.
+    return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:
+    mine, exact = mine.detach().double().flatten(), exact.detach().double().flatten()
+    norm, exact_norm = mine.norm().item(), exact.norm().item()
+    cosine = None
+    if norm and exact_norm:
+        cosine = (mine @ exact).item() / (norm * exact_norm)
+    flushed = ((mine == 0) & (exact != 0)).double().mean().item()
+    return GradientAgreement(name, cosine, flushed, norm, exact_norm)

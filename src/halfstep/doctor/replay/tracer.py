@@ -1,0 +1,378 @@
+"""Finds the operator that makes the first inf or NaN that matters: the birth.
+
+A dispatch mode looks at what each operator makes. An operator gives birth when its output is not
+finite though nothing that went in was at fault. What comes of a birth is followed by storage, so
+that of several births the one that reached the loss or a gradient is the culprit: an overflow that
+a division makes harmless is not. Infinities that a program writes on purpose (masks) are not
+births, but a NaN that comes of nothing else is one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from halfstep.doctor.internals import (
+    changes_inputs,
+    current_node,
+    is_cast,
+    next_sequence_number,
+    node_number,
+    running_function,
+)
+from halfstep.doctor.record import Birth, TensorSummary
+from halfstep.doctor.record.sites import Mark, lines_below, site
+from halfstep.doctor.replay.lineage import Lineage
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
+from halfstep.doctor.tensors.summary import is_finite, summary
+from halfstep.doctor.tensors.widen import HALVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor.signals.positions import Positions
+
+_MAKES_GARBAGE = (
+    "aten.empty",
+    "aten.new_empty",
+    "aten.empty_like",
+    "aten.resize_",
+    "aten.empty_strided",
+)
+_WRITES_NUMBERS = (
+    "aten.masked_fill",
+    "aten.full",
+    "aten.full_like",
+    "aten.new_full",
+    "aten.fill",
+    "aten.fill_",
+    "aten.scalar_tensor",
+    "aten.where",
+    "aten.lift_fresh",
+    "aten.lift_fresh_copy",
+    "aten.masked_fill_",
+    "aten.index_put",
+    "aten.index_put_",
+)
+_ON_PURPOSE = -1
+FOLLOWERS = 6
+
+
+@dataclass(slots=True)
+class ForwardCall:
+    """What an autograd node was made by."""
+
+    op: str
+    module: str
+    module_kind: str
+    site: Mark | None
+    user_site: Mark | None
+
+
+@dataclass(slots=True)
+class Half:
+    """The most extreme half numbers that operators made."""
+
+    largest: float = 0.0
+    largest_module: str = ""
+    largest_limit: float = 1.0
+    bits: float = math.inf
+
+
+class Tracer(TorchDispatchMode):
+    """Traces one step.
+
+    Args:
+        where: Returns path and class of the module that runs.
+        names: Names of tensors from outside, by storage: parameters, buffers, the batch.
+        boundary: The file that runs the program's calls again.
+        positions: Is told of casts and of what is counted up.
+
+    Attributes:
+        mark: The loop's line of the call that runs; set by who runs it.
+        births: What was found, in order.
+        half: The half number nearest to overflow.
+        detached: Parameters that were cast to a half format without a record for autograd.
+    """
+
+    def __init__(
+        self,
+        where: Callable[[], tuple[str, str]],
+        names: dict[int, str],
+        boundary: str,
+        positions: Positions,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
+        self._where = where
+        self._names = names
+        self._boundary = boundary
+        self._positions = positions
+        self.detached: set[str] = set()
+        self.mark: Mark | None = None
+        self._taints: dict[int, frozenset[int]] = {}
+        self._lineage = Lineage()
+        self._nodes: dict[int, ForwardCall] = {}
+        self.births: list[Birth] = []
+        self._consumers: list[list[str]] = []
+        self._swallowed: list[list[str]] = []
+        self.half = Half()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        before = None
+        if changes_inputs(func):  # What goes in is gone afterwards.
+            before = [each.clone() for each in floats((args, kwargs))]
+        result = func(*args, **kwargs)
+        op = str(func.overloadpacket)
+        node = current_node()
+        lines = lines_below(self._boundary, self.mark)
+        if node is None:
+            self._note_node(op, lines)
+            self._note_cast(op, func, args, kwargs, result, lines[1])
+        if not func.is_view and func.namespace != "prim":
+            self._look(op, func, args, kwargs, before, result, node, lines)
+        return result
+
+    def _note_node(self, op: str, lines: tuple[Mark | None, Mark | None]) -> None:
+        number = next_sequence_number() - 1
+        if number not in self._nodes:
+            module, kind = self._where()
+            self._nodes[number] = ForwardCall(op, module, kind, *lines)
+
+    def _note_cast(
+        self, op: str, func: Any, args: Any, kwargs: Any, result: Any, user: Mark | None
+    ) -> None:
+        if op == "aten.arange" and result.dtype in HALVES:
+            self._positions.made(result, self._where()[0], user)
+        if not is_cast(func) or kwargs.get("dtype") not in HALVES:
+            return
+        self._positions.cast(args[0], result, self._where()[0], user)
+        kind, _, name = self._names.get(_storage(args[0]), "").partition(" ")
+        if kind == "parameter" and not (torch.is_grad_enabled() and args[0].requires_grad):
+            self.detached.add(name)
+
+    def _look(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        before: list[torch.Tensor] | None,
+        result: Any,
+        node: Any,
+        lines: tuple[Mark | None, Mark | None],
+    ) -> None:
+        inputs = list(floats((args, kwargs)))
+        outputs = list(floats(result))
+        if changes_inputs(func) and not outputs:
+            outputs = inputs[:1]
+        values = inputs if before is None else before
+        coming = frozenset[int]()
+        for tensor, value in zip(inputs, values, strict=True):
+            coming |= self._taint_of(tensor, value)
+        sound = [is_finite(output) for output in outputs]
+        for producer in self._open_births(inputs):
+            _append(self._consumers[producer], op)
+            if all(sound) and node is None:
+                _append(self._swallowed[producer], op)
+        scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
+        for output, finite in zip(outputs, sound, strict=True):
+            key = _storage(output)
+            if finite:
+                if before is None or output.nbytes == output.untyped_storage().nbytes():
+                    self._taints.pop(key, None)  # Else a part was written, and the rest remains.
+                self._note_half(output, node)
+            else:
+                self._taints[key] = self._judge(
+                    op, func, args, kwargs, values, output, coming, node, lines
+                )
+            self._lineage.note(key, op, output.dtype, scalars, lines[0], keys)
+
+    def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
+        key = _storage(tensor)
+        if key in self._taints:
+            return self._taints[key]
+        if key in self._lineage or is_finite(value):
+            return frozenset()
+        # It came from outside: a batch, a parameter, a mask.
+        counted = summary(value, self._names.get(key, ""))
+        if _is_written(counted):
+            self._taints[key] = frozenset({_ON_PURPOSE})
+        else:
+            self._taints[key] = frozenset({self._add(_given(counted))})
+        return self._taints[key]
+
+    def _judge(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        values: list[torch.Tensor],
+        output: torch.Tensor,
+        coming: frozenset[int],
+        node: Any,
+        lines: tuple[Mark | None, Mark | None],
+    ) -> frozenset[int]:
+        blamed = coming - {_ON_PURPOSE}
+        if blamed:
+            return blamed
+        if op.startswith(_MAKES_GARBAGE):
+            return frozenset()
+        counted = summary(output)
+        if counted.nans == 0:
+            scalars = scalars_of(args, kwargs)
+            if op in _WRITES_NUMBERS and (
+                any(math.isinf(each) for each in scalars) or _ON_PURPOSE in coming or "lift" in op
+            ):
+                return frozenset({_ON_PURPOSE})
+            if _ON_PURPOSE in coming and bool((output != math.inf).all()):
+                return frozenset({_ON_PURPOSE})
+        birth = self._birth(op, func, args, kwargs, values, counted, node, lines)
+        return frozenset({self._add(replace(birth, on_purpose=_ON_PURPOSE in coming))})
+
+    def _birth(
+        self,
+        op: str,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        values: list[torch.Tensor],
+        output: TensorSummary,
+        node: Any,
+        lines: tuple[Mark | None, Mark | None],
+    ) -> Birth:
+        made = None if node is None else self._nodes.get(node_number(node))
+        computed, called = lines
+        if node is None:
+            module, kind = self._where()
+        else:
+            module, kind = (made.module, made.module_kind) if made else ("", "")
+        if made is not None and computed == self.mark:
+            # A backward written in Python is on the stack; others have the line of their forward.
+            computed, called = made.site, made.user_site
+        inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
+        keys = [_storage(each) for each in floats((args, kwargs))]
+        producers = [self._lineage.op(key) for key in keys]
+        return Birth(
+            op=op,
+            phase="forward" if node is None else "backward",
+            kind="nan" if output.nans else "inf",
+            culprit=False,
+            module=module,
+            module_kind=kind,
+            forward_op=made.op if made else "",
+            node="" if node is None else node.name(),
+            inputs=tuple(inputs),
+            output=output,
+            scalars=tuple(scalars_of(args, kwargs)),
+            exact=exact(func, args, kwargs) if not changes_inputs(func) else None,
+            dead_rows=dead_rows(values, args),
+            consumers=(),
+            producers=tuple(each for each in producers if each),
+            site=site(computed),
+            user_site=site(called),
+            lineage=self._lineage.of(keys),
+            function=running_function(self._boundary),
+        )
+
+    def _add(self, birth: Birth) -> int:
+        self.births.append(birth)
+        self._consumers.append([])
+        self._swallowed.append([])
+        return len(self.births) - 1
+
+    def _open_births(self, inputs: list[torch.Tensor]) -> set[int]:
+        found: set[int] = set()
+        for each in inputs:
+            found |= self._taints.get(_storage(each), frozenset())
+        return found - {_ON_PURPOSE}
+
+    def _note_half(self, output: torch.Tensor, node: Any) -> None:
+        if output.dtype not in {torch.float16, torch.bfloat16} or output.numel() == 0 or node:
+            return
+        low, high = torch.aminmax(output.detach())
+        largest = max(abs(low.item()), abs(high.item()))
+        limit = torch.finfo(output.dtype).max
+        bits = math.log2(limit / largest) if largest else math.inf
+        if bits < self.half.bits:
+            self.half = Half(largest, self._where()[0], limit, bits)
+
+    def verdict(self, ends: Any) -> tuple[Birth, ...]:
+        """Return the births; the first that reached an end is the culprit.
+
+        Args:
+            ends: The loss and the gradients, in any nesting.
+        """
+        reached: set[int] = set()
+        for each in tensors_in(ends):
+            if each.is_floating_point() and not is_finite(each):
+                reached |= self._taints.get(_storage(each), frozenset())
+        culprit = min(reached - {_ON_PURPOSE}, default=None)
+        return tuple(
+            replace(
+                birth,
+                culprit=number == culprit,
+                consumers=tuple(self._consumers[number]),
+                swallowed=tuple(self._swallowed[number]),
+            )
+            for number, birth in enumerate(self.births)
+        )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage().data_ptr()) or id(tensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return what tensors that share memory have in common."""
+    return _storage(tensor)
+
+
+def _given(counted: TensorSummary) -> Birth:
+    return Birth(
+        op="",
+        phase="given",
+        kind="nan" if counted.nans else "inf",
+        culprit=False,
+        module="",
+        module_kind="",
+        forward_op="",
+        node="",
+        inputs=(),
+        output=counted,
+        scalars=(),
+        exact=None,
+        dead_rows=0,
+        consumers=(),
+        producers=(),
+        site=None,
+        user_site=None,
+    )
+
+
+def _is_written(counted: TensorSummary) -> bool:
+    """Return whether infinities from outside were written on purpose: a mask, or a constant."""
+    if counted.nans or counted.infs > counted.negative_infs:
+        return False
+    if counted.name == "batch":
+        return counted.is_mask
+    return not counted.name.startswith("parameter")
+
+
+def _append(names: list[str], op: str) -> None:
+    if len(names) < FOLLOWERS and op not in names:
+        names.append(op)

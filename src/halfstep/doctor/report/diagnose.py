@@ -1,0 +1,52 @@
+"""From evidence to a diagnosis: every rule reads, causes come before their consequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.rules import rules
+from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Return what the rules say of a program."""
+    found = []
+    explained: set[str] = set()
+    symptoms: set[str] = set()
+    for rule in rules():
+        finding = rule.read(evidence)
+        if finding is not None:
+            found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
+            explained |= set(rule.explains)
+            symptoms |= {rule.code} if rule.symptom else set()
+    if any(each.code not in symptoms for each in found):
+        explained |= symptoms
+    causes = [each for each in found if each.code not in explained]
+    return Diagnosis(
+        verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
+        consequences=tuple(each.code for each in found if each.code in explained),
+        headroom=_headroom(evidence),
+        notes=_notes(evidence),
+    )
+
+
+def _notes(evidence: Evidence) -> tuple[str, ...]:
+    notes = {f"replay: {each.note}" for each in evidence.replays if each.note}
+    if evidence.precision.note:
+        notes.add(f"headroom is not known: {evidence.precision.note}")
+    return tuple(sorted(notes))
+
+
+def _headroom(evidence: Evidence) -> str:
+    precision = evidence.precision
+    if precision.bits_to_overflow is None:
+        return ""
+    where = precision.largest_module or "the loop"
+    flushed = max((each.flushed for each in precision.agreements), default=0.0)
+    return (
+        f"headroom: {precision.bits_to_overflow:.1f} bits to overflow (largest in {where}), "
+        f"{flushed:.1%} of the worst gradient lost to underflow"
+    )

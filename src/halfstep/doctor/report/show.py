@@ -1,0 +1,67 @@
+"""A diagnosis on a terminal, at most a screenful, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.text import Text
+
+from halfstep.doctor.record import as_plain
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.verdict import Diagnosis, Verdict
+
+FULLY = 2
+FACTS = 5
+
+
+def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
+    """Print a diagnosis."""
+    console = Console(file=file, highlight=False, soft_wrap=False)
+    if not diagnosis.verdicts:
+        console.print(Text("doctor: nothing found"))
+    for verdict in diagnosis.verdicts[:FULLY]:
+        console.print(_verdict(verdict))
+    for verdict in diagnosis.verdicts[FULLY:]:
+        console.print(Text(f"doctor: also {verdict.code}: {verdict.finding.summary}"))
+    if diagnosis.consequences:
+        console.print(Text(f"consequences of it: {', '.join(diagnosis.consequences)}"))
+    if diagnosis.headroom and not diagnosis.verdicts:
+        console.print(Text(diagnosis.headroom))
+    for note in diagnosis.notes:
+        console.print(Text(note))
+
+
+def _verdict(verdict: Verdict) -> Group:
+    finding = verdict.finding
+    title = Text.assemble(
+        "doctor: ", (verdict.name, "bold"), f"  {verdict.code}  ({finding.confidence})"
+    )
+    lines: list[Any] = [title, Padding(Text(finding.summary), (0, 2))]
+    if finding.site is not None:
+        at = f"{finding.site.file}:{finding.site.line}"
+        lines.append(Padding(Text(f"{at}   {finding.site.text}"), (0, 2)))
+    lines += [Padding(Text(f"· {each}"), (0, 2)) for each in finding.facts[:FACTS]]
+    if finding.change:
+        lines.append(Padding(Text("change:"), (0, 2)))
+        lines += [Padding(_change(each), (0, 4)) for each in finding.change]
+    lines += [Padding(Text(f"ruled out: {each}"), (0, 2)) for each in finding.ruled_out]
+    lines.append(Padding(Text(f"see {', '.join(verdict.citations)}", style="dim"), (0, 2)))
+    return Group(*lines)
+
+
+def _change(line: str) -> Text:
+    style = {"+": "green", "-": "red"}.get(line[:1], "")
+    return Text(line, style=style)
+
+
+def as_json(diagnosis: Diagnosis, evidence: Evidence) -> str:
+    """Return a diagnosis and its evidence as JSON."""
+    record = {"diagnosis": as_plain(diagnosis), "evidence": json.loads(evidence.to_json())}
+    return json.dumps(record, indent=1)

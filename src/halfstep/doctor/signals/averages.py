@@ -1,0 +1,154 @@
+"""Averages of parameters that a loop keeps in half precision: known by how they behave.
+
+A half tensor of a parameter's shape that the loop writes, and that is near to the parameter without
+being equal to it, follows it. Where it lags behind and does not move from one update to the next,
+its updates are rounded away.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.record import Average
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.numbers import local
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    import torch
+
+    from halfstep.doctor.signals.parties import Parties
+
+PARAMETERS = 16
+ELEMENTS = 512
+LOOKS = 1024
+NEAR = 0.5
+LAG = 0.03
+
+
+@dataclass(slots=True)
+class Follower:
+    """What is known of one average.
+
+    Attributes:
+        format: Its format.
+        mark: Where it is updated.
+        latest: Some of its elements, after the latest update.
+        updates: How often it was updated.
+        lagging: Elements, over all updates, that were away from the parameter before the update.
+        stuck: How many of those the update did not change.
+    """
+
+    format: str
+    mark: Mark | None
+    latest: torch.Tensor
+    updates: int = 1
+    lagging: int = 0
+    stuck: int = 0
+
+
+class Averages:
+    """Looks for averages among what the loop writes."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[tuple[int, ...], list[tuple[str, weakref.ref[torch.Tensor]]]] = {}
+        self._known = 0
+        self._followers: dict[tuple[str, str], Follower] = {}
+        self._looks = 0
+
+    def know(self, parties: Parties) -> None:
+        """Take in the parameters that may have averages, unless they are known."""
+        count = len(parties.models.notes) + len(parties.optimizers.notes)
+        if count == self._known:
+            return
+        self._known = count
+        self._parameters = {}
+        chosen = [  # What is not trained, a teacher that the loop calls say, may be the average.
+            (name, each)
+            for name, each in parties.names().items()
+            if each.requires_grad and each.numel() > 1
+        ]
+        stride = max(1, len(chosen) // PARAMETERS)
+        for name, each in chosen[::stride][:PARAMETERS]:
+            shape = tuple(each.shape)
+            self._parameters.setdefault(shape, []).append((name, weakref.ref(each)))
+
+    def concerns(self, written: Any) -> bool:
+        """Return whether a half tensor, not of a graph, is among what was written."""
+        return self._looks < LOOKS and any(
+            each.dtype in HALVES and each.is_leaf for each in tensors_in(written)
+        )
+
+    def take(self, name: str, written: Any, mark: Mark | None) -> None:
+        """Take in what a call has written.
+
+        Args:
+            name: The function's.
+            written: Its result, or what it changed in place.
+            mark: Where it was called.
+        """
+        for tensor in tensors_in(written):
+            if tensor.dtype not in HALVES or not tensor.is_leaf:
+                continue
+            nearest = self._nearest(tensor)
+            if nearest is not None:
+                self._looks += 1
+                self._note(name, *nearest, tensor, mark)
+
+    def _nearest(self, tensor: torch.Tensor) -> tuple[str, torch.Tensor] | None:
+        best, found = NEAR, None
+        for name, reference in self._parameters.get(tuple(tensor.shape), []):
+            parameter = reference()
+            if parameter is None or parameter.device != tensor.device:
+                continue
+            if local(parameter).data_ptr() == local(tensor).data_ptr():
+                return None
+            mine, its = _some(tensor), _some(parameter)
+            distance = float((mine - its).norm() / its.norm().clamp(min=1e-12))
+            if distance <= best:
+                best, found = distance, (name, its)
+        return found
+
+    def _note(
+        self,
+        function: str,
+        name: str,
+        parameter: torch.Tensor,
+        tensor: torch.Tensor,
+        mark: Mark | None,
+    ) -> None:
+        now = _some(tensor)
+        known = self._followers.get((function, name))
+        if known is None:
+            follower = Follower(format_name(tensor.dtype), mark, now)
+            self._followers[function, name] = follower
+            return
+        lagging = (parameter - known.latest).abs() > LAG * known.latest.abs()
+        known.lagging += int(lagging.sum())
+        known.stuck += int((lagging & (now == known.latest)).sum())
+        known.updates += 1
+        known.latest = now
+
+    def freeze(self) -> Iterator[Average]:
+        """Yield what followed a parameter."""
+        for (_, name), each in self._followers.items():
+            yield Average(
+                parameter=name,
+                format=each.format,
+                updates=each.updates,
+                lagging=each.lagging,
+                stuck=each.stuck,
+                site=site(each.mark),
+            )
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = local(tensor).detach().flatten()
+    return flat[:: max(1, flat.numel() // ELEMENTS)].float()

@@ -1,0 +1,63 @@
+"""What the loop called between models: which functions, in which formats, how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import Call
+from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INPUTS = 4
+
+
+class Calls:
+    """Counts calls; those that differ in nothing but their line are one."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[Any, ...]] = Counter()
+        self._marks: dict[tuple[Any, ...], Mark | None] = {}
+
+    def count(self, name: str, given: Any, result: Any) -> list[torch.Tensor]:
+        """Count a call.
+
+        Args:
+            name: The function's, or the module's class.
+            given: Its arguments.
+            result: What it gave.
+
+        Returns:
+            The floating-point and complex tensors in the result.
+        """
+        floats = [
+            each for each in tensors_in(result) if each.is_floating_point() or each.is_complex()
+        ]
+        formats = tuple(each.dtype for each in tensors_in(given) if each.is_floating_point())
+        result_format = floats[0].dtype if floats else None
+        key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())
+        if key not in self._counts:
+            self._marks[key] = calling_line()
+        self._counts[key] += 1
+        return floats
+
+    def freeze(self) -> Iterator[Call]:
+        """Yield what was counted."""
+        for key, count in self._counts.items():
+            name, given, result, gradients, autocast = key
+            yield Call(
+                name=name,
+                formats=tuple(map(format_name, given)),
+                result=format_name(result) if result is not None else "",
+                gradients=gradients,
+                autocast=",".join(format_name(dtype) for _, dtype in autocast),
+                count=count,
+                site=site(self._marks[key]),
+            )

@@ -1,0 +1,91 @@
+"""A close look at a few parameters every so often: underflow, and updates that are lost.
+
+Before a sampled step the parameter is copied, after it compared: what did not change though it had
+a gradient was rounded away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.record import Sample
+from halfstep.doctor.signals.numbers import local
+from halfstep.formats import FORMATS, format_name
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+PARAMETERS = 8
+ELEMENTS = 16384
+EVERY = 100
+KEPT = 512
+
+
+def is_sampled(step: int) -> bool:
+    """Return whether a step is looked at closely: 1, 2, 4, 8, ... and every hundredth."""
+    return step > 0 and (step & (step - 1) == 0 or step % EVERY == 0)
+
+
+class Look:
+    """One sampled step of one optimizer; make it before the step, call `after` once it is done.
+
+    Args:
+        optimizer: It.
+        number: Its number.
+        iteration: Counted from 0.
+        names: Names of parameters by identity.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, number: int, iteration: int, names: dict[int, str]
+    ) -> None:
+        self._number, self._iteration, self._names = number, iteration, names
+        chosen = [
+            each
+            for group in optimizer.param_groups
+            for each in group["params"]
+            if each.grad is not None and not each.grad.is_sparse and each.numel() > 1
+        ]
+        stride = max(1, len(chosen) // PARAMETERS)
+        self._before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [
+            (each, _some(each).clone(), _some(each.grad).clone())
+            for each in chosen[::stride][:PARAMETERS]
+        ]
+
+    def after(self) -> list[Sample]:
+        """Return what the step did; reads the device."""
+        return [self._sample(*each) for each in self._before]
+
+    def _sample(
+        self, parameter: torch.Tensor, before: torch.Tensor, gradient: torch.Tensor
+    ) -> Sample:
+        update = _some(parameter).double() - before.double()
+        sizes = gradient.double().abs()
+        moved = sizes > 0
+        count = int(moved.sum())
+        tiny = sizes[moved] < FORMATS["fp16"].tiny
+
+        def share(mask: torch.Tensor) -> float:
+            return mask.double().mean().item() if mask.numel() else 0.0
+
+        norm: Any = before.double().norm().item()
+        return Sample(
+            iteration=self._iteration,
+            optimizer=self._number,
+            parameter=self._names.get(id(parameter), ""),
+            format=format_name(parameter.dtype),
+            gradient_format=format_name(gradient.dtype),
+            gradient_largest=sizes.max().item(),
+            gradient_zeros=share(~moved),
+            gradient_subnormal=share(tiny),
+            unchanged=share(update[moved] == 0) if count else 0.0,
+            relative_update=update.norm().item() / norm if norm else 0.0,
+        )
+
+
+def _some(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    flat = local(tensor).detach().flatten()
+    stride = max(1, flat.numel() // ELEMENTS)
+    return flat[::stride]

@@ -1,0 +1,59 @@
+"""Calls of models in evaluation: how many, and whether what they gave was sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import Evaluation
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Evaluations:
+    """Counts them."""
+
+    def __init__(self) -> None:
+        self._count = self._bad = 0
+        self._first_bad: int | None = None
+        self._formats: set[str] = set()
+        self._waiting: dict[torch.device, torch.Tensor] = {}
+
+    def take(self, result: Any, iteration: int) -> bool:
+        """Take in a result.
+
+        Returns:
+            Whether it is the first that holds NaN; False where to look would be to wait.
+        """
+        floats = [each for each in tensors_in(result) if each.is_floating_point() and each.numel()]
+        self._count += 1
+        self._formats |= {format_name(each.dtype) for each in floats}
+        bad = False
+        for flag in self._flags(floats):
+            if flag.device.type == "cpu":
+                bad |= bool(flag)
+            else:
+                seen = self._waiting.get(flag.device)
+                self._waiting[flag.device] = flag.long() if seen is None else seen + flag
+        self._bad += bad
+        first = bad and self._first_bad is None
+        if first:
+            self._first_bad = iteration
+        return first
+
+    @staticmethod
+    def _flags(floats: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+        for each in floats:
+            if each.layout is torch.strided:
+                yield each.detach().sum(dtype=torch.float32).isnan()
+
+    def freeze(self) -> Evaluation:
+        """Return the counts, all of them read."""
+        late = sum(int(each) for each in self._waiting.values())
+        return Evaluation(
+            self._count, self._bad + late, self._first_bad, tuple(sorted(self._formats))
+        )

@@ -1,0 +1,199 @@
+"""Static reading: formats, settings and ownership, whatever the numbers are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.internals import (
+    is_compiled,
+    loss_scale_of,
+    norms_and_losses,
+    settings_of,
+)
+from halfstep.doctor.record import (
+    Environment,
+    Fact,
+    ModelFacts,
+    ModuleFacts,
+    OptimizerFacts,
+    ScalerFacts,
+)
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.positions import counts_twice
+from halfstep.doctor.tape.modules import unwrapped
+from halfstep.doctor.tensors.summary import is_finite
+from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+_SETTINGS = (
+    "eps",
+    "momentum",
+    "label_smoothing",
+    "ignore_index",
+    "reduction",
+    "track_running_stats",
+)
+NAMES = 8
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return an optimizer's parameters, over all of its groups."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def environment(tensors: Iterable[torch.Tensor]) -> Environment:
+    """Return where tensors lie, and what that device does."""
+    devices = tuple(sorted({each.device.type for each in tensors}))
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    on_cuda = "cuda" in devices
+    return Environment(
+        torch=str(torch.__version__),
+        devices=devices,
+        processes=torch.distributed.get_world_size() if distributed else 1,
+        bf16_is_emulated=on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False),
+        tf32=on_cuda
+        and (torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32),
+    )
+
+
+def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFacts:
+    """Read a model.
+
+    Args:
+        model: The model.
+        owned: Identities of all optimizers' parameters.
+        reached: Identities of the parameters that ever received a gradient.
+    """
+    named = list(unwrapped(model).named_parameters())
+    trained = [(name, each) for name, each in named if each.requires_grad]
+    half = next((name for name, each in named if each.dtype in HALVES), None)
+    return ModelFacts(
+        kind=type(unwrapped(model)).__name__,
+        formats=dict(Counter(format_name(each.dtype) for _, each in trained)),
+        first_half=half,
+        modules=tuple(
+            _module_facts(name, module)
+            for name, module in unwrapped(model).named_modules()
+            if isinstance(module, norms_and_losses())
+        ),
+        bad_buffers=_bad(unwrapped(model).named_buffers()),
+        bad_parameters=_bad(named),
+        positions=tuple(
+            name for name, each in unwrapped(model).named_buffers() if counts_twice(each)
+        ),
+        forgotten=tuple(
+            name for name, each in trained if id(each) in reached and id(each) not in owned
+        )[:NAMES],
+        never_reached=tuple(
+            name for name, each in trained if id(each) in owned and id(each) not in reached
+        )[:NAMES],
+        compiled=is_compiled(model),
+    )
+
+
+def _bad(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, ...]:
+    return tuple(name for name, each in tensors if not is_finite(each))[:NAMES]
+
+
+def _module_facts(path: str, module: nn.Module) -> ModuleFacts:
+    settings: dict[str, Fact] = {
+        name: getattr(module, name)
+        for name in _SETTINGS
+        if isinstance(getattr(module, name, None), int | float | str)
+    }
+    for name in ("weight", "running_mean", "running_var"):
+        tensor = getattr(module, name, None)
+        if isinstance(tensor, torch.Tensor):
+            settings[name] = format_name(tensor.dtype)
+    return ModuleFacts(path, type(module).__name__, settings)
+
+
+def optimizer_facts(
+    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int], reached: set[int]
+) -> OptimizerFacts:
+    """Read an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        others: The other optimizers of the program.
+        known: Identities of the parameters of the models that were seen.
+        reached: Identities of the parameters that ever received a gradient.
+    """
+    mine = parameters_of(optimizer)
+    counts = Counter(map(id, mine))
+    without = [each for each in mine if id(each) not in reached]
+    elsewhere = {
+        id(each) for other in others if other is not optimizer for each in parameters_of(other)
+    }
+    return OptimizerFacts(
+        kind=type(optimizer).__name__,
+        formats=dict(Counter(format_name(each.dtype) for each in mine)),
+        settings=_settings(optimizer),
+        state_formats=_state_formats(optimizer),
+        shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),
+        foreign=sum(key not in known for key in counts),
+        without_gradient=len(without),
+        stale=sum(each.requires_grad and id(each) not in known for each in without),
+        skips_itself=bool(getattr(optimizer, "_step_supports_amp_scaling", False)),
+    )
+
+
+def _settings(optimizer: Optimizer) -> dict[str, Fact]:
+    group = optimizer.param_groups[0]
+    settings: dict[str, Fact] = {}
+    for name, value in group.items():
+        if name == "betas" and isinstance(value, tuple | list):
+            settings |= {f"beta{place + 1}": float(each) for place, each in enumerate(value)}
+        elif isinstance(value, bool | int | float):
+            settings[name] = value
+    settings["lr"] = learning_rate(optimizer)
+    return settings
+
+
+def learning_rate(optimizer: Optimizer) -> float:
+    """Return the learning rate of the first group; NaN where it lies on an accelerator."""
+    rate = optimizer.param_groups[0].get("lr", math.nan)
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" else math.nan
+    return float(rate)
+
+
+def _state_formats(optimizer: Optimizer) -> dict[str, str]:
+    formats: dict[str, str] = {}
+    for state in list(optimizer.state.values())[:1]:
+        for name, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                formats[str(name)] = format_name(value.dtype)
+    return formats
+
+
+def state_step(optimizer: Optimizer) -> int:
+    """Return the step that an optimizer's state says it is at; 0 without one."""
+    for state in optimizer.state.values():
+        step: Any = state.get("step", 0) if isinstance(state, dict) else 0
+        return int(step)
+    return 0
+
+
+def scaler_facts(
+    scaler: torch.amp.GradScaler, *, restored: bool, created_in: int, mark: Mark | None
+) -> ScalerFacts:
+    """Read a scaler."""
+    scale = loss_scale_of(scaler)
+    return ScalerFacts(
+        settings=settings_of(scaler),
+        scale=None if scale is None else float(scale),
+        restored=restored,
+        created_in=created_in,
+        site=site(mark),
+    )

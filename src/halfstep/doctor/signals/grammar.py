@@ -1,0 +1,411 @@
+"""The grammar of a training loop: what it did, in which order, and what state gradients were in.
+
+Nothing here computes with tensors or waits for a device. Whether gradients were written to is read
+off their version counters; what they are multiplied by follows from the backward passes that made
+them. Iterations that do the same are kept once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from halfstep.doctor.record import Event, Fact, Loop, Shape
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.numbers import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.tape.tape import Multiplier
+
+KINDS = {
+    "forward": "a model was called for training: model, autocast",
+    "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
+    "backward": "scaled, autocast, format, reaches (optimizers), accumulates, after_unscale, mixed",
+    "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
+    "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
+    "write": "gradients were changed by the loop: optimizer, scaled",
+    "read": "the norm of gradients was read by the loop: optimizer, scaled",
+    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
+    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
+    "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
+    "update": "scaler, optimizers, steps",
+    "zero": "gradients were cleared: optimizer",
+    "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
+}
+PROBES = 16
+SHAPES = 64
+
+
+@dataclass(slots=True)
+class Gradients:
+    """What the gradients of one optimizer hold, as far as the loop's order tells.
+
+    Attributes:
+        probes: A few of its parameters, which stand for all.
+        parameters: Identities of all of them.
+        repeated: Whether one of them is in it twice.
+        holds: What has been accumulated: "scaled", "plain", or both.
+        scales: The values of loss scales in them.
+        unscaled: Whether a scaler has divided them since.
+        by_another: Whether it divided them as the gradients of another optimizer.
+        onto_unscaled: Whether a backward has added to them after they were divided.
+        used: Whether a step has been made with them.
+        waiting: Steps, and steps skipped, since a scheduler moved.
+        cleared: Probes whose gradients were cleared one by one, as long as not all are.
+        seen: Identity and version of the probes' gradients when last looked at.
+    """
+
+    probes: list[torch.Tensor]
+    parameters: frozenset[int] = frozenset()
+    repeated: bool = False
+    holds: set[str] = field(default_factory=set)
+    scales: set[Multiplier] = field(default_factory=set)
+    unscaled: bool = False
+    by_another: bool = False
+    onto_unscaled: bool = False
+    used: bool = False
+    waiting: list[int] = field(default_factory=lambda: [0, 0])
+    cleared: set[int] = field(default_factory=set)
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def look(self) -> tuple[tuple[int, int], ...]:
+        """Return identity and version of the probes' gradients; 0 where there is none."""
+        return tuple(
+            (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
+            for probe in self.probes
+        )
+
+    def state(self) -> str:
+        """Return what the gradients are: none, plain, scaled or unscaled."""
+        if not any(identity for identity, _ in self.seen):
+            return "none"
+        if "scaled" not in self.holds:
+            return "plain"
+        return "unscaled" if self.unscaled else "scaled"
+
+    def of_another(self, scaler: int) -> bool:
+        """Return whether another scaler than this one multiplied some of them."""
+        return any(each.scaler != scaler for each in self.scales)
+
+
+class Grammar:
+    """Takes events in, one after the other; gives `Loop` out."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self._events: list[tuple[str, Mark | None, tuple[tuple[str, Fact], ...]]] = []
+        self._shapes: OrderedDict[Any, list[int]] = OrderedDict()
+        self._gradients: WeakKeyDictionary[Optimizer, Gradients] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._stepped = False
+        self._since_update: dict[int, list[int]] = {}
+
+    def follow(self, optimizer: Optimizer, number: int) -> None:
+        """Follow the gradients of an optimizer, or choose its probes again."""
+        self._numbers[optimizer] = number
+        known = self._gradients.get(optimizer)
+        if known is None:
+            known = self._gradients[optimizer] = Gradients(_probes(optimizer))
+        else:
+            known.probes, known.seen = _probes(optimizer), ()
+        mine = [id(each) for group in optimizer.param_groups for each in group["params"]]
+        known.parameters = frozenset(mine)
+        known.repeated = len(known.parameters) < len(mine)
+
+    def state(self, optimizer: Optimizer) -> Gradients:
+        """Return what is known of an optimizer's gradients."""
+        return self._gradients[optimizer]
+
+    def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
+        """Note an event; one that begins an iteration closes the one before."""
+        if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
+            self.close_iteration()
+        if kind in {"step", "scaler step"}:
+            self._stepped = True
+        self._events.append((kind, mark, tuple(facts.items())))
+
+    def close_iteration(self) -> None:
+        """End the iteration, if anything happened in it."""
+        self._stepped = False
+        if not self._events:
+            return
+        key = tuple(self._events)
+        known = self._shapes.get(key)
+        if known is not None:
+            known[0] += 1
+            known[2] = self.iteration
+        elif len(self._shapes) < SHAPES:
+            self._shapes[key] = [1, self.iteration, self.iteration]
+        self._events = []
+        self.iteration += 1
+
+    @property
+    def made(self) -> int:
+        """How many iterations have come to a step."""
+        return self.iteration + self._stepped
+
+    @property
+    def between_iterations(self) -> bool:
+        """Whether the next forward begins an iteration."""
+        return self._stepped or not self._events
+
+    def notice_writes(self, mark: Mark | None, written: Iterable[torch.Tensor] = ()) -> None:
+        """Note the optimizers whose gradients have been written to by the loop itself.
+
+        Args:
+            mark: Where.
+            written: Tensors that were written to, which may be gradients by way of `.data`.
+        """
+        given = set(map(memory, written))
+        for optimizer, gradients in self._gradients.items():
+            now = gradients.look()
+            if now == gradients.seen:
+                if given and any(
+                    each.grad is not None and memory(each.grad) in given
+                    for each in gradients.probes
+                ):
+                    self._written(mark, optimizer, gradients)
+                continue
+            changed = any(
+                old[0] and old[0] == new[0] and old[1] != new[1]
+                for old, new in zip(gradients.seen, now, strict=False)
+            )
+            cleared = gradients.seen and not any(identity for identity, _ in now)
+            gradients.seen = now
+            if cleared:
+                self._forget(gradients)
+            elif changed:
+                self._written(mark, optimizer, gradients)
+
+    def _written(self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients) -> None:
+        scaled = gradients.state() == "scaled"
+        self.add("write", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+
+    def accumulated(
+        self, mark: Mark | None, scale: Multiplier | None, *, autocast: bool, loss_format: str
+    ) -> None:
+        """Note that a backward has run: gradients that differ now were accumulated by it.
+
+        Args:
+            mark: Where.
+            scale: What multiplied the loss; None for a plain loss.
+            autocast: Whether it ran under autocast.
+            loss_format: Format of what backward was called on.
+        """
+        kind = "plain" if scale is None else "scaled"
+        reached, accumulates, after_unscale, mixed, several = [], False, False, False, False
+        for optimizer, gradients in self._gradients.items():
+            now = gradients.look()
+            if now == gradients.seen:
+                continue
+            reached.append(self._numbers[optimizer])
+            had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
+            accumulates |= had
+            after_unscale |= had and gradients.unscaled
+            gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
+            gradients.by_another = False
+            gradients.cleared.clear()
+            gradients.holds.add(kind)
+            if scale is not None:
+                gradients.scales.add(scale)
+            mixed |= len(gradients.holds) > 1
+            several |= len(gradients.scales) > 1
+            gradients.seen, gradients.used = now, False
+        self.add(
+            "backward",
+            mark,
+            scaled=scale is not None,
+            autocast=autocast,
+            format=loss_format,
+            reaches=",".join(map(str, sorted(reached))),
+            accumulates=accumulates,
+            after_unscale=after_unscale,
+            mixed=mixed,
+            several_scales=several,
+        )
+
+    def unscale(self, mark: Mark | None, scaler: int, optimizer: Optimizer) -> None:
+        """Note that the loop asks a scaler to divide gradients."""
+        number, again = self._numbers[optimizer], self.divides_again(optimizer)
+        self.add("unscale", mark, scaler=scaler, optimizer=number, again=again)
+
+    def divides_again(self, optimizer: Optimizer) -> bool:
+        """Return whether to divide these gradients is to divide some of them a second time."""
+        gradients = self.state(optimizer)
+        return gradients.repeated or gradients.by_another
+
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """Take in that a scaler has divided the gradients."""
+        mine = self.state(optimizer)
+        mine.unscaled, mine.by_another, mine.seen = True, False, mine.look()
+        for other, gradients in self._gradients.items():
+            if other is not optimizer and mine.parameters & gradients.parameters:
+                gradients.unscaled = gradients.by_another = True
+                gradients.seen = gradients.look()
+
+    def scaler_stepped(
+        self, mark: Mark | None, scaler: int, optimizer: Optimizer, *, skipped: bool, again: bool
+    ) -> None:
+        """Note a `scaler.step`, after it has run.
+
+        Args:
+            mark: Where.
+            scaler: Whose.
+            optimizer: Of what.
+            skipped: Whether the optimizer did not step.
+            again: Whether it has divided gradients that were divided before.
+        """
+        number = self._numbers[optimizer]
+        gradients = self.state(optimizer)
+        gradients.unscaled = True
+        gradients.seen = gradients.look()
+        gradients.waiting[skipped] += 1
+        self._since_update.setdefault(scaler, []).append(number)
+        self.add(
+            "scaler step",
+            mark,
+            scaler=scaler,
+            optimizer=number,
+            skipped=skipped,
+            again=again,
+            onto_unscaled=gradients.onto_unscaled,
+            foreign=gradients.of_another(scaler),
+        )
+
+    def raised(
+        self, mark: Mark | None, call: str, error: str, scaler: int, optimizer: Optimizer | None
+    ) -> None:
+        """Note that a scaler's call raised, and what the gradients were that it was given."""
+        gradients = None if optimizer is None else self.state(optimizer)
+        self.add(
+            "raised",
+            mark,
+            call=call,
+            error=error,
+            scaler=scaler,
+            optimizer=None if optimizer is None else self._numbers[optimizer],
+            gradients="" if gradients is None else gradients.state(),
+            foreign=gradients is not None and gradients.of_another(scaler),
+        )
+
+    def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:
+        """Note that an optimizer is about to step."""
+        number, gradients = self._numbers[optimizer], self.state(optimizer)
+        gradients.seen = gradients.look()
+        self.add(
+            "step",
+            mark,
+            optimizer=number,
+            by_scaler=by_scaler,
+            gradients=gradients.state(),
+            again=gradients.used,
+        )
+        gradients.used = True
+        gradients.waiting[0] += not by_scaler
+
+    def updated(self, mark: Mark | None, scaler: int) -> None:
+        """Note a `scaler.update`."""
+        stepped = self._since_update.pop(scaler, [])
+        self.add(
+            "update",
+            mark,
+            scaler=scaler,
+            optimizers=",".join(map(str, sorted(set(stepped)))),
+            steps=len(stepped),
+        )
+
+    def zeroed(self, mark: Mark | None, optimizers: list[Optimizer]) -> None:
+        """Note that gradients were cleared, to None or to zero."""
+        for optimizer in optimizers:
+            gradients = self.state(optimizer)
+            self.add("zero", mark, optimizer=self._numbers[optimizer])
+            self._forget(gradients)
+
+    def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
+        """Note that the gradients of these parameters were cleared."""
+        self._cleared(mark, set(map(id, parameters)))
+
+    def zeroed_gradients(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that the loop has filled these tensors, gradients perhaps, with zeros."""
+        given = set(map(memory, tensors))
+        probes = {id(each): each for state in self._gradients.values() for each in state.probes}
+        self._cleared(
+            mark,
+            {
+                key
+                for key, each in probes.items()
+                if each.grad is not None and memory(each.grad) in given
+            },
+        )
+
+    def _cleared(self, mark: Mark | None, parameters: set[int]) -> None:
+        for optimizer, state in self._gradients.items():
+            mine = parameters & {*map(id, state.probes)}
+            if not mine:
+                continue
+            state.cleared |= mine
+            if all(each.grad is None or id(each) in state.cleared for each in state.probes):
+                self.zeroed(mark, [optimizer])
+            else:
+                state.seen = state.look()
+
+    def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
+        """Note the optimizers among whose gradients these tensors are: their norm is taken."""
+        given = set(map(id, tensors))
+        for optimizer, gradients in self._gradients.items():
+            if any(id(probe.grad) in given for probe in gradients.probes if probe.grad is not None):
+                scaled = gradients.state() == "scaled"
+                self.add("read", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+
+    def scheduled(self, mark: Mark | None, optimizer: Optimizer) -> None:
+        """Note that a scheduler of an optimizer moves."""
+        waiting = self.state(optimizer).waiting
+        skipped = waiting[0] == 0 and waiting[1] > 0
+        waiting[:] = 0, 0
+        self.add("schedule", mark, optimizer=self._numbers[optimizer], skipped=skipped)
+
+    def _forget(self, gradients: Gradients) -> None:
+        gradients.holds.clear()
+        gradients.scales.clear()
+        gradients.cleared.clear()
+        gradients.unscaled = gradients.by_another = gradients.onto_unscaled = False
+        gradients.used = False
+        gradients.seen = gradients.look()
+
+    def freeze(self) -> Loop:
+        """Return the loop so far."""
+        shapes = [
+            Shape(
+                tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),
+                count,
+                first,
+                last,
+            )
+            for key, (count, first, last) in self._shapes.items()
+        ]
+        if self._events:  # The latest iteration has not been closed by another.
+            events = tuple(
+                Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
+            )
+            shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
+        return Loop(self.made, tuple(shapes))
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Return where a tensor's numbers lie: what a tensor and its `.data` have in common."""
+    return int(local(tensor).data_ptr())
+
+
+def _probes(optimizer: Optimizer) -> list[torch.Tensor]:
+    parameters = [
+        each for group in optimizer.param_groups for each in group["params"] if each.requires_grad
+    ]
+    stride = max(1, len(parameters) // PROBES)
+    return parameters[::stride][:PROBES]

@@ -1,0 +1,193 @@
+"""The always-on numbers: loss and gradient norm of each step, in one fused pass.
+
+What is computed stays on the device. On a CPU it is read at once, for nothing waits there; on
+another device it is copied to the host without waiting, and read when the next step has come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from halfstep.doctor.record import Numbers, StepNumbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+FIRST = 64
+LATEST = 256
+_SETTLED = 1
+_MISSING = -(2.0**127)  # No norm is negative, and no loss that large.
+
+
+@dataclass(slots=True)
+class Reading:
+    """Numbers of a step that are still on their way.
+
+    Attributes:
+        step: What is known of it without reading.
+        values: Loss, gradient norm, loss scale and found_inf, NaN where there is none.
+        arrived: Whether they are on the host.
+    """
+
+    iteration: int
+    optimizer: int
+    learning_rate: float
+    skipped: bool
+    values: torch.Tensor
+    arrived: Any
+
+
+class Series:
+    """Collects readings.
+
+    Args:
+        on_bad: Called with the first step whose loss or gradients are not finite though its
+            optimizer goes on with them, and with each step that a scaler skips.
+    """
+
+    def __init__(self, on_bad: Callable[[StepNumbers], None]) -> None:
+        self._on_bad = on_bad
+        self._waiting: deque[Reading] = deque()
+        self._first: list[StepNumbers] = []
+        self._latest: deque[StepNumbers] = deque(maxlen=LATEST)
+        self._skips = self._run = self._longest = 0
+        self._smallest: float | None = None
+        self._first_bad: StepNumbers | None = None
+
+    def take(
+        self,
+        iteration: int,
+        optimizer: int,
+        *,
+        learning_rate: float,
+        loss: torch.Tensor | None,
+        gradients: list[torch.Tensor] | None,
+        scale: torch.Tensor | None,
+        skipped: bool,
+        found_inf: torch.Tensor | None = None,
+    ) -> None:
+        """Measure a step.
+
+        Args:
+            iteration: Counted from 0.
+            optimizer: Its number.
+            learning_rate: Of its first group.
+            loss: What backward was called on, without its loss scale.
+            gradients: What the optimizer is given; None for a step that was skipped.
+            scale: The loss scale of the step.
+            skipped: Whether it is known to be skipped.
+            found_inf: Not zero if the optimizer skips the step on the device.
+        """
+        self.settle(keep=_SETTLED)
+        with torch.no_grad():
+            norm = gradient_norm(gradients) if gradients else None
+            device = next(
+                (each.device for each in (norm, loss, scale) if each is not None),
+                torch.device("cpu"),
+            )
+            parts = [_scalar(each, device) for each in (loss, norm, scale, found_inf)]
+            values = torch.stack(parts)
+            arrived = None
+            if device.type != "cpu":
+                values = values.to("cpu", non_blocking=True)
+                arrived = torch.Event(device)
+                arrived.record()
+        self._waiting.append(Reading(iteration, optimizer, learning_rate, skipped, values, arrived))
+        if device.type == "cpu":
+            self.settle(keep=0)
+
+    def settle(self, keep: int = 0) -> None:
+        """Read what has been measured, but for the latest `keep` steps."""
+        while len(self._waiting) > keep:
+            reading = self._waiting.popleft()
+            if reading.arrived is not None:
+                reading.arrived.synchronize()
+            self._read(reading)
+
+    def _read(self, reading: Reading) -> None:
+        loss, norm, scale, found_inf = (
+            None if value == _MISSING else value for value in reading.values.tolist()
+        )
+        skipped = reading.skipped or bool(found_inf)
+        step = StepNumbers(
+            iteration=reading.iteration,
+            optimizer=reading.optimizer,
+            loss=loss,
+            gradient_norm=None if skipped else norm,
+            scale=scale,
+            skipped=skipped,
+            learning_rate=reading.learning_rate,
+        )
+        if len(self._first) < FIRST:
+            self._first.append(step)
+        else:
+            self._latest.append(step)
+        if step.scale is not None:
+            self._smallest = min(step.scale, self._smallest or step.scale)
+        self._run = self._run + 1 if skipped else 0
+        self._skips += skipped
+        self._longest = max(self._longest, self._run)
+        if self._first_bad is None and not is_good(step):
+            self._first_bad = step
+        if skipped or not is_good(step):
+            self._on_bad(step)
+
+    @property
+    def run_of_skips(self) -> int:
+        """How many steps have been skipped in a row up to now."""
+        return self._run
+
+    def freeze(self) -> Numbers:
+        """Return what has been measured, all of it read."""
+        self.settle()
+        return Numbers(
+            steps=(*self._first, *self._latest),
+            skips=self._skips,
+            longest_run_of_skips=self._longest,
+            smallest_scale=self._smallest,
+            first_bad=self._first_bad,
+        )
+
+
+def is_good(step: StepNumbers) -> bool:
+    """Return whether loss and gradients of a step are finite."""
+    return all(
+        value is None or abs(value) < float("inf") for value in (step.loss, step.gradient_norm)
+    )
+
+
+def _scalar(value: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    if value is None:
+        return torch.full((), _MISSING, dtype=torch.float32, device=device)
+    return value.detach().to(device, torch.float32, non_blocking=True).reshape(())
+
+
+def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the L2 norm of gradients, accumulated in fp32, on the device of the first.
+
+    In fp16 the norm of 1000 elements of 6e4 would be infinite though each is finite.
+    """
+    dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
+    groups: dict[torch.device, list[torch.Tensor]] = {}
+    for each in dense:
+        groups.setdefault(each.device, []).append(local(each))
+    norms = [
+        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(group, 2, torch.float32)))
+        for group in groups.values()
+    ]
+    first = norms[0].device
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(first) for each in norms]))
+    return total
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this process has of a tensor."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    part: torch.Tensor = tensor.to_local()
+    return part

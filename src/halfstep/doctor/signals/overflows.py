@@ -1,0 +1,70 @@
+"""Half results of the loop itself that overflow outside autocast where no gradients are recorded.
+
+What is looked at is what the loop computes from a model's outputs in evaluation: losses, metrics.
+A result that is not finite is computed once more in fp32, which tells whether its format did it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import HalfOverflow
+from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.doctor.tensors.summary import is_finite
+from halfstep.doctor.tensors.widen import HALVES, widened
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOOKS = 64  # where to look is to wait
+
+
+class Overflows:
+    """Looks at half results of evaluation."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._found: dict[tuple[str, Mark | None], list[Any]] = {}
+
+    def take(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Take in a call and its result.
+
+        Args:
+            name: The function's, or the module's class.
+            function: What computes it again.
+            args: With what.
+            kwargs: With what by name.
+            result: What it gave.
+        """
+        if torch.is_grad_enabled() or autocast_state():
+            return
+        results = [each for each in tensors_in(result) if each.dtype in HALVES]
+        given = [each for each in tensors_in((args, kwargs)) if each.is_floating_point()]
+        if not results or not given or any(each.dtype not in HALVES for each in given):
+            return
+        if results[0].device.type != "cpu":
+            self._looks += 1
+            if self._looks > LOOKS:
+                return
+        if all(map(is_finite, results)) or not all(map(is_finite, given)):
+            return
+        exact = function(*exchange(args, widened), **exchange(kwargs, widened))
+        if not all(map(is_finite, tensors_in(exact))):
+            return
+        key = name, calling_line()
+        if key not in self._found:
+            largest = max(float(each.abs().max()) for each in tensors_in(exact) if each.numel())
+            self._found[key] = [format_name(results[0].dtype), largest, 0]
+        self._found[key][2] += 1
+
+    def freeze(self) -> Iterator[HalfOverflow]:
+        """Yield what overflowed."""
+        for (name, mark), (form, exact, count) in self._found.items():
+            yield HalfOverflow(name, form, exact, count, site(mark))

@@ -1,0 +1,268 @@
+"""The models, optimizers and scalers that take part, by number, in order of appearance.
+
+The latest of each are held, so that they can be read when watching ends; a program that trains many
+models one after the other gets its memory back, and of those what was read earlier remains.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
+from halfstep.doctor.signals.facts import (
+    model_facts,
+    optimizer_facts,
+    parameters_of,
+    scaler_facts,
+    state_step,
+)
+from halfstep.doctor.tape.modules import unwrapped
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record.sites import Mark
+
+HELD = 8
+BUFFER_BYTES = 2**26
+FIRST_STEPS = 3
+EVERY = 50
+
+Thing = TypeVar("Thing")
+Notes = TypeVar("Notes")
+
+
+class Register(Generic[Thing, Notes]):
+    """Numbers things of one kind, and keeps notes of each."""
+
+    def __init__(self) -> None:
+        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._held: deque[Thing] = deque(maxlen=HELD)
+        self.notes: list[Notes] = []
+
+    def add(self, thing: Thing, notes: Notes) -> None:
+        """Take a thing in, unless it is known."""
+        if thing not in self._numbers:
+            self._numbers[thing] = len(self.notes)
+            self._held.append(thing)
+            self.notes.append(notes)
+
+    def __contains__(self, thing: object) -> bool:
+        return thing in self._numbers
+
+    def __getitem__(self, thing: Thing) -> Notes:
+        return self.notes[self._numbers[thing]]
+
+    def number(self, thing: Thing) -> int:
+        """Return the number of a thing that is known."""
+        return self._numbers[thing]
+
+    def alive(self) -> dict[int, Thing]:
+        """Return those that still are, by number."""
+        return dict(sorted((number, each) for each, number in list(self._numbers.items())))
+
+
+@dataclass(slots=True)
+class ModelNotes:
+    """What is kept of a model.
+
+    Attributes:
+        facts: As last read.
+        calls: How often the loop called it.
+        training_calls: How often of those gradients were recorded.
+        moving: Its buffers that calls change; None until a call in training has shown which.
+        has_trained: Whether its formats have been read at an optimizer's first step.
+    """
+
+    facts: ModelFacts
+    calls: int = 0
+    training_calls: int = 0
+    has_trained: bool = False
+    moving: list[torch.Tensor] | None = None
+
+
+@dataclass(slots=True)
+class OptimizerNotes:
+    """What is kept of an optimizer.
+
+    Attributes:
+        facts: As last read.
+        steps: How often it stepped.
+        skipped: How often a scaler kept it from stepping.
+        resumed_at: The step that a loaded state was at.
+        resumed_in: The iterations that had been made by then.
+        scale: The loss scale of the step that a scaler makes; None without one.
+        has_trained: Whether its formats have been read at its first step.
+    """
+
+    facts: OptimizerFacts
+    has_trained: bool = False
+    steps: int = 0
+    skipped: int = 0
+    resumed_at: int = 0
+    resumed_in: int = 0
+    scale: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class ScalerNotes:
+    """What is kept of a scaler.
+
+    Attributes:
+        facts: As last read.
+        restored: Whether a state was loaded into it.
+        created_in: The iteration that it was made in.
+        mark: Where it was made.
+    """
+
+    facts: ScalerFacts
+    restored: bool = False
+    created_in: int = 0
+    mark: Mark | None = None
+
+
+class Parties:
+    """All that take part."""
+
+    def __init__(self) -> None:
+        self.models: Register[nn.Module, ModelNotes] = Register()
+        self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
+        self.scalers: Register[Any, ScalerNotes] = Register()
+        self._reached: set[int] = set()
+        self._waiting: list[weakref.ref[torch.Tensor]] = []
+
+    def model(self, module: nn.Module) -> ModelNotes:
+        """Return the notes of a model, taking it in."""
+        self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
+        return self.models[module]
+
+    def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
+        """Return the notes of an optimizer, taking it in."""
+        if optimizer not in self.optimizers:
+            facts = OptimizerFacts(type(optimizer).__name__)
+            self.optimizers.add(optimizer, OptimizerNotes(facts, resumed_at=state_step(optimizer)))
+        return self.optimizers[optimizer]
+
+    def scaler(self, scaler: Any, created_in: int = 0, mark: Mark | None = None) -> ScalerNotes:
+        """Return the notes of a scaler, taking it in."""
+        if scaler not in self.scalers:
+            facts = scaler_facts(scaler, restored=False, created_in=created_in, mark=mark)
+            self.scalers.add(scaler, ScalerNotes(facts, created_in=created_in, mark=mark))
+        return self.scalers[scaler]
+
+    def buffers_that_move(self, module: nn.Module) -> list[torch.Tensor]:
+        """Return the floating-point buffers that a call of a model may change."""
+        known = self.model(module).moving
+        if known is not None:
+            return known
+        buffers = [each for each in module.buffers() if each.is_floating_point()]
+        while sum(each.nbytes for each in buffers) > BUFFER_BYTES:
+            buffers.remove(max(buffers, key=lambda each: each.nbytes))
+        return buffers
+
+    def note_moved(self, module: nn.Module, before: list[tuple[torch.Tensor, int]]) -> None:
+        """Take in which buffers a call in training has changed."""
+        notes = self.model(module)
+        if notes.moving is None and module.training:
+            notes.moving = [each for each, version in before if each._version != version]
+
+    def note_reached(self, optimizer: Optimizer) -> None:
+        """Take in which parameters have gradients.
+
+        All are looked through at the first steps and every so often, and at each step those that
+        never had one until then.
+        """
+        notes = self.optimizer(optimizer)
+        count = notes.steps + notes.skipped
+        if count <= FIRST_STEPS or count % EVERY == 0:
+            everything = [*self._trained(), *parameters_of(optimizer)]
+            self._waiting += [weakref.ref(each) for each in everything]
+        waiting = {
+            id(each): each for reference in self._waiting if (each := reference()) is not None
+        }
+        self._reached |= {key for key, each in waiting.items() if each.grad is not None}
+        self._waiting = [
+            weakref.ref(each) for key, each in waiting.items() if key not in self._reached
+        ]
+        if count == 1:
+            self.read()
+            notes.has_trained = True
+            mine = set(map(id, parameters_of(optimizer)))
+            for model in self.models.alive().values():
+                self.models[model].has_trained |= any(
+                    id(each) in mine for each in model.parameters()
+                )
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [each for model in self.models.alive().values() for each in model.parameters()]
+
+    def names(self) -> dict[str, torch.Tensor]:
+        """Return every parameter by name: its name in a model, or its place in an optimizer."""
+        models = self.models.alive()
+        several = sum(any(True for _ in each.parameters()) for each in models.values()) > 1
+        names: dict[str, torch.Tensor] = {}
+        for number, model in models.items():
+            prefix = f"{type(unwrapped(model)).__name__}[{number}]." if several else ""
+            for name, each in unwrapped(model).named_parameters():
+                names[prefix + name] = each
+        known = {id(each) for each in names.values()}
+        for number, optimizer in self.optimizers.alive().items():
+            for place, tensor in enumerate(parameters_of(optimizer)):
+                if id(tensor) not in known:
+                    names[f"optimizer {number}, parameter {place}"] = tensor
+        return names
+
+    def read(self) -> None:
+        """Read all that still are."""
+        models, optimizers = self.models.alive(), self.optimizers.alive()
+        owned = {id(each) for one in optimizers.values() for each in parameters_of(one)}
+        known = {id(each) for each in self._trained()}
+        for model in models.values():
+            notes = self.models[model]
+            facts = model_facts(model, owned, self._reached)
+            if notes.has_trained:  # A wrapper may have cast it back since.
+                before = notes.facts
+                facts = replace(
+                    facts,
+                    formats=before.formats,
+                    first_half=before.first_half,
+                    modules=before.modules,
+                    positions=before.positions,
+                )
+            notes.facts = facts
+        for optimizer in optimizers.values():
+            mine = self.optimizers[optimizer]
+            now = optimizer_facts(optimizer, list(optimizers.values()), known, self._reached)
+            mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
+        for scaler in self.scalers.alive().values():
+            its = self.scalers[scaler]
+            its.facts = scaler_facts(
+                scaler, restored=its.restored, created_in=its.created_in, mark=its.mark
+            )
+
+    def freeze(self) -> Static:
+        """Return what there is to read of all of them."""
+        self.read()
+        return Static(
+            models=tuple(
+                replace(each.facts, calls=each.calls, training_calls=each.training_calls)
+                for each in self.models.notes
+            ),
+            optimizers=tuple(
+                replace(
+                    each.facts,
+                    steps=each.steps,
+                    skipped=each.skipped,
+                    resumed_at=each.resumed_at,
+                    resumed_in=each.resumed_in,
+                )
+                for each in self.optimizers.notes
+            ),
+            scalers=tuple(each.facts for each in self.scalers.notes),
+        )

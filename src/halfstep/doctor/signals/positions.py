@@ -1,0 +1,94 @@
+"""Whole numbers in half formats: positions and timesteps that are no longer told apart.
+
+fp16 holds every whole number up to 2048, bf16 up to 256; beyond, neighbours become one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.record import RoundedCount
+from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXACT = {torch.float16: 2048, torch.bfloat16: 256}
+MOST = 2**17
+KEPT = 64
+LOOKS = 4
+
+
+class Positions:
+    """Collects whole numbers that a cast has rounded."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Mark | None], RoundedCount] = {}
+        self._looks: Counter[tuple[str, Mark | None]] = Counter()
+
+    def made(self, result: torch.Tensor, module: str, mark: Mark | None) -> None:
+        """Take in numbers that were counted up in a half format."""
+        if counts_twice(result):
+            self._add(result, result.numel() - result.unique().numel(), module, mark)
+
+    def cast(
+        self, source: torch.Tensor, result: torch.Tensor, module: str, mark: Mark | None
+    ) -> None:
+        """Take in numbers that were cast to a half format."""
+        if (
+            result.dtype not in HALVES
+            or source.dtype in HALVES
+            or source.shape != result.shape
+            or not 1 < source.numel() <= MOST
+            or len(self._looks) >= KEPT
+        ):
+            return
+        self._looks[module, mark] += 1
+        if self._looks[module, mark] > LOOKS:  # To look is to wait for the device.
+            return
+        if source.is_floating_point() and not _counts_up(source.detach().double()):
+            return
+        exact = source.detach().double()
+        changed = int((exact != result.detach().double()).sum())
+        if changed:
+            self._add(result, changed, module, mark)
+
+    def _add(self, result: torch.Tensor, changed: int, module: str, mark: Mark | None) -> None:
+        self._found[module, mark] = RoundedCount(
+            format=format_name(result.dtype),
+            largest=result.detach().abs().max().item(),
+            count=result.numel(),
+            distinct=result.unique().numel(),
+            changed=changed,
+            module=module,
+            site=site(mark),
+        )
+
+    def freeze(self) -> Iterator[RoundedCount]:
+        """Yield what was found."""
+        yield from self._found.values()
+
+
+def counts_twice(tensor: torch.Tensor) -> bool:
+    """Return whether a half tensor counts up in whole numbers and has some of them twice."""
+    if tensor.dtype not in HALVES or not 1 < tensor.numel() <= MOST:
+        return False
+    values = tensor.detach().double().flatten()
+    if values[-1] <= EXACT[tensor.dtype] or not _is_whole(values):
+        return False
+    steps = values.diff()
+    return bool((steps >= 0).all() and (steps == 0).any())
+
+
+def _counts_up(values: torch.Tensor) -> bool:
+    steps = values.flatten().diff()
+    return bool((steps == steps[0]).all()) and float(steps[0]) > 0 and _is_whole(values)
+
+
+def _is_whole(values: torch.Tensor) -> bool:
+    return bool((values == values.round()).all())

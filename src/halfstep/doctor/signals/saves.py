@@ -1,0 +1,64 @@
+"""What a program saves: whether the state of an optimizer, and of a scaler, is in it.
+
+States are known by their shape, not by the names that a program gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import Saved
+from halfstep.doctor.record.sites import Mark, site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_OPTIMIZER, _SCALER = "optimizer", "scaler"
+_DEPTH = 5
+_PARTS = 256
+_LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(None), type)
+
+
+class Saves:
+    """Collects what `torch.save` is given."""
+
+    def __init__(self) -> None:
+        self._saves: dict[tuple[Mark | None, bool, bool], int] = {}
+
+    def take(self, value: Any, mark: Mark | None) -> None:
+        """Take in what is saved."""
+        found = set(_states(value, _DEPTH))
+        key = mark, _OPTIMIZER in found, _SCALER in found
+        self._saves[key] = self._saves.get(key, 0) + 1
+
+    def freeze(self) -> Iterator[Saved]:
+        """Yield what was saved."""
+        for (mark, optimizer, scaler), count in self._saves.items():
+            yield Saved(optimizer, scaler, count, site(mark))
+
+
+def _states(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, torch.optim.Optimizer):
+        yield _OPTIMIZER
+    elif isinstance(value, torch.amp.GradScaler):
+        yield _SCALER
+    elif isinstance(value, Mapping):
+        if {"state", "param_groups"} <= value.keys():
+            yield _OPTIMIZER
+        elif {"scale", "growth_factor", "backoff_factor"} <= value.keys():
+            yield _SCALER
+        else:
+            yield from _inside(value.values(), depth)
+    elif isinstance(value, list | tuple):
+        yield from _inside(value, depth)
+    elif not isinstance(value, _LEAVES) and hasattr(value, "__dict__"):
+        yield from _inside(vars(value).values(), depth)
+
+
+def _inside(parts: Iterable[Any], depth: int) -> Iterator[str]:
+    if depth:
+        for each in list(parts)[:_PARTS]:
+            yield from _states(each, depth - 1)

@@ -1,0 +1,73 @@
+"""Calls of models in other threads than the loop's, whose autocast does not reach there."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.internals import current_node
+from halfstep.doctor.record import ElsewhereCall
+from halfstep.doctor.record.sites import Mark, calling_line, site
+from halfstep.doctor.tape.modules import unwrapped
+from halfstep.doctor.tape.tape import autocast_state
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+
+class Elsewhere:
+    """Counts calls of models in training in other threads.
+
+    Args:
+        thread: The loop's.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+        self._of_loop = ""
+        self._calls: dict[tuple[str, str, str], tuple[int, Mark | None]] = {}
+
+    def note_autocast(self) -> None:
+        """Take in that autocast has been entered or left, in whichever thread."""
+        if threading.get_ident() == self._thread:
+            self._of_loop = _autocast()
+
+    @contextmanager
+    def call(self, module: nn.Module) -> Iterator[None]:
+        """Let a model be called in a thread that may not be the loop's."""
+        if (
+            threading.get_ident() == self._thread
+            or getattr(self._inside, "on", False)
+            or not module.training
+            or not torch.is_grad_enabled()
+            or current_node() is not None  # Checkpointed blocks run again in a backward.
+        ):
+            yield
+            return
+        self._inside.on = True
+        try:
+            key = type(unwrapped(module)).__name__, _autocast(), self._of_loop
+            mark = calling_line()
+            with self._lock:
+                count, first = self._calls.get(key, (0, mark))
+                self._calls[key] = count + 1, first
+            yield
+        finally:
+            self._inside.on = False
+
+    def freeze(self) -> Iterator[ElsewhereCall]:
+        """Yield what was counted."""
+        for (kind, autocast, of_loop), (count, mark) in self._calls.items():
+            yield ElsewhereCall(kind, autocast, of_loop, count, site(mark))
+
+
+def _autocast() -> str:
+    return ",".join(format_name(dtype) for _, dtype in autocast_state())

@@ -1,0 +1,101 @@
+"""Hears what the loop itself asks of torch, between the models that it calls.
+
+A torch function mode sees a few dozen calls a step there: the loss, its division by the number of
+micro-batches, a penalty, a change of gradients. Inside models, backward passes and optimizers it is
+off, so that compiled code is not disturbed and nothing is paid for each operator.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodWrapperType
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
+
+from halfstep.doctor.internals import push_function_mode, remove_function_mode
+from halfstep.doctor.tape.tape import RandomState, random_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SILENT = {
+    "_set_grad_enabled",
+    "_record_function_enter_new",
+    "_record_function_exit",
+    "size",
+    "dim",
+}
+
+
+@dataclass(slots=True)
+class Call:
+    """A call into torch.
+
+    Attributes:
+        function: What was called.
+        args: With what.
+        kwargs: With what by name.
+        random: State of the generators before a call that draws; None for others.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    random: RandomState | None
+
+
+class Listener(TorchFunctionMode):
+    """Tells of each call into torch, and of its result.
+
+    Args:
+        heard: Called with each call and its result, outside of the mode.
+    """
+
+    def __init__(self, heard: Callable[[Call, Any], None]) -> None:
+        self._heard = heard
+        self._thread = threading.get_ident()
+        self._on = False
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func.__name__
+        before = random_state() if "dropout" in name or "rand" in name else None
+        result = func(*args, **(kwargs or {}))
+        if type(func) is not MethodWrapperType and name not in _SILENT:
+            self._heard(Call(func, args, kwargs or {}, before), result)
+        return result
+
+    def start(self) -> None:
+        """Listen in the thread that made it."""
+        push_function_mode(self)
+        self._on = True
+
+    def stop(self) -> None:
+        """Stop for good."""
+        if self._on:
+            remove_function_mode(self)
+        self._on = False
+
+    @contextmanager
+    def mute(self) -> Iterator[None]:
+        """Do not listen inside; nests."""
+        # While a call is being told of, torch itself has taken the mode off, and puts it back.
+        removed = self._on and remove_function_mode(self)
+        try:
+            yield
+        finally:
+            if removed and self._on:
+                push_function_mode(self)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread that is listened to."""
+        return self._on and threading.get_ident() == self._thread

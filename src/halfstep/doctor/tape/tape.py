@@ -1,0 +1,266 @@
+"""The tape of a step: what the loop called to get from a batch to a loss, to be run again.
+
+The tape holds calls at the level of the loop: models, functions of torch between them, loss
+scaling, backward passes. Results are held weakly and by number, so that the tape keeps no memory
+alive but the batch's; what a call was given from outside the tape is held as it is, with its
+version, so that a later change in place is noticed.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.doctor.tensors.widen import HALVES
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.doctor.record.sites import Mark
+
+ENTRIES = 4096
+CALLS_OF_MODELS = 16
+
+
+class Multiplier(NamedTuple):
+    """A value of a loss scale.
+
+    Attributes:
+        scaler: Number of the scaler.
+        updates: How often a scale had been updated by then.
+    """
+
+    scaler: int
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for a tensor that an earlier entry makes."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class RandomState:
+    """The state of the generators before a call."""
+
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+    python: Any = None
+    numpy: Any = None
+
+    def restore(self) -> None:
+        """Set the generators to it."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        if self.python is not None:
+            random.setstate(self.python)
+            np.random.set_state(self.numpy)  # noqa: NPY002  # programs draw from it
+
+
+def random_state(*, everything: bool = False) -> RandomState:
+    """Return the state of torch's generators, and of Python's and numpy's on request."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    state = RandomState(torch.get_rng_state(), cuda)
+    if everything:
+        state.python = random.getstate()
+        state.numpy = np.random.get_state()  # noqa: NPY002  # programs draw from it
+    return state
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One call.
+
+    Attributes:
+        kind: "call", "module", "scale" or "backward".
+        function: What was called; the module itself for a module.
+        args: Its arguments, with slots in place of what earlier entries make.
+        results: Numbers that its results have, in the order of `tensors_in`.
+        autocast: Device types under autocast and their dtypes.
+        random: State of the generators before it.
+        training: Training mode of each submodule of a module.
+        buffers: Copies of the buffers that calls change, before it.
+        given: Tensors from outside and their versions.
+        mark: The loop's line.
+        value: For a loss scale the scale, for a backward the loss, as they were.
+    """
+
+    kind: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[int] = field(default_factory=list)
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    random: RandomState | None = None
+    training: tuple[bool, ...] = ()
+    buffers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    given: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    mark: Mark | None = None
+    value: torch.Tensor | None = None
+
+    def needs(self) -> set[int]:
+        """Return the numbers of the slots that it takes."""
+        found: set[int] = set()
+
+        def note(leaf: Any) -> Any:
+            if isinstance(leaf, Slot):
+                found.add(leaf.number)
+            return leaf
+
+        exchange((self.args, self.kwargs), note)
+        return found
+
+
+class Tape:
+    """The calls of the iteration that runs, and of the one before."""
+
+    def __init__(self) -> None:
+        self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
+        self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
+        self._count = 0
+        self.missing = ""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The calls of the iteration that runs."""
+        return self._segments[-1]
+
+    def next_iteration(self) -> None:
+        """Begin an iteration; the calls before the last one are forgotten."""
+        if self.entries:
+            self._segments.append([])
+            self.missing = ""
+            if len(self._slots) > ENTRIES:
+                self._slots = {
+                    key: value for key, value in self._slots.items() if value[0]() is not None
+                }
+
+    def scale_of(self, tensors: Any) -> Multiplier | None:
+        """Return which value of a loss scale has multiplied any of these; None for none."""
+        for tensor in tensors_in(tensors):
+            known = self._known(tensor)
+            if known is not None and known[1] is not None:
+                return known[1]
+        return None
+
+    def half_of(self, tensors: Any) -> str:
+        """Return the half format of the autocast or parameters that made these; "" for none."""
+        wanted = {known[0] for each in tensors_in(tensors) if (known := self._known(each))}
+        for entry in reversed([each for segment in self._segments for each in segment]):
+            if not wanted & {*entry.results}:
+                continue
+            wanted |= entry.needs()
+            formats = [dtype for _, dtype in entry.autocast]
+            if entry.kind == "module":
+                formats += [each.dtype for each in entry.function.parameters()]
+            for dtype in formats:
+                if dtype in HALVES:
+                    return format_name(dtype)
+        return ""
+
+    def holds(self, value: Any) -> bool:
+        """Return whether any tensor in it was made by an entry."""
+        return any(self._known(tensor) is not None for tensor in tensors_in(value))
+
+    def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
+        entry = self._slots.get(id(tensor))
+        # What is differentiated by is given from outside, however it was filled.
+        if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
+            return None
+        return entry[1], entry[2]
+
+    def open(
+        self, kind: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Entry:
+        """Return an entry for a call that is about to be made; `close` puts it on the tape."""
+        given: list[tuple[torch.Tensor, int]] = []
+
+        def note(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            known = self._known(leaf)
+            if known is not None:
+                return Slot(known[0])
+            if leaf.requires_grad and not leaf.is_leaf:
+                self.missing = "a tensor of its graph was made where doctor does not look"
+            if not leaf.is_inference():
+                given.append((leaf, leaf._version))
+            return leaf
+
+        args, kwargs = exchange((args, kwargs), note)
+        return Entry(kind, function, args, kwargs, given=given)
+
+    def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
+        """Put an entry on the tape.
+
+        Args:
+            entry: What `open` returned.
+            result: What the call gave.
+            scale: Which value of a loss scale multiplies the result; None for none.
+        """
+        for tensor in tensors_in(result):
+            self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
+            entry.results.append(self._count)
+            self._count += 1
+        self.entries.append(entry)
+        if len(self.entries) > ENTRIES:
+            del self.entries[0]
+        modules = [each for each in self.entries if each.kind == "module"]
+        if len(modules) > CALLS_OF_MODELS and not any(
+            each.kind == "backward" for each in self.entries
+        ):
+            self.entries.remove(modules[0])
+
+    def snapshot(self) -> list[Entry]:
+        """Return the calls that this iteration's backward passes rest on, in order.
+
+        Without a backward, those of the iteration.
+        """
+        ends = [each for each in self.entries if each.kind == "backward"]
+        if not ends:
+            return list(self.entries)
+        wanted: set[int] = set()
+        chosen: list[Entry] = []
+        for entry in reversed([each for segment in self._segments for each in segment]):
+            mine = entry in ends if entry.kind == "backward" else bool(wanted & {*entry.results})
+            if mine:
+                chosen.append(entry)
+                wanted |= entry.needs()
+        return chosen[::-1]
+
+
+def given_tensors(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
+    """Yield what entries were given from outside the tape: batches, labels, masks, parameters."""
+    for entry in entries:
+        for tensor, _ in entry.given:
+            yield entry, tensor
+
+
+def changed_since(entries: list[Entry]) -> bool:
+    """Return whether something that an entry was given has been changed in place since."""
+    return any(
+        tensor._version != version
+        for entry in entries
+        for tensor, version in entry.given
+        if not tensor.requires_grad
+    )
+
+
+def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the device types that autocast is on for, and the format of each."""
+    return tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    )

@@ -1,0 +1,57 @@
+"""What an operator was given, and what it would give in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from halfstep.doctor.tensors.nesting import tensors_in
+
+
+def floats(value: Any) -> list[torch.Tensor]:
+    """Return the floating-point tensors in a value."""
+    return [each for each in tensors_in(value) if each.is_floating_point()]
+
+
+def scalars_of(args: Any, kwargs: Any) -> list[float]:
+    """Return the Python numbers among arguments."""
+    found: list[float] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, float) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
+            found.append(float(leaf))
+        return leaf
+
+    tree_map(note, (args, kwargs))
+    return found
+
+
+def exact(func: Any, args: Any, kwargs: Any) -> float | None:
+    """Return the largest magnitude that an operator would give in float64; None if not finite."""
+
+    def double(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return leaf.detach().double()
+        return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+    try:
+        with torch.random.fork_rng():
+            result = func(*tree_map(double, args), **tree_map(double, kwargs))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    largest = [each.abs().max().item() for each in floats(result) if each.numel()]
+    return max(largest) if largest and all(map(math.isfinite, largest)) else None
+
+
+def dead_rows(values: list[torch.Tensor], args: Any) -> int:
+    """Return how many rows of the first of these hold nothing but -inf."""
+    if not values or values[0].dim() == 0:
+        return 0
+    # A softmax is told its dimension; rows of other operators are the last one.
+    along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
+    if not -values[0].dim() <= along < values[0].dim():
+        along = -1
+    return int((values[0] == -math.inf).all(dim=along).sum())

@@ -1,0 +1,44 @@
+"""What is in a tensor, in a few numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from halfstep.doctor.record import TensorSummary
+from halfstep.formats import format_name
+
+
+def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
+    """Return the numbers that tell whether a tensor is sound; reads the device."""
+    shape = tuple(tensor.shape)
+    form = format_name(tensor.dtype)
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        zeros = 0 if tensor.numel() == 0 or tensor.is_complex() else int((tensor == 0).sum())
+        return TensorSummary(form, shape, None, None, zeros, 0, 0, None, name)
+    values = tensor.detach().double()
+    finite = values[values.isfinite()]
+    sizes = finite.abs()
+    nonzero = sizes[sizes > 0]
+    return TensorSummary(
+        format=form,
+        shape=shape,
+        largest=sizes.max().item() if sizes.numel() else None,
+        smallest=nonzero.min().item() if nonzero.numel() else None,
+        zeros=int((values == 0).sum()),
+        infs=int(values.isinf().sum()),
+        nans=int(values.isnan().sum()),
+        lowest=finite.min().item() if finite.numel() else None,
+        name=name,
+        negative_infs=int((values == -torch.inf).sum()),
+    )
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds only finite numbers; reads the device."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    # A sum costs a tenth of isfinite().all(), and is finite only if all are.
+    total = tensor.detach().sum(dtype=torch.float32)
+    return bool(total.isfinite()) or bool(tensor.detach().isfinite().all())

@@ -1,0 +1,1 @@
+"""A watch over a program: the points of torch at which it listens, and what it does there."""

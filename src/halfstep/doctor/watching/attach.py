@@ -1,0 +1,256 @@
+"""The points of torch at which a program is watched, and their removal.
+
+Methods are wrapped on torch's own classes, so that any program is seen, whatever it is written
+with. Each wrapper calls what it wraps exactly as the program did. Under torch.compile's tracing a
+wrapper is transparent.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor.watching.receiver import Receiver
+
+
+class Attachment:
+    """The wrappers, from when it is made until `remove`.
+
+    Args:
+        receiver: Is told of everything.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._undo: list[Callable[[], None]] = []
+        self._wrap_modules()
+        self._wrap_autograd()
+        self._wrap_scaler()
+        self._wrap_optimizers()
+        self._wrap_schedulers()
+        self._wrap_compile()
+        self._wrap_save()
+        self._wrap_autocast()
+        _watched_process(receiver)
+
+    def remove(self) -> None:
+        """Put everything back that is still ours to put back."""
+        _watched_process(None)
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        inherited = name not in vars(owner)
+        original = getattr(owner, name) if inherited else vars(owner)[name]
+        ours = functools.wraps(original)(make(original))
+        setattr(owner, name, ours)
+
+        def undo() -> None:
+            if vars(owner).get(name) is not ours:
+                return  # Somebody has wrapped it since; what they hold of ours is transparent.
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+    def _wrap_modules(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return original(module, *args, **kwargs)
+                if not receiver.is_here():
+                    with receiver.elsewhere.call(module):
+                        return original(module, *args, **kwargs)
+                if receiver.is_outside():
+                    return receiver.on_module(original, module, args, kwargs)
+                if not receiver.stack.on:
+                    return original(module, *args, **kwargs)
+                receiver.stack.enter(module)
+                try:
+                    return original(module, *args, **kwargs)
+                finally:
+                    receiver.stack.leave()
+
+            return call
+
+        self._replace(nn.Module, "__call__", make)
+        self._replace(nn.Module, "zero_grad", self._method("on_zero"))
+
+    def _method(self, told: str) -> Callable[[Any], Any]:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or not receiver.is_here():
+                    return original(owner, *args, **kwargs)
+                return getattr(receiver, told)(original, owner, args, kwargs)
+
+            return call
+
+        return make
+
+    def _afterwards(self, told: Callable[[Any], None]) -> Callable[[Any], Any]:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(owner, *args, **kwargs)
+                if receiver.is_here():
+                    told(owner)
+                return result
+
+            return call
+
+        return make
+
+    def _wrap_autograd(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def backward(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or not receiver.is_here():
+                    return original(*args, **kwargs)
+                return receiver.on_backward(original, args, kwargs)
+
+            return backward
+
+        self._replace(torch.autograd, "backward", make)
+
+    def _wrap_scaler(self) -> None:
+        kind = torch.amp.GradScaler
+        scaling = self._receiver.scaling
+        self._replace(kind, "__init__", self._afterwards(scaling.on_new_scaler))
+        self._replace(kind, "load_state_dict", self._afterwards(scaling.on_loaded_scaler))
+        self._replace(kind, "get_scale", self._of_scaler("on_get_scale"))
+        self._replace(kind, "scale", self._of_scaler("on_scale"))
+        self._replace(kind, "unscale_", self._of_scaler("on_unscale"))
+        self._replace(kind, "step", self._of_scaler("on_scaler_step"))
+        self._replace(kind, "update", self._of_scaler("on_update"))
+
+    def _of_scaler(self, told: str) -> Callable[[Any], Any]:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+                if not (scaler.is_enabled() and receiver.is_here()):
+                    return original(scaler, *args, **kwargs)
+                return getattr(receiver.scaling, told)(original, scaler, args, kwargs)
+
+            return call
+
+        return make
+
+    def _wrap_optimizers(self) -> None:
+        receiver = self._receiver
+        self._replace(Optimizer, "__init__", self._afterwards(receiver.on_new_optimizer))
+        self._replace(Optimizer, "add_param_group", self._afterwards(receiver.on_changed_optimizer))
+        self._replace(Optimizer, "load_state_dict", self._afterwards(receiver.on_loaded_optimizer))
+        self._replace(Optimizer, "zero_grad", self._method("on_zero"))
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+            return receiver.before_step(optimizer, args, kwargs) if receiver.is_here() else None
+
+        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            del args, kwargs
+            if receiver.is_here():
+                receiver.after_step(optimizer)
+
+        self._undo.append(register_optimizer_step_pre_hook(before).remove)
+        self._undo.append(register_optimizer_step_post_hook(after).remove)
+
+    def _wrap_schedulers(self) -> None:
+        for kind in {LRScheduler, ReduceLROnPlateau, *_all_subclasses(LRScheduler)}:
+            if "step" in vars(kind):
+                self._replace(kind, "step", self._method("on_schedule"))
+
+    def _wrap_compile(self) -> None:
+        receiver = self._receiver
+
+        def compiled(function: Any) -> Any:
+            if isinstance(function, nn.Module) or not callable(function):
+                return function
+
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or not receiver.is_here():
+                    return function(*args, **kwargs)
+                return receiver.on_compiled(function, args, kwargs)
+
+            return call
+
+        def make(original: Any) -> Any:
+            def compile_(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if args or kwargs.get("model") is not None:
+                    return compiled(result)
+                return lambda function: compiled(result(function))  # used as a decorator
+
+            return compile_
+
+        self._replace(torch, "compile", make)
+
+    def _wrap_save(self) -> None:
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def save(*args: Any, **kwargs: Any) -> Any:
+                if not receiver.is_here():
+                    return original(*args, **kwargs)
+                return receiver.on_save(original, args, kwargs)
+
+            return save
+
+        self._replace(torch, "save", make)
+
+    def _wrap_autocast(self) -> None:
+        elsewhere = self._receiver.elsewhere
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling():
+                    elsewhere.note_autocast()
+                return result
+
+            return call
+
+        self._replace(torch.autocast, "__enter__", make)
+        self._replace(torch.autocast, "__exit__", make)
+
+
+def _all_subclasses(kind: type[Any]) -> set[type[Any]]:
+    return {each for child in kind.__subclasses__() for each in ({child} | _all_subclasses(child))}
+
+
+_process: list[Receiver | None] = [None]
+
+
+def _watched_process(receiver: Receiver | None) -> None:
+    _process[0] = receiver
+
+
+def _forget_in_child() -> None:
+    if (receiver := _process[0]) is not None:
+        receiver.forget_process()
+
+
+if hasattr(os, "register_at_fork"):
+    # A worker of a data loader that is forked would go on listening for nobody.
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,133 @@
+"""Takes in what the loop asks of torch between the models that it calls: events, tape, averages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.signals.averages import Averages
+from halfstep.doctor.signals.calls import Calls
+from halfstep.doctor.signals.overflows import Overflows
+from halfstep.doctor.tape.tape import autocast_state
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.widen import HALVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.tape.listener import Call
+    from halfstep.doctor.tape.tape import Tape
+    from halfstep.doctor.watching.scaling import Scaling
+
+_NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
+_CASTS = {"half", "bfloat16", "to", "type", "type_as"}
+_ZEROES = {"zero_", "_foreach_zero_"}
+_PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
+_NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
+
+
+class Hearing:
+    """Sorts calls of functions.
+
+    Args:
+        grammar: Is told of changes and readings of gradients.
+        tape: Gets what leads to a loss.
+        parties: Knows the parameters.
+        scaling: Knows the loss scale.
+        positions: Is told of whole numbers in half formats.
+        begin: Called before what may begin an iteration.
+
+    Attributes:
+        calls: What was called, counted.
+        averages: What follows a parameter in half precision.
+        overflows: What overflowed in evaluation.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        tape: Tape,
+        parties: Parties,
+        scaling: Scaling,
+        positions: Positions,
+        *,
+        begin: Callable[[], None],
+    ) -> None:
+        self._grammar = grammar
+        self._tape = tape
+        self._parties = parties
+        self._scaling = scaling
+        self._positions = positions
+        self._begin = begin
+        self.calls = Calls()
+        self.averages = Averages()
+        self.overflows = Overflows()
+
+    def take(self, call: Call, result: Any) -> None:
+        """Take in a call and its result."""
+        name = call.function.__name__
+        if name in _NOT_ON_TAPE:
+            return
+        self._note_gradients(name, call)
+        self.record(call, result)
+        self._note_formats(name, call, result)
+
+    def _note_gradients(self, name: str, call: Call) -> None:
+        """Tell the grammar of what concerns gradients."""
+        if call.function is torch.autograd.grad:
+            self._differentiated(call)
+        elif name in _ZEROES:
+            self._grammar.zeroed_gradients(calling_line(), _written(call))
+        elif name.endswith("_") and not name.endswith("__"):
+            self._grammar.notice_writes(calling_line(), _written(call))
+        elif name in _NORMS:
+            self._grammar.notice_read(calling_line(), tensors_in((call.args, call.kwargs)))
+
+    def _note_formats(self, name: str, call: Call, result: Any) -> None:
+        """Look at what is half and outside of a graph: averages, positions, evaluation losses."""
+        written = call.args[:1] if result is None else result
+        if self.averages.concerns(written):
+            self.averages.know(self._parties)
+            self.averages.take(name, written, calling_line())
+        if isinstance(result, torch.Tensor) and result.dtype in HALVES:
+            if name == "arange":
+                self._positions.made(result, "", calling_line())
+            elif name in _CASTS:
+                self._positions.cast(call.args[0], result, "", calling_line())
+        if call.random is None:
+            self.overflows.take(name, call.function, call.args, call.kwargs, result)
+
+    def record(self, call: Call, result: Any) -> None:
+        """Count a call, and put it on the tape if a loss may come of it."""
+        given = (call.args, call.kwargs)
+        floats = self.calls.count(call.function.__name__, given, result)
+        needs_gradients = any(each.requires_grad and not each.is_leaf for each in floats)
+        if not floats or not (needs_gradients or self._tape.holds(given)):
+            return
+        if needs_gradients:
+            self._begin()
+        entry = self._tape.open("call", call.function, call.args, call.kwargs)
+        entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
+        scale = self._tape.scale_of(given)
+        if call.function.__name__ in _PRODUCTS and any(map(self._scaling.undoes, call.args)):
+            scale = None
+        self._tape.close(entry, result, scale)
+
+    def _differentiated(self, call: Call) -> None:
+        outputs = call.args[0] if call.args else call.kwargs.get("outputs")
+        self._grammar.add(
+            "grad",
+            calling_line(),
+            scaled=self._tape.scale_of(outputs) is not None,
+            create_graph=bool(call.kwargs.get("create_graph", False)),
+            half=self._tape.half_of(outputs),
+        )
+
+
+def _written(call: Call) -> list[torch.Tensor]:
+    return [each for each in tensors_in(call.args[:1]) if each.layout is torch.strided]

@@ -1,0 +1,380 @@
+"""Takes in what happens at the points of `attach`, in the order in which it happens.
+
+Each method lets the program's own call run exactly once, as it was made; what doctor does before
+and after it is doctor's own work.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.internals import is_loss
+from halfstep.doctor.record.sites import Mark, calling_line
+from halfstep.doctor.replay.investigation import Investigation
+from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
+from halfstep.doctor.signals.evaluations import Evaluations
+from halfstep.doctor.signals.facts import learning_rate, parameters_of, state_step
+from halfstep.doctor.signals.grammar import Grammar
+from halfstep.doctor.signals.numbers import Series
+from halfstep.doctor.signals.parties import Parties
+from halfstep.doctor.signals.positions import Positions
+from halfstep.doctor.signals.saves import Saves
+from halfstep.doctor.signals.threads import Elsewhere
+from halfstep.doctor.tape.guard import Guard
+from halfstep.doctor.tape.listener import Call, Listener
+from halfstep.doctor.tape.modules import ModuleStack, unwrapped
+from halfstep.doctor.tape.tape import Entry, Tape, autocast_state, random_state
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.watching.hearing import Hearing
+from halfstep.doctor.watching.scaling import Scaling
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record import Sample, StepNumbers
+    from halfstep.doctor.tape.tape import Multiplier
+
+SKIPS_WORTH_A_LOOK = (4, 16)
+RECENT = 3
+
+
+class Receiver:
+    """Fills the parts of the record.
+
+    Attributes:
+        grammar: The order of events.
+        tape: The calls of the step.
+        series: Loss, norm, scale of each step.
+        samples: Close looks.
+        evaluations: What models gave in evaluation.
+        saves: What was saved.
+        elsewhere: Calls in other threads.
+        positions: Whole numbers that a half format rounds.
+        parties: Models, optimizers, scalers.
+        scaling: What is done with scalers.
+        hearing: What is called between models.
+        investigation: What replays told.
+    """
+
+    def __init__(self) -> None:
+        self.stack = ModuleStack()
+        self.listener = Listener(self._heard)
+        self.guard = Guard(self.listener)
+        self.grammar = Grammar()
+        self.tape = Tape()
+        self.series = Series(self._on_bad)
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.evaluations = Evaluations()
+        self.saves = Saves()
+        self.positions = Positions()
+        self.elsewhere = Elsewhere(threading.get_ident())
+        self.parties = Parties()
+        self.investigation = Investigation(self.stack, self.positions)
+        self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
+        self.scaling = Scaling(
+            self.guard,
+            self.grammar,
+            self.tape,
+            self.parties,
+            begin=self._begin,
+            on_skip=self._skipped,
+        )
+        self.hearing = Hearing(
+            self.grammar,
+            self.tape,
+            self.parties,
+            self.scaling,
+            self.positions,
+            begin=self._begin,
+        )
+        self._stepping: list[ExitStack] = []
+        self._look: Look | None = None
+        self._begun = -1
+        self._loss: torch.Tensor | None = None
+
+    def is_outside(self) -> bool:
+        """Whether it is the loop that works, in its thread."""
+        return self.guard.is_outside
+
+    def is_here(self) -> bool:
+        """Whether this is the loop's thread, or a replay that is traced."""
+        return self.guard.is_here or (self.stack.on and self.guard.is_own)
+
+    def forget_process(self) -> None:
+        """Stop in a process that was forked off."""
+        self.guard.leave_process()
+
+    def _begin(self) -> None:
+        # Functions alone are no event: several of them may come before one.
+        if self.grammar.between_iterations and self._begun != self.grammar.made:
+            self._begun = self.grammar.made
+            self.tape.next_iteration()
+
+    # ------------------------------------------------------------ models and functions
+
+    def on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A model is called by the loop."""
+        entry, before = None, []
+        with self.guard.own():
+            notes = self.parties.model(module)
+            notes.calls += 1
+            notes.training_calls += torch.is_grad_enabled()
+            if torch.is_grad_enabled():
+                entry = self._open_module(module, args, kwargs)
+                before = [(each, each._version) for each, _ in entry.buffers]
+        with self.guard.inside():
+            result = original(module, *args, **kwargs)
+        with self.guard.own():
+            self.hearing.calls.count(type(unwrapped(module)).__name__, (args, kwargs), result)
+            if entry is not None:
+                self.parties.note_moved(module, before)
+                self.tape.close(entry, result, self.tape.scale_of((args, kwargs)))
+                self.grammar.add(
+                    "forward",
+                    entry.mark,
+                    model=self.parties.models.number(module),
+                    autocast=",".join(format_name(dtype) for _, dtype in entry.autocast),
+                )
+            elif not module.training:
+                self._evaluated(module, args, kwargs, result)
+            if is_loss(module):
+                again = functools.partial(original, module)
+                self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)
+        return result
+
+    def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
+        self._begin()
+        entry = self.tape.open("module", module, args, kwargs)
+        entry.mark, entry.autocast = calling_line(), autocast_state()
+        entry.random = random_state(everything=True)
+        entry.training = tuple(each.training for each in module.modules())
+        entry.buffers = [
+            (each, each.detach().clone()) for each in self.parties.buffers_that_move(module)
+        ]
+        return entry
+
+    def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if self.evaluations.take(result, self.grammar.iteration):
+            entry = self.tape.open("module", module, args, kwargs)
+            entry.training = tuple(each.training for each in module.modules())
+            entry.autocast, entry.mark = autocast_state(), calling_line()
+            self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
+
+    def on_compiled(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """A compiled function is called."""
+        if not self.guard.is_outside:
+            return original(*args, **kwargs)
+        state = random_state()
+        with self.guard.inside():
+            result = original(*args, **kwargs)
+        with self.guard.own():
+            self.hearing.record(Call(original, args, kwargs, state), result)
+        return result
+
+    def _heard(self, call: Call, result: Any) -> None:
+        if self.guard.is_outside:
+            with self.guard.own():
+                self.hearing.take(call, result)
+
+    # ------------------------------------------------------------ backward
+
+    def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """A backward runs."""
+        scale, mark = None, None
+        tensors = args[0] if args else kwargs.get("tensors")
+        with self.guard.own():
+            mark = calling_line()
+            self._begin()
+            self.grammar.notice_writes(mark)
+            scale = self.tape.scale_of(tensors)
+            self._open_backward(tensors, args, kwargs, mark, scale)
+        with self.guard.inside():
+            result = original(*args, **kwargs)
+        with self.guard.own():
+            first = next(tensors_in(tensors), None)
+            self.grammar.accumulated(
+                mark,
+                scale,
+                autocast=bool(autocast_state()),
+                loss_format="" if first is None else format_name(first.dtype),
+            )
+        return result
+
+    def _open_backward(
+        self, tensors: Any, args: Any, kwargs: Any, mark: Mark | None, scale: Multiplier | None
+    ) -> None:
+        directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        entry = self.tape.open("backward", None, (tensors,), {"grad_tensors": directions})
+        entry.mark = mark
+        first = next(tensors_in(tensors), None)
+        self._loss = None
+        if first is not None:
+            entry.value = first.detach()
+            if first.numel() == 1:
+                self._loss = entry.value
+                if scale is not None and self.scaling.loss is not None:
+                    self._loss = self.scaling.loss
+        self.tape.close(entry, None, None)
+
+    # ------------------------------------------------------------ optimizers
+
+    def on_new_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer was made."""
+        with self.guard.own():
+            self.parties.optimizer(optimizer)
+            self.grammar.follow(optimizer, self.parties.optimizers.number(optimizer))
+
+    def on_changed_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer got more parameters."""
+        if optimizer in self.parties.optimizers:
+            self.on_new_optimizer(optimizer)
+
+    def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
+        """A state was loaded into an optimizer."""
+        with self.guard.own():
+            notes = self.parties.optimizer(optimizer)
+            notes.resumed_at = state_step(optimizer)
+            notes.resumed_in = self.grammar.made
+
+    def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
+        """Gradients are cleared, by an optimizer or a module."""
+        with self.guard.inside():
+            result = original(owner, *args, **kwargs)
+        with self.guard.own():
+            if isinstance(owner, torch.optim.Optimizer):
+                self._known(owner)
+                self.grammar.zeroed(calling_line(), [owner])
+            else:
+                self.grammar.zeroed_parameters(calling_line(), owner.parameters())
+        return result
+
+    def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
+        """A scheduler moves."""
+        optimizer = getattr(scheduler, "optimizer", None)
+        initial = getattr(scheduler, "_is_initial", False)
+        if self.guard.is_outside and not initial and isinstance(optimizer, torch.optim.Optimizer):
+            with self.guard.own():
+                self._known(optimizer)
+                self.grammar.scheduled(calling_line(), optimizer)
+        with self.guard.inside():
+            return original(scheduler, *args, **kwargs)
+
+    def _known(self, optimizer: Optimizer) -> int:
+        if optimizer not in self.parties.optimizers:
+            self.on_new_optimizer(optimizer)
+        return self.parties.optimizers.number(optimizer)
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step; with a closure, once that has run.
+
+        Returns:
+            None, or arguments whose closure tells when it has run.
+        """
+        closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
+        if closure is None:
+            self._about_to_step(optimizer)
+            self._stepping.append(ExitStack())
+            self._stepping[-1].enter_context(self.guard.inside())
+            return None
+        self._stepping.append(ExitStack())
+        runs = [0]
+
+        @functools.wraps(closure)
+        def told() -> Any:
+            result = closure()
+            if runs[0] == 0:
+                self._about_to_step(optimizer)
+            runs[0] += 1
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": told}
+        return tuple(told if each is closure else each for each in args), kwargs
+
+    def _about_to_step(self, optimizer: Optimizer) -> None:
+        with self.guard.own():
+            number = self._known(optimizer)
+            notes = self.parties.optimizer(optimizer)
+            notes.steps += 1
+            mark = calling_line()
+            if not self.scaling.steps:
+                notes.scale = None
+                self.grammar.notice_writes(mark)
+            self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
+            self.parties.note_reached(optimizer)
+            gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
+            found_inf = getattr(optimizer, "found_inf", None)
+            self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            if is_sampled(notes.steps - 1):
+                names = {id(each): name for name, each in self.parties.names().items()}
+                self._look = Look(optimizer, number, self.grammar.iteration, names)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+        del optimizer
+        if self._stepping:
+            self._stepping.pop().close()
+        if self._look is not None:
+            with self.guard.own():
+                self.samples.extend(self._look.after())
+            self._look = None
+
+    def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Something is saved."""
+        with self.guard.own():
+            self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
+        return original(*args, **kwargs)
+
+    # ------------------------------------------------------------ numbers
+
+    def _measure(
+        self,
+        optimizer: Optimizer,
+        gradients: list[torch.Tensor] | None,
+        *,
+        skipped: bool,
+        found_inf: torch.Tensor | None,
+    ) -> None:
+        iteration = self.grammar.iteration
+        if not self.recent or self.recent[-1][0] != iteration:
+            self.recent.append((iteration, self.tape.snapshot()))
+        self.series.take(
+            iteration,
+            self._known(optimizer),
+            learning_rate=learning_rate(optimizer),
+            loss=self._loss,
+            gradients=gradients,
+            scale=self.parties.optimizer(optimizer).scale,
+            skipped=skipped,
+            found_inf=found_inf,
+        )
+
+    def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
+        self.parties.note_reached(optimizer)
+        self._measure(optimizer, None, skipped=True, found_inf=found_inf)
+
+    def _on_bad(self, step: StepNumbers) -> None:
+        entries = next((tape for number, tape in self.recent if number == step.iteration), None)
+        run = self.series.run_of_skips
+        if entries is None:
+            return
+        if not step.skipped:
+            why = "loss or gradients are not finite"
+        elif step.loss is not None and not abs(step.loss) < float("inf"):
+            why = "the loss is not finite"
+        elif run in SKIPS_WORTH_A_LOOK:
+            why = f"{run} steps in a row were skipped"
+        elif step.scale is not None and step.scale < 1:
+            why = "the loss scale fell below 1"
+        else:
+            return
+        names = self.parties.names()
+        self.investigation.step(entries, names, step.iteration, why, scale=step.scale)

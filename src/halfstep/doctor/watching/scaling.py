@@ -1,0 +1,201 @@
+"""Takes in what a loop does with its gradient scalers, in the order in which it happens."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from halfstep.doctor.internals import found_inf_of, loss_scale_of
+from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.tape.tape import Multiplier, autocast_state
+from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.tape.guard import Guard
+    from halfstep.doctor.tape.tape import Tape
+
+
+class Scaling:
+    """Follows every enabled `torch.amp.GradScaler`.
+
+    Args:
+        guard: Tells doctor's own work from the loop's.
+        grammar: Is told of every event.
+        tape: Gets the multiplications.
+        parties: Knows scalers and optimizers.
+        begin: Called before what may begin an iteration.
+        on_skip: Called with an optimizer whose step a scaler has skipped, and its found_inf.
+
+    Attributes:
+        loss: The latest loss that was multiplied, as it was before.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        grammar: Grammar,
+        tape: Tape,
+        parties: Parties,
+        *,
+        begin: Callable[[], None],
+        on_skip: Callable[[Optimizer, torch.Tensor | None], None],
+    ) -> None:
+        self._guard = guard
+        self._grammar = grammar
+        self._tape = tape
+        self._parties = parties
+        self._stepping: list[Any] = []
+        self._updates = 0
+        self._latest: float | None = None
+        self._begin = begin
+        self._on_skip = on_skip
+        self.loss: torch.Tensor | None = None
+
+    @property
+    def steps(self) -> bool:
+        """Whether a scaler's `step` is under way."""
+        return bool(self._stepping)
+
+    def undoes(self, number: Any) -> bool:
+        """Return whether a number, or one over it, is the loss scale that the loop last asked for.
+
+        Args:
+            number: What the loop multiplies or divides by: a number, or a scaler's own tensor.
+        """
+        if self._latest is None or not isinstance(number, int | float) or not number:
+            return False
+        return any(abs(each - self._latest) <= 1e-6 * self._latest for each in (number, 1 / number))
+
+    @contextmanager
+    def _theirs(
+        self,
+        call: str,
+        mark: Mark | None,
+        scaler: Any,
+        optimizer: Optimizer | None = None,
+    ) -> Iterator[None]:
+        """Let a scaler work; what it raises is an event, for the loop may go on after it."""
+        try:
+            with self._guard.inside():
+                yield
+        except Exception as error:
+            with self._guard.own():
+                message = str(error).partition("\n")[0]
+                self._grammar.raised(mark, call, message, self._number(scaler), optimizer)
+            raise
+
+    def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
+        """A loss is multiplied by the loss scale."""
+        entry, mark = None, None
+        outputs = args[0] if args else kwargs.get("outputs")
+        with self._guard.own():
+            self._begin()
+            entry = self._tape.open("scale", None, (outputs,), {})
+            mark = entry.mark = calling_line()
+            entry.autocast = autocast_state()
+        with self._theirs("scale", mark, scaler):
+            result = original(scaler, *args, **kwargs)
+        with self._guard.own():
+            assert entry is not None
+            value = loss_scale_of(scaler)
+            entry.value = None if value is None else value.detach().clone()
+            first = next(tensors_in(outputs), None)
+            single = first is not None and first.numel() == 1
+            self.loss = first.detach() if first is not None and single else None
+            already = self._tape.scale_of(outputs) is not None
+            self._tape.close(entry, result, Multiplier(self._number(scaler), self._updates))
+            self._grammar.add(
+                "scale",
+                mark,
+                scaler=self._number(scaler),
+                format="" if first is None else format_name(first.dtype),
+                already=already,
+            )
+        return result
+
+    def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
+        """The loop asks for the loss scale."""
+        with self._guard.inside():
+            result = original(scaler, *args, **kwargs)
+        if self._guard.is_outside:
+            self._latest = result
+        return result
+
+    def on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
+        """A scaler divides gradients."""
+        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
+        mark = None
+        with self._guard.own():
+            self._parties.optimizer(optimizer)
+            mark = calling_line()
+            if scaler not in self._stepping:
+                self._grammar.notice_writes(mark)
+                self._grammar.unscale(mark, self._number(scaler), optimizer)
+        with self._theirs("unscale_", mark, scaler, optimizer):
+            result = original(scaler, *args, **kwargs)
+        with self._guard.own():
+            self._grammar.unscaled(optimizer)
+        return result
+
+    def on_scaler_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
+        """A scaler steps an optimizer, or skips it."""
+        optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
+        notes, steps, mark, again = self._parties.optimizer(optimizer), 0, None, False
+        with self._guard.own():
+            mark = calling_line()
+            self._grammar.notice_writes(mark)
+            again = self._grammar.divides_again(optimizer)
+            steps = notes.steps
+            scale = loss_scale_of(scaler)
+            notes.scale = None if scale is None else scale.detach().clone()
+        self._stepping.append(scaler)
+        try:
+            with self._theirs("step", mark, scaler, optimizer):
+                result = original(scaler, *args, **kwargs)
+        finally:
+            self._stepping.pop()
+        with self._guard.own():
+            skipped = notes.steps == steps
+            self._grammar.scaler_stepped(
+                mark, self._number(scaler), optimizer, skipped=skipped, again=again
+            )
+            if skipped:
+                notes.skipped += 1
+                found = found_inf_of(scaler, optimizer)
+                self._on_skip(optimizer, found[0] if found else None)
+        return result
+
+    def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
+        """The loss scale may change."""
+        mark = None
+        with self._guard.own():
+            mark = calling_line()
+            self._grammar.updated(mark, self._number(scaler))
+            self._updates += 1
+        with self._theirs("update", mark, scaler):
+            return original(scaler, *args, **kwargs)
+
+    def on_new_scaler(self, scaler: Any) -> None:
+        """A scaler was made."""
+        with self._guard.own():
+            if scaler.is_enabled():
+                self._parties.scaler(scaler, self._grammar.iteration, calling_line())
+
+    def on_loaded_scaler(self, scaler: Any) -> None:
+        """A state was loaded into a scaler."""
+        with self._guard.own():
+            if scaler.is_enabled():
+                self._parties.scaler(scaler).restored = True
+
+    def _number(self, scaler: Any) -> int:
+        self._parties.scaler(scaler)
+        return self._parties.scalers.number(scaler)

@@ -1,0 +1,147 @@
+"""A watch over a program, from `start` to `close`: attaches, looks back at the end, and freezes.
+
+Everything ordinary is cheap: order, version counters, one fused norm a step. When numbers go bad,
+the step is investigated there and then, while its parameters are still what they were.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from halfstep.doctor.internals import raising_function
+from halfstep.doctor.record import SIGNALS, Ending, Evidence
+from halfstep.doctor.record.sites import raising_line, site
+from halfstep.doctor.signals.facts import environment
+from halfstep.doctor.watching.attach import Attachment
+from halfstep.doctor.watching.receiver import Receiver
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+_lock = threading.Lock()
+_active: list[Watch] = []
+MESSAGE = 2000
+
+
+class Watch:
+    """Watches whatever trains in this thread.
+
+    Raises:
+        ValueError: From `start`, if another watch is on.
+    """
+
+    def __init__(self) -> None:
+        self._receiver = Receiver()
+        self._attachment: Attachment | None = None
+        self._ending = Ending()
+        self._evidence: Evidence | None = None
+
+    @property
+    def troubles(self) -> list[str]:
+        """Errors in doctor's own work, with their tracebacks; the program went on."""
+        return self._receiver.guard.troubles
+
+    def start(self) -> Watch:
+        """Begin to watch."""
+        with _lock:
+            if _active:
+                raise ValueError("this process is watched already; close() the other watch first")
+            _active.append(self)
+        self._attachment = Attachment(self._receiver)
+        self._receiver.listener.start()
+        return self
+
+    def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
+        """Take in what was made before watching began."""
+        for model in models:
+            self._receiver.parties.model(model)
+        for optimizer in optimizers:
+            self._receiver.on_new_optimizer(optimizer)
+        if scaler is not None:
+            self._receiver.scaling.on_new_scaler(scaler)
+
+    def __enter__(self) -> Self:
+        if self._attachment is None:
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.note_ending(error)
+        self.close()
+
+    def note_ending(self, error: BaseException) -> None:
+        """Take in the exception that ended the program."""
+        line = site(raising_line(error.__traceback__))
+        function = raising_function(error.__traceback__)
+        self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line, function)
+
+    def close(self) -> Evidence:
+        """Stop watching, look at what is left to look at, and return the record."""
+        if self._evidence is not None:
+            return self._evidence
+        receiver = self._receiver
+        receiver.listener.stop()
+        with receiver.guard.own():
+            receiver.series.settle()
+            self._look_back()
+        try:
+            with receiver.guard.own():
+                self._evidence = self._freeze()
+        finally:
+            self._detach()
+        return self._evidence or Evidence()
+
+    def _detach(self) -> None:
+        if self._attachment is not None:
+            self._attachment.remove()
+        with _lock:
+            if self in _active:
+                _active.remove(self)
+
+    def _look_back(self) -> None:
+        receiver = self._receiver
+        iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
+        if not any(each.kind in {"module", "call"} for each in entries):
+            if not receiver.recent:
+                return
+            iteration, entries = receiver.recent[-1]
+        if receiver.investigation.done or receiver.tape.missing:
+            return
+        names = receiver.parties.names()
+        error = f"{self._ending.kind}: {self._ending.message}" if self._ending.kind else ""
+        receiver.investigation.last(entries, names, iteration, error=error)
+
+    def _freeze(self) -> Evidence:
+        receiver = self._receiver
+        found = receiver.investigation
+        return Evidence(
+            signals=SIGNALS,
+            environment=environment(receiver.parties.names().values()),
+            static=receiver.parties.freeze(),
+            loop=receiver.grammar.freeze(),
+            numbers=receiver.series.freeze(),
+            samples=tuple(receiver.samples),
+            births=tuple(found.births),
+            replays=tuple(found.replays),
+            precision=found.precision,
+            inputs=tuple(found.inputs),
+            gradients=found.gradients,
+            calls=tuple(receiver.hearing.calls.freeze()),
+            evaluation=receiver.evaluations.freeze(),
+            ending=self._ending,
+            saves=tuple(receiver.saves.freeze()),
+            averages=tuple(receiver.hearing.averages.freeze()),
+            elsewhere=tuple(receiver.elsewhere.freeze()),
+            overflows=tuple(receiver.hearing.overflows.freeze()),
+            rounded=tuple(receiver.positions.freeze()),
+        )

@@ -1,0 +1,82 @@
+"""Every rule: its broken program gets exactly its verdict, the mended one none."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+from functools import cache
+
+import pytest
+
+from doctor import programs
+from halfstep.doctor import Evidence, Watch, diagnose
+from halfstep.doctor.record import SIGNALS, from_json
+from halfstep.doctor.rules import rules
+
+PROGRAMS = {
+    module.CODE: module
+    for each in pkgutil.iter_modules(programs.__path__)
+    if hasattr(module := importlib.import_module(f"{programs.__name__}.{each.name}"), "CODE")
+}
+CODES = sorted(PROGRAMS)
+RULES = {rule.code: rule for rule in rules()}
+
+
+@cache
+def watched(code: str, version: str) -> Evidence:
+    watch = Watch()
+    with contextlib.suppress(Exception), watch:
+        getattr(PROGRAMS[code], version)()
+    assert not watch.troubles, watch.troubles
+    evidence = watch.close()
+    assert not [each.note for each in evidence.replays if each.note]
+    assert evidence.precision.note in {"", "the last step had no backward"}
+    return evidence
+
+
+def codes(evidence: Evidence) -> list[str]:
+    return [verdict.code for verdict in diagnose(evidence).verdicts]
+
+
+def test_every_rule_has_programs_and_the_other_way_round() -> None:
+    assert sorted(RULES) == CODES
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_broken_program_gets_exactly_its_verdict(code: str) -> None:
+    assert codes(watched(code, "broken")) == [code]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_mended_program_gets_none(code: str) -> None:
+    assert codes(watched(code, "mended")) == []
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_rule_is_silent_without_any_one_of_its_signals(code: str) -> None:
+    rule, evidence = RULES[code], watched(code, "broken")
+    assert rule.needs
+    assert rule.needs <= SIGNALS
+    assert rule.read(evidence) is not None
+    for signal in rule.needs:
+        assert rule.read(evidence.without(signal)) is None
+    for signal in SIGNALS - rule.needs:
+        assert rule.read(evidence.without(signal)) == rule.read(evidence)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_verdict_outlives_json(code: str) -> None:
+    evidence = watched(code, "broken")
+    assert codes(from_json(evidence.to_json())) == [code]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_verdict_says_what_to_change_and_where_it_happened(code: str) -> None:
+    rule = RULES[code]
+    finding = rule.read(watched(code, "broken"))
+    assert finding.summary
+    assert finding.facts
+    assert finding.change
+    assert rule.citations
+    assert rule.rows
