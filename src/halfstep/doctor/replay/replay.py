@@ -7,6 +7,7 @@ are asked for with `autograd.grad`, so that `.grad` and the hooks on it are not 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.tracer import Tracer, storage_key
@@ -199,6 +201,16 @@ class Replayer:
         if changed_since(self._entries):
             outcome.note = "a batch was changed in place after it was used"
             return outcome
+        self._attempt(outcome, mode, scale)
+        if not outcome.note:
+            return outcome
+        # A wrapper's hook may insist on the wrapper's own backward.
+        again = Outcome([], {}, 1.0, [])
+        with _no_hooks():
+            self._attempt(again, mode, scale)
+        return outcome if again.note else again
+
+    def _attempt(self, outcome: Outcome, mode: Any, scale: float | None) -> None:
         with _kept(self.models), ExitStack() as stack:
             if mode is not None:
                 stack.enter_context(mode)
@@ -206,7 +218,6 @@ class Replayer:
                 self._run_entries(outcome, scale, mode)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
                 outcome.note = f"{type(error).__name__}: {error}"
-        return outcome
 
     def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
         slots: dict[int, torch.Tensor] = {}
@@ -335,6 +346,17 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         state.restore()
+
+
+@contextmanager
+def _no_hooks() -> Iterator[None]:
+    """Leave out the hooks that a forward would put on its results."""
+    register = torch.Tensor.register_hook
+    setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
+    try:
+        yield
+    finally:
+        setattr(torch.Tensor, "register_hook", register)  # noqa: B010
 
 
 @contextmanager

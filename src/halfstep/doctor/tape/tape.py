@@ -129,6 +129,7 @@ class Tape:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
+        self._kept: set[int] = set()
         self.missing = ""
 
     @property
@@ -140,6 +141,7 @@ class Tape:
         """Begin an iteration; the calls before the last one are forgotten."""
         if self.entries:
             self._segments.append([])
+            self._kept = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
             if len(self._slots) > ENTRIES:
                 self._slots = {
@@ -178,6 +180,8 @@ class Tape:
         # What is differentiated by is given from outside, however it was filled.
         if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
             return None
+        if entry[1] not in self._kept:  # What made it is forgotten: it is given from outside now.
+            return None
         return entry[1], entry[2]
 
     def open(
@@ -212,15 +216,20 @@ class Tape:
         for tensor in tensors_in(result):
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
             entry.results.append(self._count)
+            self._kept.add(self._count)
             self._count += 1
         self.entries.append(entry)
         if len(self.entries) > ENTRIES:
-            del self.entries[0]
+            self._forget(self.entries[0])
         modules = [each for each in self.entries if each.kind == "module"]
         if len(modules) > CALLS_OF_MODELS and not any(
             each.kind == "backward" for each in self.entries
         ):
-            self.entries.remove(modules[0])
+            self._forget(modules[0])
+
+    def _forget(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        self._kept.difference_update(entry.results)
 
     def snapshot(self) -> list[Entry]:
         """Return the calls that this iteration's backward passes rest on, in order.
@@ -229,7 +238,7 @@ class Tape:
         """
         ends = [each for each in self.entries if each.kind == "backward"]
         if not ends:
-            return list(self.entries)
+            return _that_can_be_repeated(self.entries)
         wanted: set[int] = set()
         chosen: list[Entry] = []
         for entry in reversed([each for segment in self._segments for each in segment]):
@@ -238,6 +247,17 @@ class Tape:
                 chosen.append(entry)
                 wanted |= entry.needs()
         return chosen[::-1]
+
+
+def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:
+    """Return the entries that rest on no entry that has been forgotten."""
+    made: set[int] = set()
+    chosen = []
+    for entry in entries:
+        if entry.needs() <= made:
+            chosen.append(entry)
+            made.update(entry.results)
+    return chosen
 
 
 def given_tensors(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
