@@ -29,7 +29,7 @@ import timm
 import torch
 from torch import nn
 
-from halfstep.kernels.cpu_half import cpu_half, is_native
+from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
 
 BATCH = 16
@@ -125,6 +125,15 @@ def measure(model: str, size: int, rounds: int, slow_rounds: int) -> list[Row]:
     return rows
 
 
+def half_units() -> list[str]:
+    """Return the half formats that oneDNN has kernels for on this processor."""
+    supported = {
+        "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported,  # noqa: SLF001  # no public name
+        "bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported,  # noqa: SLF001
+    }
+    return [name for name, ask in supported.items() if ask()]
+
+
 def environment() -> dict[str, object]:
     """What the figures hold for."""
     names = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
@@ -135,7 +144,7 @@ def environment() -> dict[str, object]:
         "processor": platform.processor() or platform.machine(),
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "native": {name: is_native(dtype) for name, dtype in FORMATS.items()},
+        "half_units": half_units(),
         "variables": {name: os.environ[name] for name in names if name in os.environ},
     }
 
@@ -151,9 +160,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     found = environment()
-    for name, native in FORMATS.items():
-        kept = "half units: PyTorch's own kernels stay" if is_native(native) else "no half units"
-        print(f"{name}: {kept}")
+    print(f"kernels of oneDNN: {', '.join(half_units()) or 'none'} for half units")
     rows: list[Row] = []
     print(f"{'model':22}{'size':>5}  {'step':30}{'ms':>8}{'x fp32':>8}  quartiles")
     for model in MODELS:

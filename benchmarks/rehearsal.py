@@ -79,7 +79,7 @@ def kernels(how: str) -> AbstractContextManager[object]:
     if how != "gpu":
         stack.enter_context(cuda_autocast_policy())
     if how == "rehearsed":
-        stack.enter_context(cpu_half(force=True))
+        stack.enter_context(cpu_half())
     return stack
 
 

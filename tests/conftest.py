@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, settings
 
-# What is rehearsed depends on the processor: tests see one without half units wherever they run.
-# Set before torch is imported, and inherited by what tests start.
+# PyTorch's own half kernels, which some tests compare with, are those of a processor without half
+# units: the others are wrong for some shapes. Set before torch is imported, and inherited by what
+# tests start.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores.

@@ -11,8 +11,6 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-import halfstep.kernels.cpu_half
-import halfstep.kernels.cuda_policy
 from halfstep.engine import Engine
 from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.cuda_policy import cuda_autocast_policy
@@ -202,11 +200,4 @@ def test_every_layer_class_of_torch_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_layer_works_as_in_fp32_or_is_refused(name: str, exact) -> None:
-    assert all_faults(RECIPES[name][0], exact) == []
-
-
-@pytest.mark.parametrize("name", ["fp16", "bf16", "half"])
-def test_every_layer_works_on_a_processor_without_half_units(name, exact, monkeypatch) -> None:
-    for module in (halfstep.kernels.cpu_half, halfstep.kernels.cuda_policy):
-        monkeypatch.setattr(module, "is_native", lambda _: False)
     assert all_faults(RECIPES[name][0], exact) == []

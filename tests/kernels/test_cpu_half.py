@@ -11,8 +11,7 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 from torch.utils.checkpoint import checkpoint
 
 import halfstep
-from halfstep.kernels import cpu_half as module
-from halfstep.kernels.cpu_half import cpu_half, is_native
+from halfstep.kernels.cpu_half import cpu_half
 from halfstep.kernels.products import ON
 
 NAMES = ("convolution", "convolution_backward", "mm", "addmm.out", "baddbmm_", "dot")
@@ -55,31 +54,15 @@ def half_step(dtype=torch.float16):
 
 
 def test_nested_contexts_give_back_at_the_last_exit():
-    with cpu_half(force=True):
+    with cpu_half():
         with cpu_half():
             assert all(registered())
         assert all(registered())
     assert not any(registered())
 
 
-def test_a_forced_format_ends_with_the_context_that_forced_it(widened, monkeypatch):
-    monkeypatch.setattr(module, "is_native", lambda dtype: dtype == torch.bfloat16)
-    with cpu_half() as dtypes:
-        assert dtypes == (torch.float16,)
-        half_step(torch.bfloat16)
-        assert widened == []
-        with cpu_half(force=True):
-            half_step(torch.bfloat16)
-        assert set(widened) == {torch.bfloat16}
-        widened.clear()
-        half_step(torch.bfloat16)
-        assert widened == []
-        half_step(torch.float16)
-        assert set(widened) == {torch.float16}
-
-
 def test_an_exception_gives_back():
-    with pytest.raises(KeyError), cpu_half(force=True):
+    with pytest.raises(KeyError), cpu_half():
         raise KeyError
 
 
@@ -87,12 +70,12 @@ def test_contexts_of_two_threads_overlap():
     inside, leave = threading.Event(), threading.Event()
 
     def other():
-        with cpu_half(force=True):
+        with cpu_half():
             inside.set()
             leave.wait()
 
     thread = threading.Thread(target=other)
-    with cpu_half(force=True):
+    with cpu_half():
         thread.start()
         inside.wait()
     assert all(registered())
@@ -102,7 +85,7 @@ def test_contexts_of_two_threads_overlap():
 
 def test_an_unrelated_thread_computes_the_same_and_backwards_too(widened):
     results = []
-    with cpu_half(force=True):
+    with cpu_half():
         thread = threading.Thread(target=lambda: results.append(half_step()))
         thread.start()
         thread.join()
@@ -119,7 +102,7 @@ def test_checkpointing_recomputes_the_same():
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(3, 3, 3).half()
     images = torch.randn(2, 3, 8, 8).half().requires_grad_()
-    with cpu_half(force=True):
+    with cpu_half():
         plain = torch.autograd.grad(layer(images).sum(), [images, *layer.parameters()])
         again = torch.autograd.grad(
             checkpoint(layer, images, use_reentrant=False).sum(), [images, *layer.parameters()]
@@ -130,7 +113,7 @@ def test_checkpointing_recomputes_the_same():
 def test_second_derivatives_work(widened):
     images = torch.randn(2, 3, 6, 6).half().requires_grad_()
     weight = torch.randn(4, 3, 3, 3).half().requires_grad_()
-    with cpu_half(force=True):
+    with cpu_half():
         result = (F.conv2d(images, weight) ** 2).mean()
         (grad,) = torch.autograd.grad(result, images, create_graph=True)
         (second,) = torch.autograd.grad(grad.pow(2).sum(), weight)
@@ -147,7 +130,7 @@ def test_a_graph_traced_by_aot_runs_on_the_kernels(widened):
     )
     layer.half()
     images = torch.randn(2, 3, 8, 8).half()
-    with cpu_half(force=True):
+    with cpu_half():
         expected = layer(images)
         widened.clear()
         compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)(images)
@@ -186,10 +169,13 @@ def test_compiled_models_train_as_eager_ones_do(recipe, digits):
     torch.testing.assert_close(curves[1], curves[0], rtol=1e-2, atol=1e-3)
 
 
-def test_native_formats_are_those_with_kernels_of_onednn():
-    supports = torch.ops.mkldnn
-    assert is_native(torch.bfloat16) == supports._is_mkldnn_bf16_supported()
-    assert is_native(torch.float16) == supports._is_mkldnn_fp16_supported()
+def test_a_processor_with_half_units_computes_the_same(widened, monkeypatch):
+    for name in ("_is_mkldnn_bf16_supported", "_is_mkldnn_fp16_supported"):
+        monkeypatch.setattr(torch.ops.mkldnn, name, lambda: True)
+    with cpu_half():
+        half_step(torch.bfloat16)
+        half_step(torch.float16)
+    assert set(widened) == {torch.bfloat16, torch.float16}
 
 
 def test_the_package_exports_it():
@@ -221,7 +207,7 @@ def losses(dtype, digits, steps=200):
 
 def test_a_loss_curve_stays_as_close_to_native_as_native_to_single(digits):
     single, native = losses(torch.float32, digits), losses(torch.float16, digits)
-    with cpu_half(force=True):
+    with cpu_half():
         ours = losses(torch.float16, digits)
     assert (ours - native).abs().mean() <= 2 * (native - single).abs().mean()
     assert (ours - native).abs().max() <= 2 * (native - single).abs().max()

@@ -12,13 +12,10 @@ from halfstep.recipe import recipe, recipes
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend a processor's half units, and a GPU's compute capability."""
+    """Pretend a GPU's compute capability."""
 
-    def pretend(*, half_units=(), capability=None):
-        units = [hardware.torch_dtype(name) for name in half_units]
-        monkeypatch.setattr(hardware, "is_native", lambda dtype: dtype in units)
-        if capability:
-            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    def pretend(capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
 
     return pretend
 
@@ -35,26 +32,24 @@ WITH_BF16 = {"bf16", "bf16-true", "bf16-sr", "bf16-kahan"}
 
 
 @pytest.mark.parametrize(
-    ("pretended", "device", "rehearsed"),
+    ("capability", "device", "rehearsed"),
     [
-        ({"half_units": ["fp16", "bf16"]}, "cpu", {"tf32"}),
-        ({"half_units": ["bf16"]}, "cpu", WITHOUT),
-        ({}, "cpu", WITHOUT | WITH_BF16),
-        ({"capability": (9, 0)}, "cuda", set()),
-        ({"capability": (7, 0)}, "cuda:1", WITH_BF16 | {"tf32"}),
-        ({"capability": (5, 2)}, "cuda", (WITHOUT | WITH_BF16)),
+        (None, "cpu", WITHOUT | WITH_BF16),
+        ((9, 0), "cuda", set()),
+        ((7, 0), "cuda:1", WITH_BF16 | {"tf32"}),
+        ((5, 2), "cuda", WITHOUT | WITH_BF16),
     ],
 )
 def test_recipes_are_native_where_the_hardware_has_their_units(
-    machine, pretended, device, rehearsed
+    machine, capability, device, rehearsed
 ) -> None:
-    machine(**pretended)
+    machine(capability)
     expected = ALL_NATIVE | dict.fromkeys(rehearsed, "rehearsed")
     assert {name: how(name, device) for name in recipes()} == expected
 
 
 def test_each_part_says_why(machine) -> None:
-    machine(capability=(7, 5))
+    machine((7, 5))
     found = recipe("bf16+tf32").resolve("cuda")
     assert found.those("native") == []
     where = "compute capability 7.5 has no"
@@ -90,13 +85,12 @@ def test_an_engine_refuses_what_the_device_refuses(monkeypatch) -> None:
         Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe="tf32")
 
 
-def test_an_engine_says_what_it_does(machine) -> None:
-    machine(half_units=["bf16"])
+def test_an_engine_says_what_it_does() -> None:
     model = torch.nn.Linear(2, 2)
     with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe="fp8") as engine:
         found = engine.resolution
     assert (found.recipe, found.device, found.how) == ("fp8", "cpu", "rehearsed")
     assert [(part.field, part.how) for part in found.parts] == [
-        ("autocast bf16", "native"),
+        ("autocast bf16", "rehearsed"),
         ("float8 dynamic", "rehearsed"),
     ]

@@ -23,7 +23,7 @@ sizes = st.integers(0, 9)
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
-    with cpu_half(force=True):
+    with cpu_half():
         yield
 
 

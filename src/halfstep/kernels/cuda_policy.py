@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.kernels.cpu_half import is_native
 from halfstep.kernels.registration import Counted, Overrides
 
 if TYPE_CHECKING:
@@ -151,14 +150,12 @@ def _keeping_format(operator: Callable[..., Any]) -> Kernel:
     return kernel
 
 
-def _lstm_layer(original: Callable[..., Any], *args: Any) -> Any:
+def _lstm_layer(_: Callable[..., Any], *args: Any) -> Any:
     """Compute one direction of a layer of `nn.LSTM` in the half format.
 
     oneDNN has no fp16 kernels that train, and none of a format without units.
     """
     dtype = torch.get_autocast_dtype("cpu")
-    if is_native(dtype) and not (dtype == torch.float16 and torch.is_grad_enabled()):
-        return original(*args)
     sequence, *weights, hidden, cell = _cast(args[:7], dtype)
     reverse, has_biases, train = args[7], args[12], args[15]
     inputs = sequence.flip(0) if reverse else sequence

@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from halfstep.formats import torch_dtype
-from halfstep.kernels.cpu_half import is_native
 from halfstep.kernels.products import ON
 
 How = Literal["native", "rehearsed", "refused"]
@@ -35,11 +33,7 @@ class Means(NamedTuple):
 def half(format_: str, device: torch.device) -> Means:
     """Say how `device` computes in "fp16" or "bf16"."""
     if device.type == "cpu":
-        if is_native(torch_dtype(format_)):
-            return Means("native", f"this processor has {format_} units")
-        return Means(
-            "rehearsed", f"no {format_} units: {format_} tensors, fp32 kernels, one rounding"
-        )
+        return Means("rehearsed", f"{format_} tensors, fp32 kernels, one rounding")
     if device.type != "cuda":
         return Means("native", f"as PyTorch computes {format_} on {device.type}")
     return _by_capability(format_, device, "PyTorch computes it through fp32")

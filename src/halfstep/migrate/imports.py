@@ -210,6 +210,9 @@ class _Pruner:
 
 
 def _is(node: ast.expr, *, value: bool) -> bool:
+    """Tell whether a test is True or False whatever its other parts are, which call nothing."""
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or if value else ast.And):
+        return not calls(node) and any(_is(each, value=value) for each in node.values)
     return isinstance(node, ast.Constant) and node.value is value
 
 

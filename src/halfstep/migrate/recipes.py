@@ -64,7 +64,8 @@ class RecipeArgument:
         enabled: Source of `enabled`, or None where it is always on.
         needs_function: Whether `text` calls `recipe_from_apex`.
         losses: Source of the number of losses with scales of their own.
-        reasons: What could not be translated.
+        loss_scale_text: Source of a loss scale that is known at run time only, or None.
+        left_out: Settings that could not be translated, as they were given.
     """
 
     text: str = ""
@@ -74,7 +75,8 @@ class RecipeArgument:
     needs_function: bool = False
     losses: str = "1"
     settings: dict[str, Any] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    loss_scale_text: str | None = None
+    left_out: list[str] = field(default_factory=list)
 
 
 def recipe_argument(source: Source, call: ast.Call) -> RecipeArgument:
@@ -118,6 +120,11 @@ def _enabled(found: RecipeArgument, text: str) -> None:
 def _at_run_time(found: RecipeArgument, overrides: dict[str, str]) -> None:
     found.needs_function = True
     names = [name for name in ("keep_batchnorm_fp32", "loss_scale") if name in overrides]
+    scale = overrides.get("loss_scale", '"dynamic"')
+    if _value(scale) is _UNKNOWN:
+        found.loss_scale_text = scale
+    elif _value(scale) != "dynamic":
+        found.settings = _loss_scale(found.level, _value(scale), scale) or {}
     passed = [found.level_text, *(f"{name}={overrides.pop(name)}" for name in names)]
     fields = _fields(found, overrides)
     found.text = call_text("recipe_from_apex", passed)
@@ -137,14 +144,14 @@ def _written_out(found: RecipeArgument, overrides: dict[str, str]) -> None:
 
 
 def _fields(found: RecipeArgument, overrides: dict[str, str]) -> dict[str, Any]:
-    """Translate overrides to fields of a recipe; what has none becomes a reason."""
+    """Translate overrides to fields of a recipe; what has none is left out."""
     fields: dict[str, Any] = {}
     for name, text in overrides.items():
         translate = _TRANSLATIONS.get(name)
         value = _value(text)
         translated = None if translate is None else translate(found.level, value, text)
         if translated is None:
-            found.reasons.append(f"{name}={text} is left out; write it into the recipe")
+            found.left_out.append(f"{name}={text}")
         else:
             for key, entry in translated.items():
                 both = isinstance(entry, dict) and isinstance(fields.get(key), dict)

@@ -11,6 +11,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.formats import used_behind
 from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
 from halfstep.migrate.source import Function, inner, last_line, suites
 
@@ -30,8 +31,10 @@ _MOVES_DATA = {
     *("randn", "rand", "randint", "zeros", "ones", "tensor", "arange", "full", "empty", "randperm"),
     *("as_tensor", "LongTensor", "FloatTensor", "zeros_like", "ones_like", "randn_like", "iter"),
     *("rand_like", "empty_like", "normal_", "uniform_", "fill_", "as_numpy", "numpy", "copy"),
+    *("stack", "cat", "concat", "insert", "add", "setdefault"),
 }
 """Functions that neither run a model nor make a loss out of what it gave."""
+_FILLING = {"append", "extend", "insert", "update", "add", "setdefault"}
 
 
 @dataclass(eq=False)
@@ -91,13 +94,19 @@ class Forwards:
         self._merge()
         self._models_elsewhere()
         self._merge()
+        covered = set(self.covered())
+        self.found += [
+            Forward(each, each)
+            for each in used_behind(self.program, covered)
+            if each not in self._ending and each not in self.windows.branches.dead
+        ]
 
     def _before(self, end: ast.stmt, needed: set[str], *, found: bool = False) -> Forward | None:
         """Go back from a statement to what the names that it needs were made of."""
         place = end
         for statement in reversed(self.windows.way(end)):
             place = statement
-            suite = self._flat(self.windows.suite(statement))
+            suite = self.flat(self.windows.suite(statement))
             at = suite.index(place)
             taken: list[int] = []
             names = set(needed)
@@ -110,7 +119,7 @@ class Forwards:
                     continue
                 if isinstance(each, Function | ast.ClassDef):
                     continue
-                made = assigned(each) - self.program.models
+                made = (assigned(each) | _filled(each)) - self.program.models
                 if made & names:
                     taken.append(back)
                     names |= paths(each)
@@ -129,12 +138,12 @@ class Forwards:
     def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
         return last in self.program.source.suite(first)
 
-    def _flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
+    def flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return a suite with the branches that are there for amp alone opened."""
         done: list[ast.stmt] = []
         for each in suite:
             amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
-            done += [each] if amp is None else self._flat(amp)
+            done += [each] if amp is None else self.flat(amp)
         return done
 
     def _runs(self, node: ast.AST) -> bool:
@@ -196,7 +205,7 @@ class Forwards:
         source = self.program.source
         training = [each for each in self.program.training if each is not None]
         classes = {source.class_(each) for each in training} - {None}
-        covered = set(self._covered())
+        covered = set(self.covered())
         for call in calls(source.tree):
             function = source.function(call)
             statement = source.statement(call)
@@ -230,11 +239,12 @@ class Forwards:
             return True
         return method in _called_from(class_, own)
 
-    def _covered(self) -> Iterator[ast.AST]:
+    def covered(self) -> Iterator[ast.AST]:
+        """Yield all that stands under autocast."""
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue
-            suite = self._flat(self.windows.suite(forward.first))
+            suite = self.flat(self.windows.suite(forward.first))
             for each in suite[suite.index(forward.first) : suite.index(forward.last) + 1]:
                 yield from inner(each)
 
@@ -272,6 +282,17 @@ def _called_from(class_: ast.ClassDef, methods: set[Function]) -> set[Function]:
         new = {by_name[name] for name in names & by_name.keys()} - found
         found |= new
     return found
+
+
+def _filled(node: ast.AST) -> set[str]:
+    """Return the lists and dictionaries that a node puts something into."""
+    return {
+        path
+        for call in calls(node)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _FILLING
+        for path in [dotted(call.func.value)]
+        if path is not None
+    }
 
 
 def _has_self(function: Function) -> bool:

@@ -22,6 +22,7 @@ AS_O1 = (
     "O2 and O3 kept the parameters in fp16; torch.amp leaves them in fp32 and casts one function "
     "at a time, as O1 did"
 )
+MOVES = "a GradScaler starts from 65536 and moves"
 
 
 class Target(Protocol):
@@ -94,8 +95,8 @@ class EngineTarget:
         return call_text(f"{self.object} = {'halfstep.' * taken}Engine", arguments)
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
-        """Return those of the recipe."""
-        return recipe.reasons
+        """Say what has no field in a recipe."""
+        return [f"{each} is left out; write it into the recipe" for each in recipe.left_out]
 
     def scales(self, losses: str) -> str:
         """Write a call of a function that goes into the program."""
@@ -167,16 +168,16 @@ class TorchTarget:
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
         """Say what a GradScaler lacks."""
-        found = [] if recipe.needs_function else list(recipe.reasons)
+        found = [f"{each} is left out: torch.amp has no such setting" for each in recipe.left_out]
         if recipe.level not in {"O0", "O1"}:
             found.append(AS_O1)
         scale = self._scale(recipe)
-        if isinstance(scale, float):
+        if recipe.loss_scale_text is not None:
+            found.append(f"loss_scale={recipe.loss_scale_text} is left out: {MOVES}")
+        elif isinstance(scale, float):
             found.append("GradScaler has no static scale: it starts from this one and moves")
         elif isinstance(scale, dict):
             found.append("GradScaler has no limits: min_loss_scale and max_loss_scale are left out")
-        elif recipe.needs_function:
-            found.append("keep_batchnorm_fp32 and loss_scale are left out: GradScaler has neither")
         return found
 
     def scales(self, losses: str) -> str:

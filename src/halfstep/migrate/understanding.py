@@ -112,6 +112,15 @@ class Understanding:
         """The calls of `amp.initialize` with an optimizer."""
         return [each for each in self.program.initializes if each.optimizers]
 
+    @property
+    def may_have_masters(self) -> bool:
+        """Whether the optimizers may step with fp32 copies of fp16 parameters."""
+        recipes = [self.recipes[each.call] for each in self.trained]
+        return any(
+            each.level in {"O2", None} and each.settings.get("master_weights", True)
+            for each in recipes
+        )
+
     def live(self, loss: ScaledLoss) -> bool:
         """Tell whether a scaled loss is not on a side that goes away."""
         return loss.statement not in self.branches.dead
@@ -121,8 +130,9 @@ class Understanding:
         for odd in program.odd_losses:
             self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
         if not program.initializes:
-            for node in self._amp_statements():
-                self.leave(node, NO_INITIALIZE.format(self.called))
+            kept = self._kept()
+            for node in kept or self._amp_statements():
+                self.leave(node, PASSED_ON if kept else NO_INITIALIZE.format(self.called))
             return
         for each in program.initializes:
             self._initialize(each)
@@ -147,7 +157,9 @@ class Understanding:
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
         elif not self.program.losses and given.optimizers:
-            self.leave(call, NO_LOSS.format(self.called))
+            kept = self._kept()
+            for node in kept or [call]:
+                self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
 
     def _may_be_none(self, name: str, at: ast.stmt, function: Function | None) -> bool:
         """Tell whether the last statement that binds a name on every way to `at` gives it None."""
@@ -176,6 +188,16 @@ class Understanding:
                 if split and source.suite(split[0]) is source.suite(split[1]):
                     return True
         return False
+
+    def _kept(self) -> list[ast.AST]:
+        """Return where amp itself is kept under another name, as in `args.amp = amp`."""
+        program = self.program
+        return [
+            node.value
+            for node in inner(program.source.tree)
+            if isinstance(node, ast.Assign | ast.keyword)
+            and program.imports.qualified(node.value) == "apex.amp"
+        ]
 
     def _amp_statements(self) -> list[ast.stmt]:
         """Return the statements that use amp, where nothing initializes it."""
