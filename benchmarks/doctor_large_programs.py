@@ -23,7 +23,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "doctor_large_programs.json"
 TIMM_ARGUMENTS = (
-    "--model test_vit --num-classes 4 --img-size 32 -b 8 --epochs 1 --amp --device cpu --workers 0 "
+    "--model test_vit --num-classes 6 --img-size 32 -b 8 --epochs 1 --amp --device cpu --workers 0 "
     "--opt adamw --lr 1e-3 --clip-grad 1.0 --model-ema --no-prefetcher --warmup-epochs 0"
 ).split()
 VISION_ARGUMENTS = (
@@ -438,8 +438,8 @@ FAULTS = (
         (
             Exchange(
                 GPT,
-                "    attn_weights = nn.functional.softmax(attn_weights, dim=-1)\n",
-                "    attn_weights[:, :, 0] = float('-inf')\n"
+                "\n    attn_weights = nn.functional.softmax(attn_weights, dim=-1)\n",
+                "\n    attn_weights[:, :, 0] = float('-inf')\n"
                 "    attn_weights = nn.functional.softmax(attn_weights, dim=-1)\n",
             ),
         ),
@@ -485,16 +485,16 @@ def exchanged(text: str, exchange: Exchange) -> str:
 
 
 def write_images(directory: Path) -> None:
-    """Write 96 random images in four classes."""
+    """Write some random images in six classes."""
     import numpy
     from PIL import Image
 
     generator = numpy.random.default_rng(0)
     for split in ("train", "val", "validation"):
-        for kind in "abcd":
+        for kind in "abcdef":
             place = directory / split / kind
             place.mkdir(parents=True)
-            for number in range(12):
+            for number in range(8):
                 pixels = generator.integers(0, 255, (36, 36, 3), dtype=numpy.uint8)
                 Image.fromarray(pixels).save(place / f"{number}.png")
 
