@@ -8,6 +8,8 @@ its library; nothing of either is kept here. Each program also runs without a fa
     python benchmarks/doctor_large_programs.py --timm DIR --torchvision DIR/references
 """
 
+# ruff: noqa: E501  # Text that is exchanged stays in the lines that it has.
+
 from __future__ import annotations
 
 import argparse
@@ -20,17 +22,67 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 RESULTS = Path(__file__).parent / "results" / "doctor_large_programs.json"
-TIMM_ARGUMENTS = (
-    "--model test_vit --num-classes 6 --img-size 32 -b 8 --epochs 1 --amp --device cpu --workers 0 "
-    "--opt adamw --lr 1e-3 --clip-grad 1.0 --model-ema --no-prefetcher --warmup-epochs 0"
-).split()
-VISION_ARGUMENTS = (
-    "--model shufflenet_v2_x0_5 --device cpu --amp -b 8 -j 0 --epochs 2 --lr 0.01 "
-    "--clip-grad-norm 1 --train-crop-size 32 --val-resize-size 36 --val-crop-size 32 --model-ema "
-    "--lr-warmup-epochs 0 --label-smoothing 0.1"
-).split()
+TIMM_ARGUMENTS = [
+    "--model",
+    "test_vit",
+    "--num-classes",
+    "6",
+    "--img-size",
+    "32",
+    "-b",
+    "8",
+    "--epochs",
+    "1",
+    "--amp",
+    "--device",
+    "cpu",
+    "--workers",
+    "0",
+    "--opt",
+    "adamw",
+    "--lr",
+    "1e-3",
+    "--clip-grad",
+    "1.0",
+    "--model-ema",
+    "--no-prefetcher",
+    "--warmup-epochs",
+    "0",
+]
+VISION_ARGUMENTS = [
+    "--model",
+    "shufflenet_v2_x0_5",
+    "--device",
+    "cpu",
+    "--amp",
+    "-b",
+    "8",
+    "-j",
+    "0",
+    "--epochs",
+    "2",
+    "--lr",
+    "0.01",
+    "--clip-grad-norm",
+    "1",
+    "--train-crop-size",
+    "32",
+    "--val-resize-size",
+    "36",
+    "--val-crop-size",
+    "32",
+    "--model-ema",
+    "--lr-warmup-epochs",
+    "0",
+    "--label-smoothing",
+    "0.1",
+]
 ACCELERATED = """
 import torch
 from accelerate import Accelerator
@@ -471,7 +523,8 @@ class Exchanged(MetaPathFinder):
     def __init__(self, copies: dict[str, str]) -> None:
         self._copies = copies
 
-    def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201  # as importlib calls it
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return the copy of a module, where there is one."""
         if name not in self._copies:
             return None
         return importlib.util.spec_from_file_location(name, self._copies[name])
@@ -486,16 +539,16 @@ def exchanged(text: str, exchange: Exchange) -> str:
 
 def write_images(directory: Path) -> None:
     """Write some random images in six classes."""
-    import numpy
+    import numpy as np
     from PIL import Image
 
-    generator = numpy.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for split in ("train", "val", "validation"):
         for kind in "abcdef":
             place = directory / split / kind
             place.mkdir(parents=True)
             for number in range(8):
-                pixels = generator.integers(0, 255, (36, 36, 3), dtype=numpy.uint8)
+                pixels = generator.integers(0, 255, (36, 36, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(place / f"{number}.png")
 
 
@@ -506,8 +559,8 @@ def run(program: Program, checkout: Path | None, images: Path, fault: Fault | No
         if checkout is None:
             (place / program.entry).write_text(ACCELERATED)
         else:
-            for each in checkout.glob("*.py"):
-                (place / each.name).write_text(each.read_text())
+            for source in checkout.glob("*.py"):
+                (place / source.name).write_text(source.read_text())
         copies: dict[str, str] = {}
         for each in (*program.base, *(fault.exchanges if fault else ())):
             if each.file.endswith(".py"):
