@@ -338,3 +338,34 @@ def test_a_function_that_autocast_casts_by_itself_needs_no_word(to):
     assert "apex" not in done.after
     other = migrate(text.replace("'einsum'", "'erfinv'"), to)
     assert "apex.amp.register_half_function is amp's own state" in other.notes[0].reason
+
+
+def test_apexs_wrapper_left_buffers_alone():
+    text = program("net, opt = amp.initialize(net, opt)").replace(
+        "for batch", "net = DDP(net, delay_allreduce=True)\nfor batch"
+    )
+    text = "from apex.parallel import DistributedDataParallel as DDP\n" + text
+    written = "find_unused_parameters=True, broadcast_buffers=False)"
+    for to in TARGETS:
+        done = migrate(text + "print(isinstance(net, (DDP, list)))\n", to)
+        assert f"net = torch.nn.parallel.DistributedDataParallel(net, {written}\n" in done.after
+        assert "isinstance(net, (torch.nn.parallel.DistributedDataParallel, list))" in done.after
+        assert "apex" not in done.after
+        assert done.notes == ()
+
+
+def test_an_optimizer_that_is_not_called_keeps_its_name_and_says_what_to_write():
+    text = program("net, opt = amp.initialize(net, opt)") + "made_later = FusedSGD\n"
+    done = migrate("from apex.optimizers import FusedSGD\n" + text)
+    assert "from apex.optimizers import FusedSGD\n" in done.after
+    (note,) = done.notes
+    assert "is not called here" in note.reason
+    assert note.reason.endswith("its counterpart is torch.optim.SGD")
+
+
+def test_a_global_of_apex_goes_with_it():
+    body = "    global amp, net\n    net = amp.initialize(net, opt)[0]\n"
+    text = program("def start():\n    global amp, opt\n    amp.initialize(net, opt)\n\n\nstart()")
+    assert "    global opt\n" in migrate(text).after
+    assert "global amp" not in migrate(text.replace("amp, opt", "amp")).after
+    assert "global amp, net" in migrate(program(f"def start():\n{body}")).after

@@ -19,10 +19,12 @@ SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
     "amp_passed_on": "amp itself is passed on here",
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
+    "attack_in_a_function": "this backward does not go through amp",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
+    "scale_set_by_hand": "loss_scalers is amp's own state",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
     "zeroed_now_and_then": "gradients are not always zeroed after this step",
@@ -42,6 +44,7 @@ NOTED = {
     "clip_in_an_inner_loop": "Apex clipped after every backward",
     "clip_inside": "Apex clipped gradients that were still scaled",
     "clip_of_micro_batches": "Apex clipped after every backward",
+    "one_loop_for_both": "`judge` comes here too, where amp may not have been initialized",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",
 }
 """Rewritten, with a note at a line."""
@@ -123,3 +126,12 @@ def test_the_name_of_another_engine_is_left_to_it():
     assert "import halfstep\n" in after
     assert 'amp_engine = halfstep.Engine(model, optimizer, recipe="o1")' in after
     assert "else:\n    print(" in after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_level_in_the_place_of_enabled_is_no_test(to):
+    after = migrate(text_of("enabled_by_position"), to).after
+    assert "O2" not in after
+    assert "is_enabled" not in after
+    assert "if opt" not in after
+    assert " else " not in after.replace('else "cpu"', "")

@@ -32,6 +32,7 @@ from halfstep.migrate.render import Edits, Region
 from halfstep.migrate.source import inner
 from halfstep.migrate.targets import O3, EngineTarget, TorchTarget
 from halfstep.migrate.understanding import PASSED_ON, PRIVATE, SEVERAL
+from halfstep.migrate.uninitialized import NO_OBJECT, without_initialize
 
 if TYPE_CHECKING:
     from halfstep.migrate.expressions import Expressions
@@ -149,6 +150,9 @@ class Rewriter:
                     about.leave(loss.call, NO_FORWARD)
         for forward in about.forwards.found:
             self._forward(forward)
+        for statement, root in without_initialize(about.forwards):
+            reason = NO_OBJECT.format(root, self.target.called)
+            self.edits.notes[statement].append(reason)
 
     def _forward(self, forward: Forward) -> None:
         head = self.target.autocast()

@@ -25,6 +25,12 @@ AS_O1 = (
 MOVES = "a GradScaler starts from 65536 and moves"
 
 
+def _is_level_test(test: str | None, recipe: RecipeArgument) -> bool:
+    """Tell whether a test asks for nothing but a level above O0, which the recipe says anyway."""
+    asked = f'{recipe.level_text} != "O0"'
+    return test is not None and ast.dump(ast.parse(test)) == ast.dump(ast.parse(asked))
+
+
 class Target(Protocol):
     """How each thing that amp does is written.
 
@@ -88,7 +94,7 @@ class EngineTarget:
             text = NO_MIXED_PRECISION
         elif recipe.needs_function:
             self.preamble[FROM_APEX] = None
-        if test not in {None, "False"}:
+        if test not in {None, "False"} and not _is_level_test(test, recipe):
             text = f"{text} if {test} else {NO_MIXED_PRECISION}"
         extra = [f"{name}={limit}" for name, limit in self.clip.items()]
         arguments = [given.models_text, given.optimizers_text, f"recipe={text}", *extra]
@@ -150,7 +156,7 @@ class TorchTarget:
         tests = [f"({each})" if " or " in each else each for each in (test,) if each]
         if recipe.enabled:
             tests.append(recipe.enabled)
-        if recipe.level is None:
+        if recipe.level is None and "O0" in recipe.levels and not _is_level_test(test, recipe):
             tests.append(f'{recipe.level_text} != "O0"')
         enabled = tests[0] if len(tests) == 1 else " and ".join(tests)
         if test == "False" or recipe.level == "O0":
@@ -169,7 +175,7 @@ class TorchTarget:
     def reasons(self, recipe: RecipeArgument) -> list[str]:
         """Say what a GradScaler lacks."""
         found = [f"{each} is left out: torch.amp has no such setting" for each in recipe.left_out]
-        if recipe.level not in {"O0", "O1"}:
+        if recipe.levels & {"O2", "O3"}:
             found.append(AS_O1)
         scale = self._scale(recipe)
         if recipe.loss_scale_text is not None:

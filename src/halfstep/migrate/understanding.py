@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
+from halfstep.migrate.call_graph import CallGraph
 from halfstep.migrate.names import argument, bound, calls, dotted, last_name
 from halfstep.migrate.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.regions import Forwards
@@ -50,7 +51,7 @@ NATIVE_BACKWARD = (
 )
 PRIVATE = "{} is amp's own state, which {} has not"
 PASSED_ON = "amp itself is passed on here, and what becomes of it is not known"
-REBOUND = "the name {} stands for something else than Apex's amp here"
+REBOUND = "{} is a parameter here, and it is not known whether it is Apex's amp"
 _HOROVODS = {"DistributedOptimizer", "synchronize", "skip_synchronize"}
 _NATIVE_NAMES = {"GradScaler", "NativeScaler", "autocast"}
 _NATIVE_MODULES = ("torch.cuda.amp", "torch.amp", "torch.autocast")
@@ -76,6 +77,7 @@ class Understanding:
     called: str
     branches: Branches = field(init=False)
     owners: Owners = field(init=False)
+    graph: CallGraph = field(init=False)
     windows: Windows = field(init=False)
     forwards: Forwards = field(init=False)
     recipes: dict[ast.Call, RecipeArgument] = field(init=False)
@@ -89,6 +91,7 @@ class Understanding:
         program = self.program
         self.branches = read_branches(program)
         self.owners = Owners(program, self.branches)
+        self.graph = CallGraph(program)
         self._initializes()
         self._other_uses()
         for node in self.branches.different:
@@ -98,7 +101,7 @@ class Understanding:
             self._backwards()
         self.windows = Windows(program, self.branches, self.steps)
         ends = [*(each.statement for each in program.losses), *(s.statement for s in self.steps)]
-        self.forwards = Forwards(program, self.windows, ends)
+        self.forwards = Forwards(program, self.windows, ends, self.graph)
         self.recipes = {
             each.call: recipe_argument(program.source, each.call) for each in program.initializes
         }
@@ -287,8 +290,34 @@ class Understanding:
             function = source.function(call)
             if dotted(owner) == "self":
                 continue
-            if function in with_step or function in self.program.training:
+            trains = function in with_step or function in self.program.training
+            if trains or (function is not None and self._enters_an_update(function)):
                 self.leave(call, NATIVE_BACKWARD)
+
+    def _enters_an_update(self, function: Function) -> bool:
+        """Tell whether a function is called before a scaled loss, and no `zero_grad` is between."""
+        source, graph = self.program.source, self.graph
+        if any(source.function(call) is function for call in self.program.steps):
+            return False
+        for loss in filter(self.live, self.program.losses):
+            home, end = source.function(loss.statement), loss.statement.lineno
+            body = source.tree if home is None else home
+            zeroed = [
+                move.statement.lineno
+                for move in self.zero_grads
+                if source.function(move.statement) is home and move.statement.lineno < end
+            ]
+            for call in calls(body):
+                begin = call.lineno
+                if (
+                    source.function(call) is home
+                    and max(zeroed, default=0) < begin < end
+                    and source.statement(call) not in self.branches.dead
+                    and source.loop(call) is source.loop(loss.statement)
+                    and function in graph.reached(graph.called(call))
+                ):
+                    return True
+        return False
 
 
 def _binds_on_both_sides(statement: ast.stmt, name: str) -> bool:
