@@ -300,7 +300,6 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
         state.restore()
 
 
-<<<<<<< HEAD
 @contextmanager
 def _no_hooks() -> Iterator[None]:
     """Leave out the hooks that a forward would put on its results."""
@@ -312,30 +311,6 @@ def _no_hooks() -> Iterator[None]:
         setattr(torch.Tensor, "register_hook", register)  # noqa: B010
 
 
-@contextmanager
-def _full_products() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
-    convolutions = torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = convolutions
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # NaN differs from itself, its bits do not.
-    return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.coalesce().values() if tensor.is_sparse else tensor
-
-
-=======
->>>>>>> main
 def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:
     mine, exact = mine.detach().double().flatten(), exact.detach().double().flatten()
     norm, exact_norm = mine.norm().item(), exact.norm().item()
