@@ -119,7 +119,7 @@ class Tape:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
-        self._kept: set[int] = set()
+        self._alive: set[int] = set()
         self.missing = ""
 
     @property
@@ -131,7 +131,7 @@ class Tape:
         """Begin an iteration; the calls before the last one are forgotten."""
         if self.entries:
             self._segments.append([])
-            self._kept = {made for each in self._segments for one in each for made in one.results}
+            self._alive = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
             if len(self._slots) > ENTRIES:
                 self._slots = {
@@ -170,7 +170,7 @@ class Tape:
         # What is differentiated by is given from outside, however it was filled.
         if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
             return None
-        if entry[1] not in self._kept:  # What made it is forgotten: it is given from outside now.
+        if entry[1] not in self._alive:  # What made it is forgotten: it is given from outside now.
             return None
         return entry[1], entry[2]
 
@@ -212,7 +212,7 @@ class Tape:
         for tensor in tensors_in(result):
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
             entry.results.append(self._count)
-            self._kept.add(self._count)
+            self._alive.add(self._count)
             self._count += 1
         self.entries.append(entry)
         if len(self.entries) > ENTRIES:
@@ -225,7 +225,7 @@ class Tape:
 
     def _forget(self, entry: Entry) -> None:
         self.entries.remove(entry)
-        self._kept.difference_update(entry.results)
+        self._alive.difference_update(entry.results)
 
     def snapshot(self) -> list[Entry]:
         """Return the calls that this iteration's backward passes rest on, in order.
