@@ -250,7 +250,7 @@ def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:
     made: set[int] = set()
     chosen = []
     for entry in entries:
-        if entry.needs() <= made:
+        if entry.needs <= made:
             chosen.append(entry)
             made.update(entry.results)
     return chosen
