@@ -16,10 +16,10 @@ demo: $(VENV)/installed  ## compare seven recipes on the digits
 	$(BIN)/halfstep compare digits
 
 test: $(VENV)/installed  ## all tests but the long campaigns
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow and not peers"
 
 soak: $(VENV)/installed  ## the long campaigns
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow or peers"
 
 check: $(VENV)/installed  ## linter, formatter, type checker
 	$(BIN)/ruff check

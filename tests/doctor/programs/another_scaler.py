@@ -49,3 +49,19 @@ def broken_stepped_by_the_wrong_one() -> None:
         scalers[0].step(optimizers[1])
         for scaler in scalers:
             scaler.update()
+
+
+def broken_by_one_that_has_multiplied_nothing() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (body, head)]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0) for _ in optimizers]
+    for images, labels in batches(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(head(body(images)), labels)
+        scalers[0].scale(loss).backward()
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.step(optimizer)  # torch raises for the second
+            scaler.update()

@@ -74,3 +74,29 @@ def healthy_fast_average() -> None:
             mine.lerp_(its.to(mine.dtype), 0.5)
 
     train(lambda model: copy.deepcopy(model).bfloat16(), update)
+
+
+def taught_by(dtype) -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    teacher = copy.deepcopy(student).to(dtype).requires_grad_(False)  # noqa: FBT003  # torch's own
+    optimizer = torch.optim.Adam(student.parameters(), lr=0.02)
+    for images, labels in batches(STEPS):
+        optimizer.zero_grad()
+        with torch.no_grad():
+            taught = teacher(images.to(dtype)).float()
+        outputs = student(images)
+        loss = nn.functional.cross_entropy(outputs, labels)
+        (loss + (outputs - taught).pow(2).mean()).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, its in zip(teacher.parameters(), student.parameters(), strict=True):
+                mine.data = mine.data * 0.9996 + its.data.to(dtype) * 0.0004
+
+
+def broken_teacher_that_the_loop_calls() -> None:
+    taught_by(torch.bfloat16)
+
+
+def healthy_teacher_that_the_loop_calls() -> None:
+    taught_by(torch.float32)

@@ -30,3 +30,16 @@ def broken() -> None:
 
 def mended() -> None:
     train(both=True)
+
+
+def broken_by_a_scaler_that_has_multiplied_nothing() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu")
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        scaler.step(optimizer)  # torch raises
+        scaler.update()

@@ -29,3 +29,32 @@ def broken() -> None:
 
 def mended() -> None:
     train(nn.BCEWithLogitsLoss(), probabilities=False)
+
+
+def broken_by_probabilities_that_are_widened_too_late() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with half_autocast():
+            probabilities = (model(images) * 30).sigmoid()
+        targets = nn.functional.one_hot(labels, 3).float()
+        scaler.scale(nn.functional.binary_cross_entropy(probabilities.float(), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_before_any_step_is_skipped() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with half_autocast():
+            probabilities = model(images).sigmoid()
+            targets = nn.functional.one_hot(labels, 3).to(probabilities.dtype)
+            loss = nn.functional.binary_cross_entropy(probabilities, targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

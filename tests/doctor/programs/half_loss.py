@@ -28,3 +28,18 @@ def broken() -> None:
 
 def mended() -> None:
     train(widened=True)
+
+
+def healthy_half_mean_under_autocast() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu")
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = model(images).pow(2).mean()
+        assert loss.dtype == torch.float16
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() < 65536

@@ -1,5 +1,6 @@
 """A hand-written cross entropy: log(softmax(x))."""
 
+import torch
 from torch.nn import functional
 
 from doctor.loops import classifier, half_autocast, plain_steps
@@ -24,5 +25,16 @@ def broken() -> None:
 def mended() -> None:
     def loss_function(outputs, labels):
         return functional.cross_entropy(outputs * 4, labels)
+
+    train(loss_function)
+
+
+def broken_behind_a_spectrum() -> None:
+    window = torch.hann_window(4)
+
+    def loss_function(outputs, labels):
+        silent = (outputs * 0).flatten()[:16]
+        spectrum = torch.stft(silent, 4, 2, window=window, return_complex=True).abs()
+        return spectrum.log10().abs().mean() + functional.cross_entropy(outputs, labels)
 
     train(loss_function)

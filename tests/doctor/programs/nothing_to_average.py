@@ -70,3 +70,20 @@ def healthy_with_a_count_of_at_least_one() -> None:
         return total / wanted.sum().clamp(min=1)
 
     third(special)
+
+
+def broken_variance_of_one_sample() -> None:
+    def loss_function(outputs, labels):
+        spread = outputs[labels == labels[0]][:1].float().var(0)
+        return functional.cross_entropy(outputs, labels) + (1 - spread).relu().mean()
+
+    half_steps(classifier(), loss_function)
+
+
+def healthy_variance_of_a_batch() -> None:
+    def loss_function(outputs, labels):
+        return (
+            functional.cross_entropy(outputs, labels) + (1 - outputs.float().var(0)).relu().mean()
+        )
+
+    half_steps(classifier(), loss_function)

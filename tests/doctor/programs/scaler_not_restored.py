@@ -36,3 +36,17 @@ def broken() -> None:
 
 def mended() -> None:
     resume(with_scaler=True)
+
+
+def broken_by_one_for_each_epoch() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        train(model, optimizer, torch.amp.GradScaler("cpu", init_scale=1024.0), 3)
+
+
+def healthy_with_one_for_each_fold() -> None:
+    for _ in range(2):
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        train(model, optimizer, torch.amp.GradScaler("cpu", init_scale=1024.0), 3)

@@ -7,6 +7,7 @@ are asked for with `autograd.grad`, so that `.grad` and the hooks on it are not 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.bundle.recorder import Recorder
 from halfstep.doctor.internals import modules_of
@@ -140,6 +142,16 @@ class Replayer(Runs):
         if any(map(waits_for_others, self.models)):
             outcome.note = "the model exchanges numbers with other processes, which do not replay"
             return outcome
+        self._attempt(outcome, mode, scale)
+        if not outcome.note:
+            return outcome
+        # A wrapper's hook may insist on the wrapper's own backward.
+        again = Outcome([], {}, 1.0, [])
+        with _no_hooks():
+            self._attempt(again, mode, scale)
+        return outcome if again.note else again
+
+    def _attempt(self, outcome: Outcome, mode: Any, scale: float | None) -> None:
         with _kept(self.models), ExitStack() as stack:
             if mode is not None:
                 stack.enter_context(mode)
@@ -147,7 +159,6 @@ class Replayer(Runs):
                 self._run_entries(outcome, scale, mode)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
                 outcome.note = f"{type(error).__name__}: {error}"
-        return outcome
 
     def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
         slots: dict[int, torch.Tensor] = {}
@@ -287,6 +298,17 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         state.restore()
+
+
+@contextmanager
+def _no_hooks() -> Iterator[None]:
+    """Leave out the hooks that a forward would put on its results."""
+    register = torch.Tensor.register_hook
+    setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
+    try:
+        yield
+    finally:
+        setattr(torch.Tensor, "register_hook", register)  # noqa: B010
 
 
 def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:

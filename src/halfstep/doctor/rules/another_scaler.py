@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaler's step on gradients that another scaler has multiplied."""
-    for shape, event in evidence.loop.of("scaler step"):
+    """Find a scaler's step, or its refusal of one, on gradients that another has multiplied."""
+    for shape, event in evidence.loop.of("scaler step") + evidence.loop.of("raised"):
         if not event.facts["foreign"]:
             continue
         scales = [each.scale for each in evidence.static.scalers if each.scale is not None]

@@ -15,6 +15,12 @@ def judge(evidence: Evidence) -> Finding | None:
     for shape, event in evidence.loop.of("backward"):
         reached = str(event.facts["reaches"]).split(",")
         stepped = {str(each.facts["optimizer"]) for each in shape.of("scaler step")}
+        # A scaler that has never multiplied anything refuses to divide.
+        stepped |= {
+            str(each.facts["optimizer"])
+            for each in shape.of("raised")
+            if each.facts["gradients"] == "plain"
+        }
         if event.facts["scaled"] or not stepped & {*reached}:
             continue
         return Finding(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record import HALVES
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
-
+    from halfstep.doctor.record import Birth, Evidence
 
 _NAMES = {"binary_cross_entropy", "BCELoss"}
-_HALVES = {"fp16", "bf16"}
+_OPERATOR = "aten.binary_cross_entropy"
+_NEAR = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -21,22 +22,23 @@ def judge(evidence: Evidence) -> Finding | None:
     if ending.kind == "RuntimeError" and "unsafe to autocast" in ending.message:
         fact, site = f"RuntimeError: {ending.message.split('.')[0]}", ending.site
     else:
-        born = [
-            each for each in evidence.births if each.culprit and "binary_cross_entropy" in each.op
-        ]
+        born = [each for each in evidence.births if each.culprit and _is_of_entropy(each)]
         calls = [
             each
             for each in evidence.calls
-            if each.name in _NAMES and each.autocast and _HALVES & {*each.formats[:1]}
+            if each.name in _NAMES and each.autocast and HALVES & {*each.formats[:1]}
         ]
         if born:
             site = born[0].user_site
-            fact = f"{born[0].op} of {born[0].inputs[0].format} probabilities gave {born[0].kind}"
-        elif calls and evidence.numbers.skips:
+            fact = (
+                f"{born[0].op} of the {born[0].phase} gave {born[0].kind} in "
+                f"{born[0].output.format}"
+            )
+        elif calls:
             site = calls[0].site
             fact = (
-                f"it was given {calls[0].formats[0]} probabilities under autocast, and "
-                f"{evidence.numbers.skips} steps were skipped"
+                f"it was given {calls[0].formats[0]} probabilities under autocast, which an "
+                f"accelerator refuses; {evidence.numbers.skips} steps were skipped"
             )
         else:
             return None
@@ -50,6 +52,14 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         site=site,
     )
+
+
+def _is_of_entropy(birth: Birth) -> bool:
+    """Return whether the entropy, or the cast of its gradient to half, made it."""
+    if _OPERATOR in birth.op:
+        return True
+    made = [each for each in birth.upstream(_OPERATOR) if each.distance <= _NEAR]
+    return birth.phase == "backward" and birth.output.format in HALVES and bool(made)
 
 
 RULE = Rule(

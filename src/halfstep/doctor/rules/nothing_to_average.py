@@ -9,6 +9,8 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
+_VARIANCES = {"aten.var", "aten.std", "aten.var_mean", "aten.std_mean"}
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a NaN that is 0/0 because there is nothing to take the mean of."""
@@ -21,6 +23,8 @@ def judge(evidence: Evidence) -> Finding | None:
             what = "the selection is empty, so the mean is taken over none"
         elif birth.op == "aten.div" and _is_count(birth):
             what = "the sum and the count are both 0"
+        elif birth.op in _VARIANCES and birth.exact is None:
+            what = "the variance of one sample divides by one less than one"
         else:
             continue
         return Finding(
@@ -29,7 +33,9 @@ def judge(evidence: Evidence) -> Finding | None:
             change=(
                 "+ total = cross_entropy(logits, labels, ignore_index=-100, reduction='sum')",
                 "+ loss = total / (labels != -100).sum().clamp(min=1)",
-            ),
+            )
+            if birth.op not in _VARIANCES
+            else ("+ # leave out a last batch of one: DataLoader(..., drop_last=True)",),
             site=birth.user_site,
             module=birth.module,
         )

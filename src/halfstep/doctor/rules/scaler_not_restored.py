@@ -44,6 +44,39 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             site=mine.site,
         )
+    return _made_again(evidence)
+
+
+def _made_again(evidence: Evidence) -> Finding | None:
+    """Find a scaler that takes over an optimizer in the middle of training, without a state."""
+    lives: dict[int, dict[int, tuple[int, int]]] = {}
+    for shape, event in evidence.loop.of("scaler step"):
+        scaler, optimizer = event.facts["scaler"], event.facts["optimizer"]
+        assert isinstance(scaler, int)
+        assert isinstance(optimizer, int)
+        mine = lives.setdefault(optimizer, {})
+        first, last = mine.get(scaler, (shape.first, shape.last))
+        mine[scaler] = min(first, shape.first), max(last, shape.last)
+    for optimizer, scalers in sorted(lives.items()):
+        (_, (_, ended)), *later = sorted(scalers.items(), key=lambda each: each[1])
+        anew = []
+        for number, (first, last) in later:
+            if first > ended and not evidence.static.scalers[number].restored:
+                anew.append(number)
+            ended = max(ended, last)
+        if anew:
+            made = evidence.static.scalers[anew[0]]
+            return Finding(
+                summary=f"{len(anew)} times during training a new gradient scaler takes over "
+                f"optimizer {optimizer} and starts at a loss scale of "
+                f"{made.settings['init_scale']:g}: the scale is searched for again each time",
+                facts=(
+                    f"{len(scalers)} scalers have stepped the optimizer, one after the other",
+                    f"{evidence.numbers.skips} steps were skipped",
+                ),
+                change=("+ # make the scaler once, beside the optimizer, and pass it on",),
+                site=made.site,
+            )
     return None
 
 

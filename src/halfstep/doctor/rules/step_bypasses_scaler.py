@@ -62,5 +62,5 @@ RULE = Rule(
     citations=("IAHispano/Applio#860",),
     needs=frozenset({"loop"}),
     judge=judge,
-    explains=("LEARNING_RATE_TOO_HIGH",),
+    explains=("LEARNING_RATE_TOO_HIGH", "CLIPPED_BY_INFINITE_NORM"),
 )

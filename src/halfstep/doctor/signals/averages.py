@@ -70,7 +70,11 @@ class Averages:
             return
         self._known = count
         self._parameters = {}
-        chosen = [(name, each) for name, each in parties.names().items() if each.numel() > 1]
+        chosen = [  # What is not trained, a teacher that the loop calls say, may be the average.
+            (name, each)
+            for name, each in parties.names().items()
+            if each.requires_grad and each.numel() > 1
+        ]
         stride = max(1, len(chosen) // PARAMETERS)
         for name, each in chosen[::stride][:PARAMETERS]:
             shape = tuple(each.shape)

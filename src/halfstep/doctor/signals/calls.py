@@ -35,9 +35,11 @@ class Calls:
             result: What it gave.
 
         Returns:
-            The floating-point tensors in the result.
+            The floating-point and complex tensors in the result.
         """
-        floats = [each for each in tensors_in(result) if each.is_floating_point()]
+        floats = [
+            each for each in tensors_in(result) if each.is_floating_point() or each.is_complex()
+        ]
         formats = tuple(each.dtype for each in tensors_in(given) if each.is_floating_point())
         result_format = floats[0].dtype if floats else None
         key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())

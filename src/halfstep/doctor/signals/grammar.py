@@ -36,7 +36,7 @@ KINDS = {
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
     "drop": "the loop left the step of an optimizer out: optimizer",
-    "raised": "a scaler's call raised: call, error",
+    "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
     "zero": "gradients were cleared: optimizer",
     "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
@@ -91,6 +91,10 @@ class Gradients:
         if "scaled" not in self.holds:
             return "plain"
         return "unscaled" if self.unscaled else "scaled"
+
+    def of_another(self, scaler: int) -> bool:
+        """Return whether another scaler than this one multiplied some of them."""
+        return any(each.scaler != scaler for each in self.scales)
 
 
 class Grammar:
@@ -290,7 +294,23 @@ class Grammar:
             skipped=skipped,
             again=again,
             onto_unscaled=gradients.onto_unscaled,
-            foreign=any(each.scaler != scaler for each in gradients.scales),
+            foreign=gradients.of_another(scaler),
+        )
+
+    def raised(
+        self, mark: Mark | None, call: str, error: str, scaler: int, optimizer: Optimizer | None
+    ) -> None:
+        """Note that a scaler's call raised, and what the gradients were that it was given."""
+        gradients = None if optimizer is None else self.state(optimizer)
+        self.add(
+            "raised",
+            mark,
+            call=call,
+            error=error,
+            scaler=scaler,
+            optimizer=None if optimizer is None else self._numbers[optimizer],
+            gradients="" if gradients is None else gradients.state(),
+            foreign=gradients is not None and gradients.of_another(scaler),
         )
 
     def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:

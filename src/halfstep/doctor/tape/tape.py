@@ -119,6 +119,7 @@ class Tape:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
+        self._alive: set[int] = set()
         self.missing = ""
 
     @property
@@ -130,6 +131,7 @@ class Tape:
         """Begin an iteration; the calls before the last one are forgotten."""
         if self.entries:
             self._segments.append([])
+            self._alive = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
             if len(self._slots) > ENTRIES:
                 self._slots = {
@@ -167,6 +169,8 @@ class Tape:
         entry = self._slots.get(id(tensor))
         # What is differentiated by is given from outside, however it was filled.
         if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
+            return None
+        if entry[1] not in self._alive:  # What made it is forgotten: it is given from outside now.
             return None
         return entry[1], entry[2]
 
@@ -208,15 +212,20 @@ class Tape:
         for tensor in tensors_in(result):
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
             entry.results.append(self._count)
+            self._alive.add(self._count)
             self._count += 1
         self.entries.append(entry)
         if len(self.entries) > ENTRIES:
-            del self.entries[0]
+            self._forget(self.entries[0])
         modules = [each for each in self.entries if each.kind == "module"]
         if len(modules) > CALLS_OF_MODELS and not any(
             each.kind == "backward" for each in self.entries
         ):
-            self.entries.remove(modules[0])
+            self._forget(modules[0])
+
+    def _forget(self, entry: Entry) -> None:
+        self.entries.remove(entry)
+        self._alive.difference_update(entry.results)
 
     def snapshot(self) -> list[Entry]:
         """Return the calls that this iteration's backward passes rest on, in order.
@@ -225,7 +234,7 @@ class Tape:
         """
         ends = [each for each in self.entries if each.kind == "backward"]
         if not ends:
-            return list(self.entries)
+            return _that_can_be_repeated(self.entries)
         wanted: set[int] = set()
         chosen: list[Entry] = []
         for entry in reversed([each for segment in self._segments for each in segment]):
@@ -234,6 +243,17 @@ class Tape:
                 chosen.append(entry)
                 wanted |= entry.needs
         return chosen[::-1]
+
+
+def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:
+    """Return the entries that rest on no entry that has been forgotten."""
+    made: set[int] = set()
+    chosen = []
+    for entry in entries:
+        if entry.needs <= made:
+            chosen.append(entry)
+            made.update(entry.results)
+    return chosen
 
 
 def given_tensors(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:

@@ -31,6 +31,7 @@ from halfstep.doctor.tape.listener import Call, Listener
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.hearing import Hearing
 from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.scaling import Scaling
@@ -145,7 +146,7 @@ class Receiver:
             result = original(module, *args, **kwargs)
         with self.guard.own():
             self.hearing.calls.count(type(unwrapped(module)).__name__, (args, kwargs), result)
-            if entry is not None:
+            if entry is not None and not _is_preparation(module, entry, result):
                 self.parties.note_moved(module, before)
                 self.tape.close(entry, result, self.tape.scale_of((args, kwargs)))
                 self.grammar.add(
@@ -399,3 +400,16 @@ class Receiver:
             return
         names = self.parties.names()
         self.investigation.step(entries, names, step.iteration, why, scale=step.scale)
+
+
+def _is_preparation(module: nn.Module, entry: Entry, result: Any) -> bool:
+    """Return whether a module prepares data, an image's transform say, and is no part of a model.
+
+    Nothing of it is half, trained or differentiated: what it gives is a batch like any other.
+    """
+    tensors = list(tensors_in((entry.args, entry.kwargs, result)))
+    return (
+        not entry.autocast
+        and next(module.parameters(), None) is None
+        and not any(each.requires_grad or each.dtype in HALVES for each in tensors)
+    )

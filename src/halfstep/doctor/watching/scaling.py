@@ -76,7 +76,13 @@ class Scaling:
         return any(abs(each - self._latest) <= 1e-6 * self._latest for each in (number, 1 / number))
 
     @contextmanager
-    def _theirs(self, call: str, mark: Mark | None) -> Iterator[None]:
+    def _theirs(
+        self,
+        call: str,
+        mark: Mark | None,
+        scaler: Any,
+        optimizer: Optimizer | None = None,
+    ) -> Iterator[None]:
         """Let a scaler work; what it raises is an event, for the loop may go on after it."""
         try:
             with self._guard.inside():
@@ -84,7 +90,7 @@ class Scaling:
         except Exception as error:
             with self._guard.own():
                 message = str(error).partition("\n")[0]
-                self._grammar.add("raised", mark, call=call, error=message)
+                self._grammar.raised(mark, call, message, self._number(scaler), optimizer)
             raise
 
     def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
@@ -94,7 +100,7 @@ class Scaling:
         with self._guard.own():
             entry = self.open(outputs)
             mark = entry.mark
-        with self._theirs("scale", mark):
+        with self._theirs("scale", mark, scaler):
             result = original(scaler, *args, **kwargs)
         with self._guard.own():
             assert entry is not None
@@ -161,7 +167,7 @@ class Scaling:
             if scaler not in self._stepping:
                 self._grammar.notice_writes(mark)
                 self._grammar.unscale(mark, self._number(scaler), optimizer)
-        with self._theirs("unscale_", mark):
+        with self._theirs("unscale_", mark, scaler, optimizer):
             result = original(scaler, *args, **kwargs)
         with self._guard.own():
             self._grammar.unscaled(optimizer)
@@ -178,7 +184,10 @@ class Scaling:
         def found_inf() -> torch.Tensor | None:
             return next(iter(found_inf_of(scaler, optimizer)), None)
 
-        with self.step(scaler, optimizer, mark, found_inf), self._theirs("step", mark):
+        with (
+            self.step(scaler, optimizer, mark, found_inf),
+            self._theirs("step", mark, scaler, optimizer),
+        ):
             return original(scaler, *args, **kwargs)
 
     @contextmanager
@@ -223,7 +232,7 @@ class Scaling:
         with self._guard.own():
             mark = calling_line()
             self.updated(mark, scaler, by_loop=True)
-        with self._theirs("update", mark):
+        with self._theirs("update", mark, scaler):
             return original(scaler, *args, **kwargs)
 
     def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:

@@ -150,7 +150,8 @@ class Watch:
     def _look_at_last_step(self) -> None:
         receiver = self._receiver
         iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
-        if not any(each.kind in {"module", "call"} for each in entries):
+        ended_well = not self._ending.kind and not any(each.kind == "backward" for each in entries)
+        if ended_well or not any(each.kind in {"module", "call"} for each in entries):
             if not receiver.recent:
                 return
             iteration, entries = receiver.recent[-1]

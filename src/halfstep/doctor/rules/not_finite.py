@@ -1,0 +1,56 @@
+"""Inf or NaN whose operator is known, and which no other rule has a cause for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a step that was made with inf or NaN, and the operator that they were born in."""
+    bad = evidence.numbers.first_bad
+    births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
+    if bad is None or bad.skipped or not births:
+        return None
+    birth = births[0]
+    exact = [each for each in evidence.replays if each.name == "fp32" and not each.note]
+    comparison: tuple[str, ...] = ()
+    if exact:
+        comparison = (
+            "the same step in fp32 is finite: it is a matter of precision"
+            if exact[0].finite
+            else "the same step in fp32 is not finite either: it is not a matter of precision, but "
+            "of the data, the learning rate or the formula",
+        )
+    largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
+    return Finding(
+        summary=f"{birth.kind} is born in {birth.op or 'what was given'} of the {birth.phase} in "
+        f"iteration {bad.iteration}, and the optimizer applies it to the weights",
+        facts=(
+            birth.where,
+            *comparison,
+            *((f"its inputs go up to {', '.join(largest)}",) if largest else ()),
+        ),
+        change=(
+            "+ # look at that batch and that line; until then keep the step from the weights:",
+            "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
+        ),
+        confidence=POSSIBLE,
+        site=birth.user_site,
+        module=birth.module,
+    )
+
+
+RULE = Rule(
+    code="NOT_FINITE",
+    name="inf or NaN of another cause",
+    rows=(43, 49),
+    citations=("pytorch/pytorch#160016",),
+    needs=frozenset({"numbers", "births", "replays"}),
+    judge=judge,
+    symptom=True,
+)

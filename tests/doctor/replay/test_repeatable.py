@@ -1,0 +1,89 @@
+"""Steps are repeated although wrappers, data preparation and averages make that hard."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast
+from halfstep.doctor import Evidence, Watch
+
+
+class Insisting(nn.Module):
+    """A wrapper whose results refuse any backward but its own, as Fabric's do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.allowed = False
+
+    def forward(self, images):
+        outputs = self.model(images)
+        outputs.register_hook(self._check)
+        return outputs
+
+    def _check(self, gradient):
+        if not self.allowed:
+            raise RuntimeError("call wrapper.backward(loss)")
+
+    def backward(self, loss) -> None:
+        self.allowed = True
+        loss.backward()
+        self.allowed = False
+
+
+class Preparation(nn.Module):
+    """An image's transform."""
+
+    def forward(self, image):
+        return (image - 0.5) / 0.25
+
+
+def is_repeated(evidence: Evidence) -> bool:
+    notes = [each.note for each in evidence.replays if each.note]
+    return not notes and bool(evidence.precision.agreements)
+
+
+def test_a_wrapper_that_insists_on_its_own_backward() -> None:
+    with Watch() as watch:
+        model = Insisting(classifier())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for images, labels in batches(3):
+            optimizer.zero_grad()
+            with half_autocast():
+                loss = functional.cross_entropy(model(images), labels)
+            model.backward(loss)
+            optimizer.step()
+    assert is_repeated(watch.close())
+
+
+def test_more_transforms_of_single_images_than_models_are_kept() -> None:
+    with Watch() as watch:
+        model, prepare = classifier(), Preparation()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for images, labels in batches(3):
+            prepared = torch.stack([prepare(image) for image in images.repeat(3, 1)])
+            optimizer.zero_grad()
+            with half_autocast():
+                loss = functional.cross_entropy(model(prepared), labels.repeat(3))
+            loss.backward()
+            optimizer.step()
+    assert is_repeated(watch.close())
+
+
+def test_a_loss_of_a_tensor_that_an_early_iteration_has_made() -> None:
+    with Watch() as watch:
+        model = classifier()
+        anchor = model[0].weight.detach().clone()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for number, (images, labels) in enumerate(batches(4)):
+            optimizer.zero_grad()
+            with half_autocast():
+                outputs = model(images)
+                loss = functional.cross_entropy(outputs, labels)
+            if number == 0:
+                anchor.add_(outputs.detach().float().mean())
+            (loss + (model[0].weight - anchor).square().mean()).backward()
+            optimizer.step()
+    assert is_repeated(watch.close())
