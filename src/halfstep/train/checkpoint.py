@@ -124,6 +124,7 @@ def look_into(file: Path) -> Checkpoint:
     """
     with _explained(file):
         _verify(file)
+        refuse_compressed(file)
         stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
         if stored.parts is not None:
             parts_of.verify(file.parent, stored.parts)
@@ -184,13 +185,35 @@ def _explained(file: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split())[:120]
+    except (
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        OSError,
+        MemoryError,
+    ) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
             f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
         ) from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+
+
+def refuse_compressed(file: Path) -> None:
+    """Refuse an archive that unpacks to more than its size: torch.save compresses nothing.
+
+    Raises:
+        OSError: If a part of it is compressed.
+        zipfile.BadZipFile: If it is a damaged archive; a file that is none is left to torch.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        for part in archive.infolist():
+            if part.compress_type != zipfile.ZIP_STORED or part.file_size > part.compress_size:
+                raise OSError(f"{part.filename} is compressed, to {part.file_size:,} bytes")
 
 
 class _Hashing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
@@ -100,9 +101,10 @@ class _Reader:
 
     def rows(self, text: TextIO) -> list[Row]:
         """Return all rows, or raise what is wrong with each that is wrong."""
-        separator = self._separator(text)
-        text.seek(0)
-        lines = self._lines(csv.reader(text, delimiter=separator, strict=True))
+        first_line = text.readline()
+        separator = self._separator(first_line)
+        reader = csv.reader(chain([first_line], text), delimiter=separator, strict=True)
+        lines = self._lines(reader)
         _, first = next(lines, (1, []))
         header = [name.strip() for name in first]
         places = self._places(header)
@@ -125,13 +127,15 @@ class _Reader:
             raise Unusable(refused)
         return found
 
-    def _separator(self, text: TextIO) -> str:
+    def _separator(self, header: str) -> str:
         """Return what the header separates its columns by; a comma where none fits better."""
-        first = text.readline(csv.field_size_limit())
         columns = [self._name(key).casefold() for key in self._needed]
 
         def columns_found(separator: str) -> int:
-            names = next(csv.reader([first], delimiter=separator), [])
+            try:
+                names = next(csv.reader([header], delimiter=separator), [])
+            except csv.Error:
+                return 0
             return len({name.strip().casefold() for name in names} & set(columns))
 
         return max(_SEPARATORS, key=columns_found)
