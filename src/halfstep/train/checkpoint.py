@@ -126,9 +126,35 @@ def look_into(file: Path) -> Checkpoint:
         _verify(file)
         refuse_compressed(file)
         stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
+        _refuse_other_types(stored)
         if stored.parts is not None:
             parts_of.verify(file.parent, stored.parts)
         return stored
+
+
+def _refuse_other_types(stored: Checkpoint) -> None:
+    """Refuse fields that `save` never writes so.
+
+    Raises:
+        TypeError: If there are any.
+    """
+    sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
+    numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
+    shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
+    weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
+    are_right = (
+        all(isinstance(getattr(stored, name), dict) for name in sections)
+        and all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
+        and all(isinstance(each, float) for each in (stored.loss, stored.accuracy))
+        and len(stored.classes) > 1
+        and all(isinstance(name, str) for name in stored.classes)
+        and [type(side) for side in shape] == [int] * 3
+        and all(len(each) == shape[0] and set(map(type, each)) == {float} for each in levels)
+        and all(isinstance(each, dict) for each in weights)
+        and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
+    )
+    if not are_right:
+        raise TypeError("a field is not what a run writes there")
 
 
 def named_parts(file: Path) -> Parts | None:

@@ -142,6 +142,8 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
         raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
         raise CorruptImage(f"{name} is no image; restore it, or leave it out") from error
+    except MemoryError:  # which says nothing of the file
+        raise
     except Exception as error:  # what a damaged file raises depends on the format
         reason = " ".join(str(error).split())[:120]
         raise CorruptImage(
