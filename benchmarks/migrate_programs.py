@@ -52,7 +52,8 @@ def broken_rules(after: str, to: str, level: str | None) -> list[str]:
     found = []
     ours = [call for call in calls(tree, "step") if owner(call).endswith(name)]
     backwards = calls(tree, "backward")
-    whole = [call for call in backwards if name in owner(call)]
+    scaled = set(re.findall(rf"(\w+) = [\w.]*{name}\.scale\(", after))
+    whole = [call for call in backwards if name in owner(call) or owner(call) in scaled]
     if not ours:
         found.append("nothing steps")
     if not whole:

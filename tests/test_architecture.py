@@ -20,6 +20,7 @@ FLOORS = {
     "doctor": 2,
     "formats": 0,
     "loss_scale": 0,
+    "step_observer": 0,
     "errors": 0,
     "kernels": 0,
     "techniques": 1,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
 
-from halfstep.engine import Engine
+from halfstep.engine import Engine, LossScaleCollapse
 from halfstep.engine.statistics import RunningStatistics
 
 from .tiny import Calls, differences, mlp, with_infinite_gradient
@@ -41,6 +42,20 @@ def test_statistics_go_back_to_the_start_of_the_window() -> None:
             result = engine.step()
         assert result.stepped
         assert int(model[1].num_batches_tracked) == int(before["1.num_batches_tracked"]) + 3
+
+
+def test_a_loss_scale_that_collapses_leaves_the_statistics_of_the_last_step_made() -> None:
+    model = mlp(norm=True)
+    recipe = {"base": "fp16", "loss_scale": {"collapse_after": 2}}
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe=recipe) as engine:
+        before = buffers(model)
+        for step in range(3):
+            with engine.autocast():
+                output = with_infinite_gradient(engine.model(INPUTS + step))
+            engine.backward(output.float().mean())
+            with pytest.raises(LossScaleCollapse) if step == 2 else nullcontext():
+                engine.step()
+        assert not differences(buffers(model), before)
 
 
 @pytest.mark.parametrize("struck", [0, 1])

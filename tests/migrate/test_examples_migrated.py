@@ -76,7 +76,7 @@ def test_on_torch(name, level):
     done = migrate(text, "torch")
     reasons = [note.reason for note in done.notes]
     assert reasons[0].startswith("O2 and O3 kept the parameters in fp16; torch.amp leaves them")
-    assert reasons[1].startswith("keep_batchnorm_fp32 and loss_scale are left out")
+    assert reasons[1].startswith("loss_scale=args.loss_scale is left out")
     assert len(reasons) == 2
     more = OVERFLOW if level == "O1" else ()  # without a scaler nothing is skipped
     expected, _ = before(text, name, level, more)

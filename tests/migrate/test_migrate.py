@@ -132,6 +132,56 @@ def test_o2_trains_as_o1_on_torch_and_says_so_at_the_line():
     assert lines[at - 1].strip() == f"# halfstep migrate: {note.reason}"
 
 
+@pytest.mark.parametrize(
+    ("scale", "reasons"),
+    [
+        ('"dynamic"', []),
+        ("args.scale", ["loss_scale=args.scale is left out: a GradScaler starts from 65536"]),
+        ("128", ["GradScaler has no static scale"]),
+    ],
+)
+def test_a_loss_scale_at_a_level_known_at_run_time_is_noted_if_it_is_lost(scale, reasons):
+    done = migrate(
+        program(f"net, opt = amp.initialize(net, opt, opt_level=args.level, loss_scale={scale})"),
+        "torch",
+    )
+    found = [note.reason for note in done.notes if not note.reason.startswith("O2 and O3")]
+    assert len(found) == len(reasons)
+    assert all(map(str.startswith, found, reasons))
+    assert ("init_scale=128.0" in done.after) == (scale == "128")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize(
+    ("level", "noted"), [('"O2"', True), ("args.level", True), ('"O1"', False)]
+)
+def test_a_clip_of_fp16_gradients_under_o2_is_noted(level, noted, to):
+    clip = "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    opt.step()"
+    text = program(f"net, opt = amp.initialize(net, opt, opt_level={level})")
+    text = text.replace("    opt.step()", clip)
+    reasons = [note.reason for note in migrate(text, to).notes]
+    assert noted == any("under O2 this clipped fp16 gradients" in reason for reason in reasons)
+
+
+def test_amp_that_an_object_keeps_is_left_with_that_reason():
+    text = (
+        "class Trainer:\n    def __init__(self):\n        from apex import amp\n"
+        "        self.amp = amp\n    def backward(self, loss):\n"
+        "        with self.amp.scale_loss(loss, self.opt) as scaled:\n"
+        "            scaled.backward()\n"
+    )
+    (note,) = migrate(text).notes
+    assert note.line == 4
+    assert "amp itself is passed on here" in note.reason
+
+
+def test_tests_that_can_only_fail_go_with_amp():
+    text = program(
+        "if fast and amp is None:\n    raise ImportError\nnet, opt = amp.initialize(net, opt)"
+    )
+    assert "ImportError" not in migrate(text).after
+
+
 def test_o3_has_no_torch_counterpart_and_stays_as_it_is():
     text = program('net, opt = amp.initialize(net, opt, opt_level="O3")')
     done = migrate(text, "torch")
@@ -236,14 +286,15 @@ def test_star_imports_go_away_where_nothing_needs_them():
 
 
 def test_blank_lines_before_a_comment_stay_when_its_statement_goes():
+    clip = "torch.nn.utils.clip_grad_norm_(amp.master_params(opt), 1.0)"
     text = program("net, opt = amp.initialize(net, opt)").replace(
-        "    loss = net", "    print(batch)\n\n    # forward\n    opt.zero_grad()\n    loss = net"
+        "    opt.step()", f"    print(batch)\n\n    # clip\n    {clip}\n    opt.step()"
     )
-    assert "    print(batch)\n\n    # forward\n    with engine" in migrate(text).after
-    text = text.replace("    # forward\n", "")
-    assert "    print(batch)\n\n    with engine" in migrate(text).after
-    text = text.replace("zero_grad()\n", "zero_grad()\n\n")
-    assert "    print(batch)\n\n    with engine" in migrate(text).after
+    assert "    print(batch)\n\n    # clip\n    engine.step()" in migrate(text).after
+    text = text.replace("    # clip\n", "")
+    assert "    print(batch)\n\n    engine.step()" in migrate(text).after
+    text = text.replace("1.0)\n", "1.0)\n\n")
+    assert "    print(batch)\n\n    engine.step()" in migrate(text).after
 
 
 def test_fused_optimizers_become_torchs_with_apexs_defaults():
@@ -287,3 +338,34 @@ def test_a_function_that_autocast_casts_by_itself_needs_no_word(to):
     assert "apex" not in done.after
     other = migrate(text.replace("'einsum'", "'erfinv'"), to)
     assert "apex.amp.register_half_function is amp's own state" in other.notes[0].reason
+
+
+def test_apexs_wrapper_left_buffers_alone():
+    text = program("net, opt = amp.initialize(net, opt)").replace(
+        "for batch", "net = DDP(net, delay_allreduce=True)\nfor batch"
+    )
+    text = "from apex.parallel import DistributedDataParallel as DDP\n" + text
+    written = "find_unused_parameters=True, broadcast_buffers=False)"
+    for to in TARGETS:
+        done = migrate(text + "print(isinstance(net, (DDP, list)))\n", to)
+        assert f"net = torch.nn.parallel.DistributedDataParallel(net, {written}\n" in done.after
+        assert "isinstance(net, (torch.nn.parallel.DistributedDataParallel, list))" in done.after
+        assert "apex" not in done.after
+        assert done.notes == ()
+
+
+def test_an_optimizer_that_is_not_called_keeps_its_name_and_says_what_to_write():
+    text = program("net, opt = amp.initialize(net, opt)") + "made_later = FusedSGD\n"
+    done = migrate("from apex.optimizers import FusedSGD\n" + text)
+    assert "from apex.optimizers import FusedSGD\n" in done.after
+    (note,) = done.notes
+    assert "is not called here" in note.reason
+    assert note.reason.endswith("its counterpart is torch.optim.SGD")
+
+
+def test_a_global_of_apex_goes_with_it():
+    body = "    global amp, net\n    net = amp.initialize(net, opt)[0]\n"
+    text = program("def start():\n    global amp, opt\n    amp.initialize(net, opt)\n\n\nstart()")
+    assert "    global opt\n" in migrate(text).after
+    assert "global amp" not in migrate(text.replace("amp, opt", "amp")).after
+    assert "global amp, net" in migrate(program(f"def start():\n{body}")).after

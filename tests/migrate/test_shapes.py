@@ -17,23 +17,34 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 SHAPES = sorted(path.stem for path in (FIXTURES / "shapes").glob("*.py"))
 LEFT = {
-    "amp_passed_on": "no amp.scale_loss in this file",
+    "amp_passed_on": "amp itself is passed on here",
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
+    "attack_in_a_function": "this backward does not go through amp",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
+    "scale_set_by_hand": "loss_scalers is amp's own state",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",
+    "zeroed_now_and_then": "gradients are not always zeroed after this step",
     "unpacked_settings": "the settings of amp are in **amp_args",
 }
 """Left as they are, to both targets."""
 LEFT_BY_THE_ENGINE = {
-    "gradients_by_hand": "gradients are still multiplied by the loss scale before the engine's step"
+    "built_twice": "amp.initialize is called for other models or optimizers too",
+    "clip_in_a_branch": "the limit of this clip is not known where the Engine is built",
+    "clip_in_a_function": "gradients are still multiplied by the loss scale",
+    "clip_of_two_optimizers": "gradients are still multiplied by the loss scale",
+    "models_in_a_loop": "amp.initialize is called for other models or optimizers too",
+    "norm_that_skips": "the norm of the gradients is known after the engine's step only",
+    "gradients_by_hand": "gradients are still multiplied by the loss scale",
 }
 NOTED = {
+    "clip_in_an_inner_loop": "Apex clipped after every backward",
     "clip_inside": "Apex clipped gradients that were still scaled",
     "clip_of_micro_batches": "Apex clipped after every backward",
+    "one_loop_for_both": "`judge` comes here too, where amp may not have been initialized",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",
 }
 """Rewritten, with a note at a line."""
@@ -100,6 +111,11 @@ def test_evaluation_before_training_is_not_put_under_autocast():
     assert migrate(text_of("chat_before_training")).after.count(".autocast()") == 1
 
 
+def test_the_loop_that_fills_a_list_of_losses_is_under_autocast():
+    after = migrate(text_of("list_of_losses")).after
+    assert "    with engine.autocast():\n        for _ in range(2):\n" in after
+
+
 def test_a_file_keeps_its_own_width_of_indentation():
     after = migrate(text_of("tabs")).after
     assert "\t\twith engine.autocast():\n\t\t\tlogits = model" in after
@@ -110,3 +126,12 @@ def test_the_name_of_another_engine_is_left_to_it():
     assert "import halfstep\n" in after
     assert 'amp_engine = halfstep.Engine(model, optimizer, recipe="o1")' in after
     assert "else:\n    print(" in after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_level_in_the_place_of_enabled_is_no_test(to):
+    after = migrate(text_of("enabled_by_position"), to).after
+    assert "O2" not in after
+    assert "is_enabled" not in after
+    assert "if opt" not in after
+    assert " else " not in after.replace('else "cpu"', "")

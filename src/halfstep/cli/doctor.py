@@ -1,5 +1,6 @@
-"""`halfstep doctor [--report DIR] script.py ...`: says why a training program broke."""
+"""`halfstep doctor [--report DIR] script.py ...`: says why a training program, or a run, broke."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,8 @@ def doctor(
     program: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT|-m MODULE [ARGUMENTS]", help="The program, as after `python`."
+            metavar="SCRIPT|-m MODULE|RUN [ARGUMENTS]",
+            help="The program, as after `python`; or the directory of a run of halfstep train.",
         ),
     ] = None,
     *,
@@ -33,13 +35,20 @@ def doctor(
     """Run a PyTorch training program as it is, and say why it broke.
 
     The program's own output, exit code and exception stay as they are; the diagnosis follows on
-    stderr.
+    stderr. Given a run's directory, say why that run went wrong: what it left is printed, and a run
+    that left nothing is trained again from its last checkpoint before the failure, in a scratch
+    copy.
     """
     if list_:
         from halfstep.doctor.rules import rules
 
         for rule in rules():
             typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
+        return
+    if program and len(program) == 1 and (Path(program[0]) / "config.yaml").is_file():
+        from halfstep.train.reexamine import explain
+
+        explain(Path(program[0]), sys.stdout, report=report)
         return
     from halfstep.doctor.program import run_program
 

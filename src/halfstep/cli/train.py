@@ -1,6 +1,7 @@
 """`halfstep train CONFIG`: one run of one config under one recipe and seed."""
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -194,7 +195,29 @@ def _train_here(
         typer.echo(_report(summary, run))
     if summary.status != "finished":
         said = f"{summary.status}: {summary.error} (the run lies in {str(run)!r})"
-        raise _ended(said, _BAD_RESULT)
+        ended = _ended(said, _BAD_RESULT)
+        _say_why(run)
+        raise ended
+    if summary.first_nonfinite_step is not None and _speaks():
+        typer.echo(_what_was_met(summary.first_nonfinite_step, run), err=True)
+
+
+def _say_why(run: Path) -> None:
+    """Print what doctor says of a run that has failed."""
+    from halfstep.train import diagnosis
+
+    found = diagnosis.read(run) if _speaks() else None
+    if found is not None:
+        found.show(sys.stderr)
+
+
+def _what_was_met(step: int, run: Path) -> str:
+    from halfstep.train import diagnosis_file
+
+    why = diagnosis_file.in_a_line(run)
+    return f"the loss was not finite at step {step}, and training went on" + (
+        f"; {why} (halfstep doctor {run} says more)" if why else ""
+    )
 
 
 @contextmanager

@@ -130,9 +130,9 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     said += mixed(results)
     arms = len(grid.points) > 1
     for result in results:
-        if result.reason:
+        if result.said:
             label = result.cell.label if several or arms else result.cell.recipe
-            said.append(f"{label} {result.status}: {result.reason}")
+            said.append(f"{label} {result.status}: {result.said}")
     return said
 
 

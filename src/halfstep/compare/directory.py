@@ -23,6 +23,7 @@ from halfstep.compare.grid import Cell, changes
 from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
 from halfstep.train.config.text import dump
+from halfstep.train.diagnosis_file import in_a_line
 from halfstep.train.files import parse_json, write_atomically
 from halfstep.train.lock import locked
 from halfstep.train.replaced import make_way
@@ -75,7 +76,8 @@ def result_of(cell: Cell) -> Result:
     summary = read(cell.run_directory / "summary.json")
     if summary is None or _record(cell).get("fingerprint") != cell.fingerprint:
         return Result(cell, "pending")
-    return from_summary(cell, summary, read(cell.run_directory / "environment.json") or {})
+    environment = read(cell.run_directory / "environment.json") or {}
+    return from_summary(cell, summary, environment, in_a_line(cell.run_directory))
 
 
 def versions() -> dict[str, str]:

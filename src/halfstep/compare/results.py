@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from halfstep.train.diagnosis_file import TEXT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,6 +31,7 @@ class Result:
         reason: Why it did not finish, in one line.
         summary: The run's summary, empty when it left none.
         environment: The versions and the machine that the run had.
+        cause: Why it went wrong, as doctor says it, in one line; None where it says nothing.
     """
 
     cell: Cell
@@ -36,6 +39,17 @@ class Result:
     reason: str | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    cause: str | None = None
+
+    @property
+    def explanation(self) -> str:
+        """Where doctor's explanation is, below the comparison's directory; "" without one."""
+        return f"{self.cell.directory.name}/run/{TEXT}" if self.cause else ""
+
+    @property
+    def said(self) -> str:
+        """Why it did not finish, or was not finite on its way; "" for nothing."""
+        return "; ".join(filter(None, (self.reason, self.cause)))
 
     def number(self, name: str) -> float | None:
         """A finite number of the summary, dots leading into what is nested; None for none."""
@@ -78,7 +92,10 @@ class Spread:
 
 
 def from_summary(
-    cell: Cell, summary: Mapping[str, Any], environment: Mapping[str, Any] | None = None
+    cell: Cell,
+    summary: Mapping[str, Any],
+    environment: Mapping[str, Any] | None = None,
+    cause: str | None = None,
 ) -> Result:
     """Turn the summary of a cell's run into its result.
 
@@ -88,10 +105,10 @@ def from_summary(
     status, error = summary.get("status"), summary.get("error")
     environment = environment or {}
     if status == "finished":
-        return Result(cell, "finished", None, summary, environment)
+        return Result(cell, "finished", None, summary, environment, cause)
     if status in ("nonfinite", "collapsed"):
         reason = str(error) if error else f"the run ended {status}"
-        return Result(cell, status, reason, summary, environment)
+        return Result(cell, status, reason, summary, environment, cause)
     raise ValueError(f"status is {status!r} in the summary of {cell.run_directory}")
 
 

@@ -23,6 +23,7 @@ from halfstep.compare.directory import result_of
 from halfstep.compare.grid import Cell
 from halfstep.compare.results import Result
 from halfstep.compare.units import duration
+from halfstep.train.diagnosis_file import in_a_line
 from halfstep.train.launch import LAUNCHER
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class RunningCell:
         if code is None:
             assert self._limit is not None
             return Result(self.cell, "crashed", f"not done after {duration(self._limit)}: ended")
-        return Result(self.cell, "crashed", reason(code, self._errors))
+        cause = in_a_line(self.cell.run_directory)
+        return Result(self.cell, "crashed", reason(code, self._errors), cause=cause)
 
 
 def run_cell(

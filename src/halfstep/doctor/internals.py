@@ -126,15 +126,23 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
-def loss_scale_of(scaler: torch.amp.GradScaler) -> torch.Tensor | None:
-    """Return a scaler's scale as it lies on the device; None before its first use."""
-    return getattr(scaler, "_scale", None)
+def loss_scale_of(scaler: Any) -> torch.Tensor | None:
+    """Return a scaler's scale as it lies on the device; None before its first use.
+
+    Args:
+        scaler: A `torch.amp.GradScaler`, or the engine's own.
+    """
+    name = "_scale" if isinstance(scaler, torch.amp.GradScaler) else "scale"
+    scale: torch.Tensor | None = getattr(scaler, name, None)
+    return scale
 
 
-def settings_of(scaler: torch.amp.GradScaler) -> dict[str, float]:
-    """Return the settings of an enabled scaler by the names of its constructor."""
+def settings_of(scaler: Any) -> dict[str, float]:
+    """Return the settings of an enabled scaler by the names of `GradScaler`'s constructor."""
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-    return {name: float(getattr(scaler, f"_{name}")) for name in names}
+    if isinstance(scaler, torch.amp.GradScaler):
+        return {name: float(getattr(scaler, f"_{name}")) for name in names}
+    return {name: float(getattr(scaler.settings, name.removesuffix("_scale"))) for name in names}
 
 
 def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> list[Any]:

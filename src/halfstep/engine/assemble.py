@@ -106,6 +106,11 @@ class Assembly:
                 if statistics.belong_to(window.params):
                     statistics.forget()
 
+    def unmake_statistics(self) -> None:
+        """Put back the running statistics of a forward pass whose step is not to be made."""
+        for statistics in self.statistics:
+            statistics.settle(torch.ones(()))
+
     def close(self) -> None:
         """Give back every setting, hook and format."""
         statistics = [each.close for each in self.statistics]

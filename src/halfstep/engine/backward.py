@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep import step_observer
 from halfstep.engine.parallel.fsdp import refuse_limited_backward
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.selection import trained
@@ -41,6 +42,7 @@ def accumulate_gradients(
         refuse_limited_backward(of_all=len(windows) == len(assembly.windows))
         inputs = None
     for window in windows:
+        step_observer.active.accumulates(window.optimizer, window.params)
         window.hide_true_grads()
         for technique in assembly.techniques:
             technique.before_backward(window.params, again=window.backwards > 0)

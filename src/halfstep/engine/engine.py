@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from halfstep import step_observer
 from halfstep.engine import misuse
 from halfstep.engine.assemble import assemble
 from halfstep.engine.average import EMA, SWA, averaged_state_dict
@@ -210,23 +211,29 @@ class Engine:
                 dropped.
         """
         self._refuse_closed()
-        windows = self._chosen(optimizers)
-        misuse.warn_backward_in_autocast(loss.device)
-        if self._autocast_in_doubt:
-            self._autocast_in_doubt = False
-            misuse.warn_outside_autocast(loss, self.recipe)
-        if any(window.lost_gradients for window in windows):
-            misuse.warn_lost()
-        loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
-        limited = optimizers is not None
-        try:
-            accumulate_gradients(
-                self._assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
-            )
-        except BaseException:
-            # Out of memory, say: some gradients are there and some are not.
-            self.zero_grad(optimizers=optimizers)
-            raise
+        with step_observer.active.work():
+            windows = self._chosen(optimizers)
+            misuse.warn_backward_in_autocast(loss.device)
+            if self._autocast_in_doubt:
+                self._autocast_in_doubt = False
+                misuse.warn_outside_autocast(loss, self.recipe)
+            if any(window.lost_gradients for window in windows):
+                misuse.warn_lost()
+            loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
+            limited = optimizers is not None
+            try:
+                accumulate_gradients(
+                    self._assembly,
+                    loss,
+                    windows,
+                    loss_id,
+                    limited=limited,
+                    retain_graph=retain_graph,
+                )
+            except BaseException:
+                # Out of memory, say: some gradients are there and some are not.
+                self.zero_grad(optimizers=optimizers)
+                raise
 
     def grad(
         self,
@@ -279,30 +286,33 @@ class Engine:
             LossScaleCollapse: If no loss scale helped in the step before; gradients are dropped.
         """
         self._refuse_closed()
-        try:
-            self.flush()
-        except LossScaleCollapse:
-            self.zero_grad()
-            raise
-        assembly = self._assembly
-        windows = self._chosen(optimizers)
-        if closure is not None:
-            refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
-        else:
-            refuse_untimely(windows)
-        pending = [window for window in windows if window.pending or closure is not None]
-        if assembly.scales and any(window.is_touched for window in pending):
-            misuse.warn_touched()
-        for window in pending:
-            window.end_micro_step()
-        closing = pending if close else self._closing(pending)
-        self._weights.set_remaining(closing, assembly.ranks)
-        self.steps += bool(closing)
-        return close_windows(assembly, closing, step=self.steps, closure=closure)
+        with step_observer.active.work():
+            try:
+                self.flush()
+            except LossScaleCollapse:
+                self._assembly.unmake_statistics()
+                self.zero_grad()
+                raise
+            assembly = self._assembly
+            windows = self._chosen(optimizers)
+            if closure is not None:
+                refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
+            else:
+                refuse_untimely(windows)
+            pending = [window for window in windows if window.pending or closure is not None]
+            if assembly.scales and any(window.is_touched for window in pending):
+                misuse.warn_touched()
+            for window in pending:
+                window.end_micro_step()
+            closing = pending if close else self._closing(pending)
+            self._weights.set_remaining(closing, assembly.ranks)
+            self.steps += bool(closing)
+            return close_windows(assembly, closing, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Drop gradients and what their window has seen."""
-        self._assembly.zero_grad(self._chosen(optimizers))
+        with step_observer.active.work():
+            self._assembly.zero_grad(self._chosen(optimizers))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -395,6 +405,7 @@ class Engine:
             raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
 
     def _give_back(self) -> None:
+        step_observer.active.closes()
         self._closed = True
         self.models = self.bare_models
         self._assembly.close()

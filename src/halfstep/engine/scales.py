@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from halfstep import step_observer
 from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
 from halfstep.techniques import LossScaler
@@ -77,7 +78,7 @@ class LossScales:
             retain_graph: Whether the graph is kept for another loss.
         """
         if not self or loss_id is SHARED:
-            scaled = self.scalers[SHARED].apply(loss) if self else loss
+            scaled = self._multiplied(loss, self.scalers[SHARED]) if self else loss
             torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
             return
         self._add(loss_id)
@@ -85,7 +86,8 @@ class LossScales:
         kept = [(param, param.grad) for window in windows for param in window.params]
         for param, _ in kept:
             param.grad = None
-        torch.autograd.backward(scaler.apply(loss), retain_graph=retain_graph, inputs=inputs)
+        scaled = self._multiplied(loss, scaler)
+        torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
         for window in windows:
             self._take_apart(window, loss_id)
         for param, grad in kept:
@@ -111,6 +113,7 @@ class LossScales:
             if weight != 1.0:
                 grad.mul_(weight)
             gradients.put(param, grad if param.grad is None else param.grad.add_(grad))
+        step_observer.active.unscales(scaler, window.optimizer)
 
     def update(self, closing: Sequence[Window], waiting: Sequence[Window]) -> list[ScaleUpdate]:
         """Update each scale that gradients of a step were made with, once.
@@ -133,6 +136,8 @@ class LossScales:
             scaler = self.scalers[loss_id]
             scale_before = scaler.scale.clone()
             scaler.update(found_inf)
+            if loss_id is SHARED:
+                step_observer.active.updates(scaler)
             for window in waiting:
                 if loss_id in window.found:
                     window.counted.add(loss_id)  # the same loss reached it: not to be found twice
@@ -153,6 +158,12 @@ class LossScales:
         for loss_id, scaler_state in state["scalers"]:
             self._add(loss_id)
             self.scalers[loss_id].load_state_dict(scaler_state)
+            step_observer.active.restores(self.scalers[loss_id])
+
+    def _multiplied(self, loss: torch.Tensor, scaler: LossScaler) -> torch.Tensor:
+        scaled = scaler.apply(loss)
+        step_observer.active.scales(self.shared, scaler, loss, scaled)
+        return scaled
 
     def _add(self, loss_id: Hashable) -> None:
         """Start a scale, unless the loss has one."""

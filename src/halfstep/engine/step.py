@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep import step_observer
 from halfstep.engine.agreement import agree
 from halfstep.engine.closure import refuse_missing_closure
 from halfstep.engine.fused import has_momentum, skipping, start_momentum, supports_skipping
@@ -51,8 +52,11 @@ def close_windows(
         for window in moving:
             if window.average:
                 window.average.cover(window.params)
-            if window not in skipped:
-                _take_step(assembly, window, closure)
+            with step_observer.active.steps(
+                assembly.scales.shared, window.optimizer, window.found_inf, window.grad_norm
+            ):
+                if window not in skipped:
+                    _take_step(assembly, window, closure)
             if window.average:
                 window.average.update(window.found_inf)
         _settle_statistics(assembly, closing)

@@ -7,10 +7,13 @@ half gradients the same from step to step; a window that closes early is correct
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul, truediv
 from typing import TYPE_CHECKING
 
+from halfstep import step_observer
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -67,8 +70,8 @@ class MicroBatchWeights:
             if self.samples_per_micro_step is None:
                 self.samples_per_micro_step = ranks.largest(samples, loss.device) or None
             if samples != self.samples_per_micro_step:
-                return loss * (samples / self._full_samples)
-        return loss if self.accumulate == 1 else loss / self.accumulate
+                return _told(mul, loss, samples / self._full_samples)
+        return loss if self.accumulate == 1 else _told(truediv, loss, self.accumulate)
 
     def set_remaining(self, closing: Sequence[Window], ranks: Ranks) -> None:
         """Set what separates the sums that closing windows hold from their means."""
@@ -85,3 +88,11 @@ class MicroBatchWeights:
     def _full_samples(self) -> int:
         """Samples of a full window on one process; not 0, as windows are weighted by it."""
         return (self.samples_per_micro_step or 1) * self.accumulate
+
+
+def _told(
+    operation: Callable[[torch.Tensor, float], torch.Tensor], loss: torch.Tensor, weight: float
+) -> torch.Tensor:
+    weighted = operation(loss, weight)
+    step_observer.active.calls(operation, (loss, weight), weighted)
+    return weighted

@@ -68,11 +68,12 @@ def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
         for each in call.keywords
         if each.arg in _DDP_ARITHMETIC
     ]
-    # Apex's wrapper did not mind parameters without a gradient where it reduced them at the end.
+    # Apex's wrapper left buffers alone, and did not mind parameters without a gradient where it
+    # reduced them at the end.
     given = {each.arg: code(each.value) for each in call.keywords}
     delayed = given.get("delay_allreduce", "False")
     unused = [] if delayed == "False" else [f"find_unused_parameters={delayed}"]
-    arguments = [code(call.args[0]), *unused]
+    arguments = [code(call.args[0]), *unused, "broadcast_buffers=False"]
     return _written("torch.nn.parallel.DistributedDataParallel", arguments, reasons)
 
 
@@ -174,3 +175,14 @@ CALLS: dict[str, Translate] = {
     "MixedFusedRMSNorm": _alike("torch.nn.RMSNorm", defaults={"eps": "1e-5"}),
 }
 """By the last name that a program calls them by."""
+
+CLASSES = {
+    "DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "SyncBatchNorm": "torch.nn.SyncBatchNorm",
+    "FusedLayerNorm": "torch.nn.LayerNorm",
+    "FusedRMSNorm": "torch.nn.RMSNorm",
+    "FusedAdam": "torch.optim.AdamW",
+    "FusedSGD": "torch.optim.SGD",
+    "FusedAdagrad": "torch.optim.Adagrad",
+}
+"""What an instance is of that was made by a counterpart's call, by the last name of its class."""

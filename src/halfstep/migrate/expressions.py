@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.counterparts import CALLS, MODULES, Written
-from halfstep.migrate.leftovers import leftover
+from halfstep.migrate.counterparts import CALLS, CLASSES, MODULES, Written
+from halfstep.migrate.leftovers import COUNTERPART, NOT_CALLED, leftover
 from halfstep.migrate.names import dotted
 from halfstep.migrate.render import changed_code
 from halfstep.migrate.source import Function
@@ -100,6 +100,20 @@ class Expressions:
             if translate is not None:
                 written = translate(self.target.steps_whole, node, self.code)
                 return self._written(node, written)
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self._class(node)
+        return None
+
+    def _class(self, node: ast.Name | ast.Attribute) -> str | None:
+        """Translate a class that `isinstance` asks for."""
+        above = self.program.source.above(node)
+        parent = next(each for each in above if not isinstance(each, ast.Tuple))
+        if not isinstance(parent, ast.Call) or dotted(parent.func) != "isinstance":
+            return None
+        module, _, name = (self.program.imports.qualified(node) or "").rpartition(".")
+        if f"{module}.".startswith(MODULES) and name in CLASSES:
+            self.target.imports["import torch"] = None
+            return CLASSES[name]
         return None
 
     def _written(self, node: ast.Call, written: Written) -> str | None:
@@ -131,7 +145,7 @@ class Expressions:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return self._scale(node.func) if node.func.attr == "loss_scale" else None
         if isinstance(node, ast.Attribute) and node.attr == "_loss_scale":
-            return self._scale(node)
+            return self._scale(node) if isinstance(node.ctx, ast.Load) else None
         if isinstance(node, ast.Attribute | ast.Subscript):
             owner = node.value
             if isinstance(owner, ast.Call) and qualified(owner.func) == "apex.amp.state_dict":
@@ -199,7 +213,11 @@ class Expressions:
                 return
             self.amp_left.append(node)
         else:
+            module, _, last = name.rpartition(".")
             reason = leftover(name)
+            if f"{module}.".startswith(MODULES) and last in CALLS:
+                other = COUNTERPART.format(CLASSES[last]) if last in CLASSES else ""
+                reason = NOT_CALLED.format(name, other)
             if reason is not None:
                 self.note(node, reason)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.names import assigned, calls, last_name, paths
@@ -24,6 +24,7 @@ CHANGES = (
 _ABOUT_AMP = re.compile(
     r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE
 )
+_COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 _PURE = {
     *("hasattr", "getattr", "isinstance", "len", "bool", "int", "str", "is_available", "get"),
     *("lower", "upper", "startswith", "endswith", "all", "any"),
@@ -104,6 +105,42 @@ def branches_without(about: Understanding, test: ast.If) -> tuple[list[ast.stmt]
         if orelse and not has and not _leaves(orelse[-1]):
             found.append(orelse[-1])
         return found, not orelse
+
+
+def repeated(about: Understanding, given: Initialize) -> bool:
+    """Tell whether one `amp.initialize` is for several models that train side by side."""
+    source, statement = about.program.source, given.statement
+    losses = [each.statement for each in about.program.losses if about.live(each)]
+    loop = source.loop(statement)
+    if loop is not None:
+        outside = [each for each in losses if loop not in source.above(each)]
+        called = {last_name(call.func) for call in calls(loop)}
+        return any(
+            source.function(each) is given.function or _collects(loop, given)
+            for each in outside
+            if getattr(source.function(each), "name", None) not in called
+        )
+    if given.function is None or any(given.function in source.above(each) for each in losses):
+        return False
+    calls_of = [call for call in calls(source.tree) if last_name(call.func) == given.function.name]
+    if any(isinstance(each, _COMPREHENSIONS) for call in calls_of for each in source.above(call)):
+        return True
+    places = [source.statement(call) for call in calls_of]
+    return any(
+        source.function(one) is source.function(two) and about.windows.apart(one, two) is not None
+        for one, two in combinations(places, 2)
+    )
+
+
+def _collects(loop: ast.AST, given: Initialize) -> bool:
+    """Tell whether a loop puts the models that it initializes into lists."""
+    if any("[" in each for each in given.bound):
+        return True
+    return any(
+        last_name(call.func) == "append" and paths(call.args[0]) & set(given.bound)
+        for call in calls(loop)
+        if call.args
+    )
 
 
 def _is_main(node: ast.If) -> bool:

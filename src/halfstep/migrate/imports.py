@@ -133,10 +133,18 @@ class _Pruner:
             self._try(statement)
         elif isinstance(statement, ast.If):
             self._if(statement)
+        elif isinstance(statement, ast.Global):
+            self._global(statement)
         elif self._is_unset(statement) or (
             isinstance(statement, ast.Assert) and _is(statement.test, value=True)
         ):
             self._drop(statement)
+
+    def _global(self, statement: ast.Global) -> None:
+        """Remove names from a `global` that stood for Apex and are not used any more."""
+        kept = [name for name in statement.names if name not in self._bound - self._used]
+        if len(kept) < len(statement.names):
+            self.edits.replaced[statement] = [f"global {', '.join(kept)}"] if kept else []
 
     def _drop(self, statement: ast.stmt) -> None:
         self.edits.replaced[statement] = []
@@ -210,12 +218,15 @@ class _Pruner:
 
 
 def _is(node: ast.expr, *, value: bool) -> bool:
+    """Tell whether a test is True or False whatever its other parts are, which call nothing."""
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or if value else ast.And):
+        return not calls(node) and any(_is(each, value=value) for each in node.values)
     return isinstance(node, ast.Constant) and node.value is value
 
 
 def _only_imports(body: list[ast.stmt]) -> bool:
     """Tell whether a suite imports and sets flags, and calls nothing that could fail."""
-    kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.Expr | ast.Pass
+    kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.Expr | ast.Pass | ast.Global
     return all(isinstance(each, kinds) for each in body) and not any(
         isinstance(each, ast.Assign) and calls(each) for each in body
     )

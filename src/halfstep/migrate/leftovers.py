@@ -4,6 +4,8 @@ from __future__ import annotations
 
 RUNS_UNCHANGED = "has no counterpart; `python -m halfstep.apex` runs it as it is"
 NOT_OURS = "has no counterpart, in halfstep.apex neither: it needs NVIDIA's own Apex"
+NOT_CALLED = "{} is not called here, and what it will be given is not known{}"
+COUNTERPART = "; its counterpart is {}"
 STARS = "what `*` binds cannot be seen here; import it by name, and migrate again"
 
 DROP_IN = {

@@ -1,4 +1,4 @@
-"""How gradients are clipped, measured and dropped on `halfstep.Engine`, whose step does all of it.
+"""How gradients are clipped and measured on `halfstep.Engine`, whose step does all of it.
 
 The engine multiplies gradients by the loss scale until its step, so a program that reaches for them
 before that is left as it is, unless it clips or measures them: both the engine does itself.
@@ -11,15 +11,14 @@ import builtins
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import bound, calls, fresh, last_name, paths
+from halfstep.migrate.names import bound, calls, dotted, fresh, last_name, paths
 from halfstep.migrate.source import Function, inner
+from halfstep.migrate.zeroing import models, zeroing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program import ScaledLoss
     from halfstep.migrate.render import Edits
-    from halfstep.migrate.source import Loop
     from halfstep.migrate.steps import Move
     from halfstep.migrate.targets import EngineTarget
     from halfstep.migrate.understanding import Understanding
@@ -33,12 +32,13 @@ GONE = "the engine's step drops the gradients, which are read here"
 UNKNOWN_LIMIT = "the limit of this clip is not known where the Engine is built: clip_norm={}"
 DIFFERENT_LIMITS = "gradients are clipped in several ways, and the Engine has one for all"
 NORM = "the norm of the gradients is known after the engine's step only"
-NOT_ZEROED = "gradients of {} are never zeroed in this file, and the engine's step drops them"
 PER_MICRO_BATCH = (
     "Apex clipped after every backward, here; the engine clips once, before the optimizer steps"
 )
 SCALED_CLIP = "Apex clipped gradients that were still scaled here; the engine clips true ones"
 HALF_CLIP = "under O2 this clipped fp16 gradients that no step used; the engine clips the true ones"
+_JUMPS = ast.Continue | ast.Break | ast.Return | ast.Raise
+_CHANGES_STEP = re.compile(r"step|adjust|set_lr|update_lr|lr_")
 _PURE = {"float", "int", "len", "max", "min", "getattr", "hasattr", "get"}
 
 
@@ -49,18 +49,7 @@ def on_engine(about: Understanding, target: EngineTarget, edits: Edits) -> None:
         if move.statement in edits.replaced:
             continue
         edits.replaced[move.statement] = [target.step(_whose(about, move))]
-    zeroed = {owner for move in about.zero_grads for owner in [move.loop or move.owner]}
-    if not zeroed and not _zeroed_by_hand(about):
-        source = about.program.source
-        again = [
-            each
-            for each in about.steps
-            if source.loop(each.statement) or source.function(each.statement)
-        ]
-        for move in again:
-            edits.notes[move.statement].append(NOT_ZEROED.format(move.owner))
-    for move in about.zero_grads:
-        _zero(about, target, edits, move)
+    zeroing(about, target, edits)
 
 
 def _whose(about: Understanding, move: Move) -> str:
@@ -71,108 +60,6 @@ def _whose(about: Understanding, move: Move) -> str:
         whole = {each.optimizers_text for each in about.trained}
         return "" if move.loop in whole else move.loop
     return f"[{move.owner}]"
-
-
-def _zeroed_by_hand(about: Understanding) -> bool:
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
-        for node in inner(about.program.source.tree)
-    )
-
-
-def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) -> None:
-    """Write a `zero_grad`, unless a step before it has done that already."""
-    source = about.program.source
-    function = source.function(move.statement)
-    for each in about.trained:
-        if each.function is function and move.statement.lineno < each.statement.lineno:
-            return  # there is no engine yet
-    if function not in {
-        *about.program.training,
-        *(source.function(step.statement) for step in about.steps),
-    }:
-        return
-    only = ""
-    if about.program.several_optimizers:
-        optimizer = _optimizer_of(about, move)
-        if optimizer is None:
-            about.leave(move.statement, f"it is not known whose gradients {move.owner} has")
-            return
-        only = f"optimizers={optimizer}" if optimizer else ""
-    elif move.owner in about.program.models and _models(about) > 1 and not _done(about, move):
-        about.leave(move.statement, "an optimizer holds more than this model's gradients")
-        return
-    written = [] if _done(about, move) else [f"{target.object}.zero_grad({only})"]
-    edits.replaced[move.statement] = [*written]
-
-
-def _models(about: Understanding) -> int:
-    return max((len(each.models) for each in about.trained), default=1)
-
-
-def _optimizer_of(about: Understanding, move: Move) -> str | None:
-    """Return whose gradients a `zero_grad` drops, as a list; "" for all, None if not known."""
-    if move.loop is not None:
-        return "" if move.loop in about.program.optimizers else None
-    if move.owner not in about.program.models or move.owner in about.program.optimizers:
-        return f"[{move.owner}]"
-    for each in about.trained:
-        if move.owner in each.models and len(each.models) == len(each.optimizers):
-            return f"[{each.optimizers[each.models.index(move.owner)]}]"
-    return None
-
-
-def _done(about: Understanding, move: Move) -> bool:
-    """Tell whether what comes before a `zero_grad` is always a step of the same optimizer."""
-    source, windows = about.program.source, about.windows
-    function = source.function(move.statement)
-    same = [
-        step.statement
-        for step in about.steps
-        if source.function(step.statement) is function and _same(about, step, move)
-    ]
-    losses = [
-        loss.statement
-        for loss in about.program.losses
-        if source.function(loss.statement) is function
-        and about.live(loss)
-        and _reaches(about, loss, move)
-    ]
-    for around in (None, source.loop(move.statement)):
-        events = [each for each in (*same, *losses) if _counts(about, each, move, around)]
-        if not events:
-            continue
-        last = max(events, key=lambda each: each.lineno)
-        if last in losses:
-            return False
-        pair = windows.apart(last, move.statement)
-        return pair is not None and last in pair
-    return False
-
-
-def _reaches(about: Understanding, loss: ScaledLoss, move: Move) -> bool:
-    """Tell whether a loss may reach the parameters whose gradients a `zero_grad` drops."""
-    if not about.program.several_optimizers:
-        return True
-    optimizer = _optimizer_of(about, move)
-    known = set(about.trained[0].optimizers)
-    return optimizer == "" or not set(loss.optimizers) <= known - {(optimizer or "")[1:-1]}
-
-
-def _same(about: Understanding, step: Move, move: Move) -> bool:
-    if not about.program.several_optimizers or step.loop is not None:
-        return True
-    optimizer = _optimizer_of(about, move)
-    return optimizer in {"", f"[{step.owner}]"}
-
-
-def _counts(about: Understanding, event: ast.stmt, move: Move, around: Loop | None) -> bool:
-    """Tell whether an event comes before a `zero_grad`, in this turn of a loop or the last."""
-    if around is None:
-        loop = about.program.source.loop(move.statement)
-        inside = loop is None or loop in about.program.source.above(event)
-        return event.lineno < move.statement.lineno and inside
-    return around in about.program.source.above(event) and event.lineno > move.statement.lineno
 
 
 class _Clips:
@@ -201,7 +88,7 @@ class _Clips:
 
     def _is_whole(self, touch: Touch) -> bool:
         """Tell whether a clip is of all parameters that an optimizer holds, before its step."""
-        return touch.step is not None and not (touch.of_model and _models(self.about) > 1)
+        return touch.step is not None and not (touch.of_model and models(self.about) > 1)
 
     def _replace(self, touch: Touch) -> None:
         """Take a clip away, or the norm from the step."""
@@ -212,32 +99,66 @@ class _Clips:
             self._note(touch)
             return
         step = touch.step.statement
-        suite = self.about.windows.suite(touch.head)
-        text = [
-            self.about.program.source.code(each)
-            for each in suite
-            if touch.head.lineno < each.lineno < step.lineno
-        ]
-        optimizers = self.about.program.optimizers
-        blocked = any(".grad" in each or paths_in(each) & optimizers for each in text)
-        if touch.moved or touch.scaled or blocked or touch.call is None:
+        if touch.moved or touch.scaled or touch.call is None or self._blocked(touch, step):
             self.about.leave(touch.statement, NORM)
             return
         line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
         if line not in self.edits.before[touch.head]:
             self.edits.before[touch.head].append(line)
         self.edits.replaced[step] = []
-        self.edits.expressions[touch.call] = f"{self.result}.grad_norm"
+        norm = f"{self.result}.grad_norm"
+        if self._is_tensor(touch.call):
+            self.target.imports["import torch"] = None
+            norm = f"torch.tensor({norm})"
+        self.edits.expressions[touch.call] = norm
+
+    def _blocked(self, touch: Touch, step: ast.stmt) -> bool:
+        """Tell whether what stands between a clip and its step must stay before the step."""
+        assert touch.head is not None
+        code, optimizers = self.about.program.source.code, self.about.program.optimizers
+        if self.about.program.losses_in(touch.head):
+            return True
+        for each in self.about.windows.suite(touch.head):
+            if not touch.head.lineno <= each.lineno < step.lineno:
+                continue
+            if any(isinstance(node, _JUMPS) for node in inner(each)):
+                return True
+            text = code(each)
+            if each is not touch.head and (
+                ".grad" in text
+                or paths_in(text) & optimizers
+                or any(_CHANGES_STEP.match(last_name(call.func)) for call in calls(each))
+            ):
+                return True
+        return False
+
+    def _is_tensor(self, call: ast.Call) -> bool:
+        """Tell whether a program takes the norm that a clip returns for a tensor."""
+        source = self.about.program.source
+        parent = source.parent[call]
+        if isinstance(parent, ast.Attribute):
+            return True
+        if not isinstance(parent, ast.Assign):
+            return False
+        names = bound(parent)
+        own = {each.name for each in inner(source.tree) if isinstance(each, Function)}
+        for node in inner(source.tree):
+            if isinstance(node, ast.Attribute) and dotted(node.value) in names:
+                return True
+            if isinstance(node, ast.Call) and any(dotted(each) in names for each in node.args):
+                path = dotted(node.func) or ""
+                if path.startswith(("torch.", "dist.")) or last_name(node.func) in own:
+                    return True
+        return False
 
     def _note(self, touch: Touch) -> None:
         assert touch.step is not None
-        level = {self.about.recipes[each.call].level for each in self.about.trained}
         place = touch.step.statement
         if touch.scaled:
             self.edits.notes[place].append(SCALED_CLIP)
         elif touch.moved:
             self.edits.notes[place].append(PER_MICRO_BATCH)
-        elif touch.of_model and level == {"O2"}:
+        elif touch.of_model and self.about.may_have_masters:
             self.edits.notes[place].append(HALF_CLIP)
 
     def _limit(self, clips: list[Touch]) -> None:

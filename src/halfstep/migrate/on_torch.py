@@ -6,13 +6,14 @@ first reads them, else in the step.
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.source import inner
 from halfstep.migrate.targets import MASTERS
+from halfstep.migrate.zeroing import UNSCALED, keeping
 
 if TYPE_CHECKING:
-    import ast
-
     from halfstep.migrate.render import Edits
     from halfstep.migrate.steps import Move
     from halfstep.migrate.targets import TorchTarget
@@ -36,6 +37,7 @@ def on_torch(about: Understanding, target: TorchTarget, edits: Edits) -> None:
     for move in about.steps:
         _step(target, edits, move)
     _update(about, target, edits)
+    keeping(about, edits, UNSCALED)
 
 
 def _unscale(
@@ -54,46 +56,116 @@ def _unscale(
         if _is_scaled(about, touch):
             about.leave(touch.statement, NO_STEP)
         return
-    losses = [loss.statement.lineno for loss in about.program.losses if about.live(loss)]
-    between = range(touch.statement.lineno + 1, step.statement.lineno)
-    if not touch.scaled and any(line in between for line in losses):
+    next_loss = _next_loss(about, touch.statement)
+    if not touch.scaled and next_loss is not None and next_loss < step.statement.lineno:
         return  # gradients of the step before, which the scaler has unscaled
     assert touch.head is not None
-    lines = [f"{target.object}.unscale_({step.owner})"]
-    if step.loop is not None:
-        lines = [f"for {step.owner} in {step.loop}:\n    {lines[0]}"]
+    steps = _steps_of(about, touch)
+    lines = [_unscaling(target, each) for each in steps]
     if touch.moved or touch.scaled:
         if not clips or touch.value_used:
             about.leave(touch.statement, TWICE)
         else:
             _move(about, edits, touch, lines)
         return
-    _unscale_here(about, edits, touch, lines, unscaled)
+    for each in steps:
+        _unscale_here(about, target, edits, touch, each, unscaled)
 
 
 def _unscale_here(
     about: Understanding,
+    target: TorchTarget,
     edits: Edits,
     touch: Touch,
-    lines: list[str],
+    step: Move,
     unscaled: dict[ast.stmt, int],
 ) -> None:
     """Unscale before what touches gradients, once for each step."""
-    step = touch.step
-    assert step is not None
     assert touch.head is not None
+    lines = [_unscaling(target, step)]
     clips = touch.setting in {"clip_norm", "clip_value"}
-    line = touch.head.lineno
-    if unscaled.get(step.statement, line) >= line:
+    inside = [
+        each
+        for each in about.windows.way(touch.statement)
+        if each.lineno >= touch.head.lineno and not about.program.losses_in(each)
+    ]
+    head = inside[0] if inside else touch.head
+    line = head.lineno
+    if unscaled.get(step.statement, line) >= line or head is not touch.head:
         unscaled[step.statement] = line
-        if not any(each in edits.before[touch.head] for each in lines):
-            edits.before[touch.head][:0] = lines
+        if not any(each in edits.before[head] for each in lines):
+            edits.before[head][:0] = lines
+    for jump in _jumps(about, touch.head, step.statement):
+        if not edits.before[jump]:
+            edits.before[jump].append(f"{target.object}.update()")
     test = about.branches.only_with_amp.get(touch.statement)
     if test is not None:
         edits.replaced[touch.statement] = [f"if {test}:\n    {_written(about, touch)}"]
-    level = {about.recipes[each.call].level for each in about.trained}
-    if clips and touch.of_model and level == {"O2"}:
+    if clips and touch.of_model and about.may_have_masters:
         edits.notes[touch.statement].append(HALF_CLIP)
+
+
+def _steps_of(about: Understanding, touch: Touch) -> list[Move]:
+    """Return the steps for which gradients are touched: of one optimizer, or of all that follow."""
+    first = touch.step
+    assert first is not None
+    if not about.program.several_optimizers or first.loop is not None:
+        return [first]
+    at, function = touch.statement.lineno, about.program.source.function(touch.statement)
+    end = _next_loss(about, first.statement)
+    following = {
+        each.owner: each
+        for each in reversed(about.steps)
+        if at < each.statement.lineno
+        and (end is None or each.statement.lineno < end)
+        and about.program.source.function(each.statement) is function
+        and about.windows.apart(touch.statement, each.statement) is not None
+    }
+    own = _optimizer_of(about, touch)
+    return [following[own]] if own in following else [*following.values()][::-1]
+
+
+def _next_loss(about: Understanding, statement: ast.stmt) -> int | None:
+    """Return the line of the next scaled loss that may follow a statement, if there is one."""
+    function = about.program.source.function(statement)
+    lines = [
+        each.statement.lineno
+        for each in about.program.losses
+        if about.live(each)
+        and each.statement.lineno > statement.lineno
+        and about.program.source.function(each.statement) is function
+        and about.windows.apart(statement, each.statement) is not None
+    ]
+    return min(lines, default=None)
+
+
+def _optimizer_of(about: Understanding, touch: Touch) -> str | None:
+    """Return the optimizer whose gradients are touched, if it is known to be one."""
+    if not touch.of_model:
+        return touch.whose or None
+    for each in about.trained:
+        if touch.whose in each.models and len(each.models) == len(each.optimizers):
+            return each.optimizers[each.models.index(touch.whose)]
+    return None
+
+
+def _unscaling(target: TorchTarget, step: Move) -> str:
+    line = f"{target.object}.unscale_({step.owner})"
+    return line if step.loop is None else f"for {step.owner} in {step.loop}:\n    {line}"
+
+
+def _jumps(about: Understanding, head: ast.stmt, step: ast.stmt) -> list[ast.stmt]:
+    """Return the statements that leave a step out whose gradients have been unscaled."""
+    source = about.program.source
+    loop = source.loop(step)
+    return [
+        node
+        for each in about.windows.suite(head)
+        if head.lineno <= each.lineno < step.lineno
+        for node in inner(each, functions=False)
+        if isinstance(node, ast.Return)
+        or (isinstance(node, ast.Continue | ast.Break) and source.loop(node) is loop)
+    ]
 
 
 def _is_scaled(about: Understanding, touch: Touch) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import math
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halfstep.migrate.levels import LEVELS, possible_levels
 from halfstep.migrate.names import argument
 from halfstep.migrate.render import call_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.migrate.source import Source
 
 NO_MIXED_PRECISION = '"o0"'
@@ -34,6 +39,10 @@ def loss_scales_like_apex(engine, losses):
 """Put into a program that reads loss scales from `amp.state_dict()`."""
 
 _UNKNOWN = object()
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Pow: math.pow,
+    ast.Mult: operator.mul,
+}
 _IGNORED = ("verbosity", "num_losses", "models", "optimizers", "opt_level", "enabled")
 _ORDER = (
     "models",
@@ -61,20 +70,24 @@ class RecipeArgument:
         text: The recipe, as source.
         level: The opt_level if it is written out, else None.
         level_text: Source of the opt_level.
+        levels: What it may be.
         enabled: Source of `enabled`, or None where it is always on.
         needs_function: Whether `text` calls `recipe_from_apex`.
         losses: Source of the number of losses with scales of their own.
-        reasons: What could not be translated.
+        loss_scale_text: Source of a loss scale that is known at run time only, or None.
+        left_out: Settings that could not be translated, as they were given.
     """
 
     text: str = ""
     level: str | None = None
     level_text: str = '"O1"'
+    levels: frozenset[str] = LEVELS
     enabled: str | None = None
     needs_function: bool = False
     losses: str = "1"
     settings: dict[str, Any] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    loss_scale_text: str | None = None
+    left_out: list[str] = field(default_factory=list)
 
 
 def recipe_argument(source: Source, call: ast.Call) -> RecipeArgument:
@@ -85,6 +98,7 @@ def recipe_argument(source: Source, call: ast.Call) -> RecipeArgument:
     found.level_text = given.get("opt_level", found.level_text)
     level = _value(found.level_text)
     found.level = level if isinstance(level, str) else None
+    found.levels = possible_levels(source, nodes["opt_level"], call)
     if isinstance(nodes["opt_level"], ast.IfExp | ast.BoolOp):
         found.level_text = f"({found.level_text})"
     if isinstance(nodes["enabled"], ast.IfExp | ast.BoolOp):
@@ -109,15 +123,21 @@ def recipe_argument(source: Source, call: ast.Call) -> RecipeArgument:
 
 
 def _enabled(found: RecipeArgument, text: str) -> None:
-    if text == "False":
-        found.level, found.level_text = "O0", '"O0"'
-    elif text != "True":
+    value = _value(text)
+    if value is _UNKNOWN:
         found.enabled = text
+    elif not value:
+        found.level, found.level_text, found.levels = "O0", '"O0"', frozenset({"O0"})
 
 
 def _at_run_time(found: RecipeArgument, overrides: dict[str, str]) -> None:
     found.needs_function = True
     names = [name for name in ("keep_batchnorm_fp32", "loss_scale") if name in overrides]
+    scale = overrides.get("loss_scale", '"dynamic"')
+    if _value(scale) is _UNKNOWN:
+        found.loss_scale_text = scale
+    elif _value(scale) != "dynamic":
+        found.settings = _loss_scale(found.level, _value(scale), scale) or {}
     passed = [found.level_text, *(f"{name}={overrides.pop(name)}" for name in names)]
     fields = _fields(found, overrides)
     found.text = call_text("recipe_from_apex", passed)
@@ -137,14 +157,14 @@ def _written_out(found: RecipeArgument, overrides: dict[str, str]) -> None:
 
 
 def _fields(found: RecipeArgument, overrides: dict[str, str]) -> dict[str, Any]:
-    """Translate overrides to fields of a recipe; what has none becomes a reason."""
+    """Translate overrides to fields of a recipe; what has none is left out."""
     fields: dict[str, Any] = {}
     for name, text in overrides.items():
         translate = _TRANSLATIONS.get(name)
         value = _value(text)
         translated = None if translate is None else translate(found.level, value, text)
         if translated is None:
-            found.reasons.append(f"{name}={text} is left out; write it into the recipe")
+            found.left_out.append(f"{name}={text}")
         else:
             for key, entry in translated.items():
                 both = isinstance(entry, dict) and isinstance(fields.get(key), dict)
@@ -163,9 +183,16 @@ def _source(value: object) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return _folded(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError, TypeError, OverflowError):
         return _UNKNOWN
+
+
+def _folded(node: ast.expr) -> Any:
+    """Return the value of a literal, or of a power or product of numbers such as `2.0**16`."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op)](float(_folded(node.left)), float(_folded(node.right)))
+    return ast.literal_eval(node)
 
 
 def _batchnorm(level: str | None, value: Any, text: str) -> dict[str, Any] | None:

@@ -11,12 +11,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from halfstep.migrate.initialized import follows_initialize, precedes_initialize
 from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
+from halfstep.migrate.outputs import used_behind
 from halfstep.migrate.source import Function, inner, last_line, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from halfstep.migrate.call_graph import CallGraph
     from halfstep.migrate.program import Program, ScaledLoss
     from halfstep.migrate.windows import Windows
 
@@ -30,8 +33,10 @@ _MOVES_DATA = {
     *("randn", "rand", "randint", "zeros", "ones", "tensor", "arange", "full", "empty", "randperm"),
     *("as_tensor", "LongTensor", "FloatTensor", "zeros_like", "ones_like", "randn_like", "iter"),
     *("rand_like", "empty_like", "normal_", "uniform_", "fill_", "as_numpy", "numpy", "copy"),
+    *("stack", "cat", "concat", "insert", "add", "setdefault"),
 }
 """Functions that neither run a model nor make a loss out of what it gave."""
+_FILLING = {"append", "extend", "insert", "update", "add", "setdefault"}
 
 
 @dataclass(eq=False)
@@ -57,6 +62,7 @@ class Forwards:
         program: The facts.
         windows: The order of things.
         ends: Statements at which a forward pass is over: backwards and steps.
+        graph: Which functions call which.
 
     Attributes:
         found: The forward passes.
@@ -66,6 +72,7 @@ class Forwards:
     program: Program
     windows: Windows
     ends: Sequence[ast.stmt]
+    graph: CallGraph
     found: list[Forward] = field(default_factory=list)
     missing: list[ScaledLoss] = field(default_factory=list)
 
@@ -88,16 +95,23 @@ class Forwards:
                 self.found += passed
                 if not passed:
                     self.missing.append(loss)
+            self.found += self._in_callers(loss)
         self._merge()
         self._models_elsewhere()
         self._merge()
+        covered = set(self.covered())
+        self.found += [
+            Forward(each, each)
+            for each in used_behind(self.program, covered)
+            if each not in self._ending and each not in self.windows.branches.dead
+        ]
 
     def _before(self, end: ast.stmt, needed: set[str], *, found: bool = False) -> Forward | None:
         """Go back from a statement to what the names that it needs were made of."""
         place = end
         for statement in reversed(self.windows.way(end)):
             place = statement
-            suite = self._flat(self.windows.suite(statement))
+            suite = self.flat(self.windows.suite(statement))
             at = suite.index(place)
             taken: list[int] = []
             names = set(needed)
@@ -110,7 +124,7 @@ class Forwards:
                     continue
                 if isinstance(each, Function | ast.ClassDef):
                     continue
-                made = assigned(each) - self.program.models
+                made = (assigned(each) | _filled(each)) - self.program.models
                 if made & names:
                     taken.append(back)
                     names |= paths(each)
@@ -129,12 +143,12 @@ class Forwards:
     def _in_one_suite(self, first: ast.stmt, last: ast.stmt) -> bool:
         return last in self.program.source.suite(first)
 
-    def _flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
+    def flat(self, suite: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return a suite with the branches that are there for amp alone opened."""
         done: list[ast.stmt] = []
         for each in suite:
             amp = self.windows.branches.amp.get(each) if isinstance(each, ast.If) else None
-            done += [each] if amp is None else self._flat(amp)
+            done += [each] if amp is None else self.flat(amp)
         return done
 
     def _runs(self, node: ast.AST) -> bool:
@@ -180,6 +194,53 @@ class Forwards:
             if before is not None:
                 yield before
 
+    def _in_callers(self, loss: ScaledLoss) -> Iterator[Forward]:
+        """Yield forward passes whose outputs are passed to the function that scales a loss."""
+        source = self.program.source
+        function = source.function(loss.statement)
+        if function is None:
+            return
+        needed = self._made_of(loss, function)
+        for call in self.graph.calls_of(function):
+            statement = source.statement(call)
+            for name, given in self.graph.passed(call, function):
+                if name not in needed or dotted(given) in self.program.models:
+                    continue
+                before = self._before(statement, paths(given))
+                if before is not None and self._trains_model(before):
+                    yield before
+
+    def _made_of(self, loss: ScaledLoss, function: Function) -> set[str]:
+        """Return the names in a function that a loss is made of."""
+        before = [
+            each
+            for each in inner(function)
+            if isinstance(each, ast.stmt) and each is not function
+            if each.lineno < loss.statement.lineno
+        ]
+        names, size = paths(loss.loss), 0
+        while len(names) > size:
+            size = len(names)
+            for each in before:
+                if not suites(each) and assigned(each) & names:
+                    names |= paths(each)
+        return names
+
+    def _trains_model(self, forward: Forward) -> bool:
+        """Tell whether a model of amp's runs in a forward pass, after amp was initialized."""
+        assert forward.first is not None
+        assert forward.last is not None
+        function = self.program.source.function(forward.first)
+        if any(
+            each.function is function and each.statement.lineno > forward.first.lineno
+            for each in self.program.initializes
+        ):
+            return False
+        suite = self.flat(self.windows.suite(forward.first))
+        whole = suite[suite.index(forward.first) : suite.index(forward.last) + 1]
+        trains = not self.graph.reached(whole).isdisjoint(self.program.training)
+        return not trains and any(map(self.graph.runs_model, whole))
+
     def _instances(self, class_: str) -> set[str]:
         """Return the names that instances of a class are given."""
         return {
@@ -196,45 +257,53 @@ class Forwards:
         source = self.program.source
         training = [each for each in self.program.training if each is not None]
         classes = {source.class_(each) for each in training} - {None}
-        covered = set(self._covered())
+        covered = set(self.covered())
         for call in calls(source.tree):
             function = source.function(call)
             statement = source.statement(call)
             if (
-                source.code(call.func) not in self.program.models
+                not self._is_forward(call)
                 or statement in covered
                 or statement in self.windows.branches.dead
                 or suites(statement)
                 or isinstance(statement, ast.Return)
-                or function is None
+                or precedes_initialize(self.program, statement)
                 or _evaluates(self.program, call, function)
             ):
                 continue
-            methods = source.class_(function) in classes and self._after_initialize(function)
-            if function in training or methods:
+            trains = function in training if function is not None else self._in_loop(statement)
+            methods = source.class_(function) in classes if function is not None else False
+            if trains or (
+                methods
+                and function is not None
+                and follows_initialize(self.program, self.graph, function)
+            ):
                 covered.add(statement)
                 self.found.append(Forward(statement, statement))
 
-    def _after_initialize(self, method: Function) -> bool:
-        """Tell whether a method runs only where amp has been initialized."""
-        if not _has_self(method):
-            return False
-        class_ = self.program.source.class_(method)
-        homes = {each.function for each in self.program.initializes if each.function is not None}
-        own = {home for home in homes if self.program.source.class_(home) is class_}
-        assert class_ is not None
-        first = {
-            each for each in class_.body if isinstance(each, Function) and each.name == "__init__"
-        }
-        if not own or own & _called_from(class_, first):
-            return True
-        return method in _called_from(class_, own)
+    def _in_loop(self, statement: ast.stmt) -> bool:
+        """Tell whether a statement of the module stands in a loop that scales a loss."""
+        source = self.program.source
+        around = {each for each in source.above(statement) if isinstance(each, ast.For | ast.While)}
+        return any(
+            source.function(each.statement) is None
+            and not around.isdisjoint(source.above(each.statement))
+            for each in self.program.losses
+        )
 
-    def _covered(self) -> Iterator[ast.AST]:
+    def _is_forward(self, call: ast.Call) -> bool:
+        """Tell whether a call is of a model, or of a method of its that is a forward pass too."""
+        path = self.program.source.code(call.func)
+        owner, _, method = path.rpartition(".")
+        known = self.program.models
+        return path in known or (method.startswith("forward") and owner in known)
+
+    def covered(self) -> Iterator[ast.AST]:
+        """Yield all that stands under autocast."""
         for forward in self.found:
             if forward.first is None or forward.last is None:
                 continue
-            suite = self._flat(self.windows.suite(forward.first))
+            suite = self.flat(self.windows.suite(forward.first))
             for each in suite[suite.index(forward.first) : suite.index(forward.last) + 1]:
                 yield from inner(each)
 
@@ -263,22 +332,18 @@ def _lines(forward: Forward) -> tuple[int, int]:
     return forward.first.lineno, last_line(forward.last)
 
 
-def _called_from(class_: ast.ClassDef, methods: set[Function]) -> set[Function]:
-    """Return the methods of a class that run within some of them, and those themselves."""
-    by_name = {each.name: each for each in class_.body if isinstance(each, Function)}
-    found, new = set(methods), set(methods)
-    while new:
-        names = {last_name(call.func) for each in new for call in calls(each)}
-        new = {by_name[name] for name in names & by_name.keys()} - found
-        found |= new
-    return found
+def _filled(node: ast.AST) -> set[str]:
+    """Return the lists and dictionaries that a node puts something into."""
+    return {
+        path
+        for call in calls(node)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _FILLING
+        for path in [dotted(call.func.value)]
+        if path is not None
+    }
 
 
-def _has_self(function: Function) -> bool:
-    return bool(function.args.args) and function.args.args[0].arg == "self"
-
-
-def _evaluates(program: Program, call: ast.Call, function: Function) -> bool:
+def _evaluates(program: Program, call: ast.Call, function: Function | None) -> bool:
     """Tell whether a call of a model is for evaluation: no gradients, or eval mode."""
     code = program.source.code
     for each in program.source.above(call):
@@ -288,6 +353,8 @@ def _evaluates(program: Program, call: ast.Call, function: Function) -> bool:
             "no_grad" in code(item.context_expr) for item in each.items
         ):
             return True
+    if function is None:
+        return False
     if any("no_grad" in code(each) for each in function.decorator_list):
         return True
     return any(last_name(each.func) == "eval" for each in calls(function))

@@ -6,7 +6,15 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.guards import CHANGES, branches_without, changing, guards, simple
+from halfstep.migrate.formats import note_formats
+from halfstep.migrate.guards import (
+    CHANGES,
+    branches_without,
+    changing,
+    guards,
+    repeated,
+    simple,
+)
 from halfstep.migrate.leftovers import STARS
 from halfstep.migrate.losses import Losses, loss_name
 from halfstep.migrate.names import (
@@ -23,13 +31,14 @@ from halfstep.migrate.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
 from halfstep.migrate.render import Edits, Region
 from halfstep.migrate.source import inner
 from halfstep.migrate.targets import O3, EngineTarget, TorchTarget
-from halfstep.migrate.understanding import PASSED_ON, PRIVATE
+from halfstep.migrate.understanding import PASSED_ON, PRIVATE, SEVERAL
+from halfstep.migrate.uninitialized import NO_OBJECT, without_initialize
 
 if TYPE_CHECKING:
     from halfstep.migrate.expressions import Expressions
     from halfstep.migrate.program import Initialize
+    from halfstep.migrate.recipes import RecipeArgument
     from halfstep.migrate.regions import Forward
-    from halfstep.migrate.render import Piece
     from halfstep.migrate.understanding import Understanding
 
 NO_FORWARD = (
@@ -46,6 +55,7 @@ NOT_ALWAYS = "the backward stands under a test, and its step does not: there may
 NOT_THERE = (
     "what amp.initialize is given has no plain names, by which it could be found without amp"
 )
+MADE = "what amp.initialize is given is made in its arguments; give it names of their own before"
 HALF_FUNCTION = "apex.amp.register_half_function"
 _MODULE_AND_NAME = ("module", "name")
 _CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
@@ -75,6 +85,8 @@ class Rewriter:
         for node, side in self.about.branches.amp.items():
             self.edits.replaced[node] = [side]
         self._forwards()
+        self._calls_of_forward()
+        note_formats(self.about, self.target, self.edits)
         losses = Losses(self.about, self.target, self.edits)
         hoisted = [each.hoisted for each in self.about.forwards.found]
         for loss in self.about.program.losses:
@@ -138,6 +150,9 @@ class Rewriter:
                     about.leave(loss.call, NO_FORWARD)
         for forward in about.forwards.found:
             self._forward(forward)
+        for statement, root in without_initialize(about.forwards):
+            reason = NO_OBJECT.format(root, self.target.called)
+            self.edits.notes[statement].append(reason)
 
     def _forward(self, forward: Forward) -> None:
         head = self.target.autocast()
@@ -153,6 +168,18 @@ class Rewriter:
                 return
         if loss is not None:
             self.edits.before[loss.statement].append(f"{head}\n    {tail[0]}")
+
+    def _calls_of_forward(self) -> None:
+        """Call models whose `forward` is called: the engine casts what a call is given."""
+        about, code = self.about, self.about.program.source.code
+        levels = {about.recipes[each.call].level for each in about.trained}
+        if isinstance(self.target, TorchTarget) or levels <= {"O0", "O1"}:
+            return
+        for call in calls(about.program.source.tree):
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
+                model = code(call.func.value)
+                if model in about.program.models:
+                    self.edits.expressions[call.func] = model
 
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
         suite = self.about.program.source.suite(first)
@@ -206,6 +233,10 @@ class Rewriter:
         if changing(about, given, tests):
             about.leave(given.call, CHANGES)
             return
+        engine = isinstance(self.target, EngineTarget)
+        if engine and not self.target.object.startswith("self.") and repeated(about, given):
+            about.leave(given.call, SEVERAL.format(about.called))
+            return
         alone = simple(about, given, tests)
         rest = self._rest(given)
         if alone is not None and rest is None:
@@ -213,8 +244,10 @@ class Rewriter:
             self.edits.replaced[alone] = [self.target.setup(given, recipe, when)]
             self.edits.notes[alone] += self.edits.notes.pop(given.statement)
             return
-        setup: list[Piece] = [self.target.setup(given, recipe, None)]
-        self.edits.replaced[given.statement] = setup + ([rest] if rest else [])
+        setup = self._setup(given, recipe, rest)
+        if setup is None:
+            return
+        self.edits.replaced[given.statement] = [*setup]
         for test in tests:
             ends, no_else = branches_without(about, test)
             named = self._named_without(given, no_else=no_else)
@@ -229,6 +262,19 @@ class Rewriter:
                 lines = off.replace("\n", "\n    ")
                 self.edits.after[test].append(f"else:\n    {lines}")
 
+    def _setup(
+        self, given: Initialize, recipe: RecipeArgument, rest: str | None
+    ) -> list[str] | None:
+        """Return the lines in the place of `amp.initialize`, or None where it is left."""
+        made = "(" in given.models_text + given.optimizers_text
+        if rest is None or isinstance(self.target, TorchTarget) or not made:
+            return [self.target.setup(given, recipe, None), *([rest] if rest else [])]
+        pair = self._bound_to_a_pair(given)
+        if pair is None:
+            self.about.leave(given.call, MADE)
+            return None
+        return [rest, self.target.setup(pair, recipe, None)]
+
     def _named_without(self, given: Initialize, *, no_else: bool) -> Initialize | None:
         """Return the models and optimizers by names that they have in branches without amp."""
         texts = [*given.models, *given.optimizers]
@@ -237,8 +283,12 @@ class Rewriter:
         simple_names = [each.removeprefix("self.") for each in texts]
         if all(map(str.isidentifier, simple_names)):
             return given
+        return None if no_else else self._bound_to_a_pair(given)
+
+    def _bound_to_a_pair(self, given: Initialize) -> Initialize | None:
+        """Return the models and optimizers by the names that the result of amp is bound to."""
         value = given.statement.targets[0] if isinstance(given.statement, ast.Assign) else None
-        if no_else or not isinstance(value, ast.Tuple) or len(value.elts) != len(_PAIR):
+        if not isinstance(value, ast.Tuple) or len(value.elts) != len(_PAIR):
             return None
         code = self.about.program.source.code
         models, optimizers = value.elts

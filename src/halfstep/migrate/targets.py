@@ -22,6 +22,13 @@ AS_O1 = (
     "O2 and O3 kept the parameters in fp16; torch.amp leaves them in fp32 and casts one function "
     "at a time, as O1 did"
 )
+MOVES = "a GradScaler starts from 65536 and moves"
+
+
+def _is_level_test(test: str | None, recipe: RecipeArgument) -> bool:
+    """Tell whether a test asks for nothing but a level above O0, which the recipe says anyway."""
+    asked = f'{recipe.level_text} != "O0"'
+    return test is not None and ast.dump(ast.parse(test)) == ast.dump(ast.parse(asked))
 
 
 class Target(Protocol):
@@ -87,15 +94,15 @@ class EngineTarget:
             text = NO_MIXED_PRECISION
         elif recipe.needs_function:
             self.preamble[FROM_APEX] = None
-        if test not in {None, "False"}:
+        if test not in {None, "False"} and not _is_level_test(test, recipe):
             text = f"{text} if {test} else {NO_MIXED_PRECISION}"
         extra = [f"{name}={limit}" for name, limit in self.clip.items()]
         arguments = [given.models_text, given.optimizers_text, f"recipe={text}", *extra]
         return call_text(f"{self.object} = {'halfstep.' * taken}Engine", arguments)
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
-        """Return those of the recipe."""
-        return recipe.reasons
+        """Say what has no field in a recipe."""
+        return [f"{each} is left out; write it into the recipe" for each in recipe.left_out]
 
     def scales(self, losses: str) -> str:
         """Write a call of a function that goes into the program."""
@@ -149,7 +156,7 @@ class TorchTarget:
         tests = [f"({each})" if " or " in each else each for each in (test,) if each]
         if recipe.enabled:
             tests.append(recipe.enabled)
-        if recipe.level is None:
+        if recipe.level is None and "O0" in recipe.levels and not _is_level_test(test, recipe):
             tests.append(f'{recipe.level_text} != "O0"')
         enabled = tests[0] if len(tests) == 1 else " and ".join(tests)
         if test == "False" or recipe.level == "O0":
@@ -167,16 +174,16 @@ class TorchTarget:
 
     def reasons(self, recipe: RecipeArgument) -> list[str]:
         """Say what a GradScaler lacks."""
-        found = [] if recipe.needs_function else list(recipe.reasons)
-        if recipe.level not in {"O0", "O1"}:
+        found = [f"{each} is left out: torch.amp has no such setting" for each in recipe.left_out]
+        if recipe.levels & {"O2", "O3"}:
             found.append(AS_O1)
         scale = self._scale(recipe)
-        if isinstance(scale, float):
+        if recipe.loss_scale_text is not None:
+            found.append(f"loss_scale={recipe.loss_scale_text} is left out: {MOVES}")
+        elif isinstance(scale, float):
             found.append("GradScaler has no static scale: it starts from this one and moves")
         elif isinstance(scale, dict):
             found.append("GradScaler has no limits: min_loss_scale and max_loss_scale are left out")
-        elif recipe.needs_function:
-            found.append("keep_batchnorm_fp32 and loss_scale are left out: GradScaler has neither")
         return found
 
     def scales(self, losses: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
+from halfstep.migrate.call_graph import CallGraph
 from halfstep.migrate.names import argument, bound, calls, dotted, last_name
 from halfstep.migrate.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.regions import Forwards
@@ -50,7 +51,7 @@ NATIVE_BACKWARD = (
 )
 PRIVATE = "{} is amp's own state, which {} has not"
 PASSED_ON = "amp itself is passed on here, and what becomes of it is not known"
-REBOUND = "the name {} stands for something else than Apex's amp here"
+REBOUND = "{} is a parameter here, and it is not known whether it is Apex's amp"
 _HOROVODS = {"DistributedOptimizer", "synchronize", "skip_synchronize"}
 _NATIVE_NAMES = {"GradScaler", "NativeScaler", "autocast"}
 _NATIVE_MODULES = ("torch.cuda.amp", "torch.amp", "torch.autocast")
@@ -76,6 +77,7 @@ class Understanding:
     called: str
     branches: Branches = field(init=False)
     owners: Owners = field(init=False)
+    graph: CallGraph = field(init=False)
     windows: Windows = field(init=False)
     forwards: Forwards = field(init=False)
     recipes: dict[ast.Call, RecipeArgument] = field(init=False)
@@ -89,6 +91,7 @@ class Understanding:
         program = self.program
         self.branches = read_branches(program)
         self.owners = Owners(program, self.branches)
+        self.graph = CallGraph(program)
         self._initializes()
         self._other_uses()
         for node in self.branches.different:
@@ -98,7 +101,7 @@ class Understanding:
             self._backwards()
         self.windows = Windows(program, self.branches, self.steps)
         ends = [*(each.statement for each in program.losses), *(s.statement for s in self.steps)]
-        self.forwards = Forwards(program, self.windows, ends)
+        self.forwards = Forwards(program, self.windows, ends, self.graph)
         self.recipes = {
             each.call: recipe_argument(program.source, each.call) for each in program.initializes
         }
@@ -112,6 +115,15 @@ class Understanding:
         """The calls of `amp.initialize` with an optimizer."""
         return [each for each in self.program.initializes if each.optimizers]
 
+    @property
+    def may_have_masters(self) -> bool:
+        """Whether the optimizers may step with fp32 copies of fp16 parameters."""
+        recipes = [self.recipes[each.call] for each in self.trained]
+        return any(
+            each.level in {"O2", None} and each.settings.get("master_weights", True)
+            for each in recipes
+        )
+
     def live(self, loss: ScaledLoss) -> bool:
         """Tell whether a scaled loss is not on a side that goes away."""
         return loss.statement not in self.branches.dead
@@ -121,8 +133,9 @@ class Understanding:
         for odd in program.odd_losses:
             self.leave(odd, "amp.scale_loss is not in a `with amp.scale_loss(...) as name:`")
         if not program.initializes:
-            for node in self._amp_statements():
-                self.leave(node, NO_INITIALIZE.format(self.called))
+            kept = self._kept()
+            for node in kept or self._amp_statements():
+                self.leave(node, PASSED_ON if kept else NO_INITIALIZE.format(self.called))
             return
         for each in program.initializes:
             self._initialize(each)
@@ -147,7 +160,9 @@ class Understanding:
         if not isinstance(statement, kinds) or statement.value is not call:
             self.leave(call, "amp.initialize stands in a larger expression")
         elif not self.program.losses and given.optimizers:
-            self.leave(call, NO_LOSS.format(self.called))
+            kept = self._kept()
+            for node in kept or [call]:
+                self.leave(node, PASSED_ON if kept else NO_LOSS.format(self.called))
 
     def _may_be_none(self, name: str, at: ast.stmt, function: Function | None) -> bool:
         """Tell whether the last statement that binds a name on every way to `at` gives it None."""
@@ -176,6 +191,16 @@ class Understanding:
                 if split and source.suite(split[0]) is source.suite(split[1]):
                     return True
         return False
+
+    def _kept(self) -> list[ast.AST]:
+        """Return where amp itself is kept under another name, as in `args.amp = amp`."""
+        program = self.program
+        return [
+            node.value
+            for node in inner(program.source.tree)
+            if isinstance(node, ast.Assign | ast.keyword)
+            and program.imports.qualified(node.value) == "apex.amp"
+        ]
 
     def _amp_statements(self) -> list[ast.stmt]:
         """Return the statements that use amp, where nothing initializes it."""
@@ -265,8 +290,34 @@ class Understanding:
             function = source.function(call)
             if dotted(owner) == "self":
                 continue
-            if function in with_step or function in self.program.training:
+            trains = function in with_step or function in self.program.training
+            if trains or (function is not None and self._enters_an_update(function)):
                 self.leave(call, NATIVE_BACKWARD)
+
+    def _enters_an_update(self, function: Function) -> bool:
+        """Tell whether a function is called before a scaled loss, and no `zero_grad` is between."""
+        source, graph = self.program.source, self.graph
+        if any(source.function(call) is function for call in self.program.steps):
+            return False
+        for loss in filter(self.live, self.program.losses):
+            home, end = source.function(loss.statement), loss.statement.lineno
+            body = source.tree if home is None else home
+            zeroed = [
+                move.statement.lineno
+                for move in self.zero_grads
+                if source.function(move.statement) is home and move.statement.lineno < end
+            ]
+            for call in calls(body):
+                begin = call.lineno
+                if (
+                    source.function(call) is home
+                    and max(zeroed, default=0) < begin < end
+                    and source.statement(call) not in self.branches.dead
+                    and source.loop(call) is source.loop(loss.statement)
+                    and function in graph.reached(graph.called(call))
+                ):
+                    return True
+        return False
 
 
 def _binds_on_both_sides(statement: ast.stmt, name: str) -> bool:

@@ -38,7 +38,8 @@ class Touch:
         tests: Sources of the tests that it stands under and its step does not.
         step: The step that it is for, or None.
         head: The statement that it is or stands in, beside its step.
-        moved: Whether its step stands under tests that it does not stand under itself.
+        moved: Whether its step stands under tests that it does not stand under itself, or behind
+            a loop over micro-batches that it stands in.
         scaled: Whether it stands in the context of `scale_loss`, where gradients are scaled.
     """
 
@@ -129,7 +130,10 @@ class Windows:
             pair = self.apart(statement, touch.step.statement)
             assert pair is not None
             touch.head = pair[0]
-            touch.moved = pair[1] is not touch.step.statement
+            source = self.program.source
+            turns = source.loop(statement) is not source.loop(touch.step.statement)
+            again = turns and bool(self.program.losses_in(pair[0]))
+            touch.moved = pair[1] is not touch.step.statement or again
             touch.tests = tuple(self._tests(pair[0], statement))
         self.touches.append(touch)
 
@@ -176,7 +180,9 @@ class Windows:
 
     def _is_gradient(self, node: ast.Attribute) -> bool:
         """Tell whether an attribute is a parameter's gradient, and more than set to None."""
-        named = node.attr == "grad"
+        parent = self.program.source.parent[node]
+        called = isinstance(parent, ast.Call) and parent.func is node
+        named = node.attr == "grad" and not called
         return named and self._is_of_parameters(node) and not self._is_dropped(node)
 
     def _is_of_parameters(self, node: ast.Attribute) -> bool:
@@ -207,11 +213,14 @@ class Windows:
             if isinstance(node, ast.FunctionDef)
             and node.name != "step"
             and node not in self.program.training
-            and any(
-                isinstance(each, ast.Attribute) and each.attr == "grad"
-                for each in inner(node, functions=False)
-            )
+            and any(self._reaches(each) for each in inner(node, functions=False))
         }
+
+    def _reaches(self, node: ast.AST) -> bool:
+        """Tell whether a function with this node in it reaches for gradients."""
+        if isinstance(node, ast.Call):
+            return last_name(node.func) in CLIPS or bool(self.program.master_params(node))
+        return isinstance(node, ast.Attribute) and node.attr == "grad"
 
     def _read(self, statement: ast.stmt) -> Touch:
         """Read what a statement does to gradients, if it is a clip or a measure."""

@@ -140,11 +140,12 @@ def _refuse_other_types(stored: Checkpoint) -> None:
     """
     sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
+    if not all(isinstance(getattr(stored, name), dict) for name in sections):
+        raise TypeError("a section is no mapping")
     shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
     weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
     are_right = (
-        all(isinstance(getattr(stored, name), dict) for name in sections)
-        and all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
+        all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
         and all(isinstance(each, float) for each in (stored.loss, stored.accuracy))
         and len(stored.classes) > 1
         and all(isinstance(name, str) for name in stored.classes)
@@ -223,7 +224,7 @@ def _explained(file: Path) -> Iterator[None]:
         raise UserError(
             f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
         ) from error
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
 
 

@@ -26,6 +26,8 @@ from halfstep.train import (
     schedules,
     sinks,
 )
+from halfstep.train.data.loader import dead_workers_explained
+from halfstep.train.diagnosis import diagnosed
 from halfstep.train.energy import Energy
 from halfstep.train.environment import describe, pick_device
 from halfstep.train.epoch import save_if_sound, train_epoch
@@ -117,7 +119,12 @@ def train(
                 with _tracker(run, config, setup, start, quiet=quiet) as tracker:
                     training = _assemble(config, setup, run, tracker, memory)
                     try:
-                        with out_of_memory_explained(config):
+                        since = start.checkpoint.step if start else 0
+                        with (
+                            diagnosed(training, since),
+                            out_of_memory_explained(config),
+                            dead_workers_explained(),
+                        ):
                             _epochs(training, start)
                     except KeyboardInterrupt:
                         raise KeyboardInterrupt(_what_is_left(training)) from None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from halfstep import step_observer
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.train.processes import ALONE
 
@@ -92,6 +93,8 @@ class NonFinite:
 
     def drop(self) -> None:
         """Leave the window out as if it had never been."""
+        for optimizer in self._engine.optimizers:
+            step_observer.active.drops(optimizer)
         self._engine.zero_grad()
         if self._statistics is not None:
             self._statistics.settle(torch.ones(()))

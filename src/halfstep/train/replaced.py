@@ -11,6 +11,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from halfstep.train import diagnosis_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,6 +25,8 @@ _LEFT_BY_A_RUN = (
     "tracking.json",
     "classes.csv",
     "confusion.csv",
+    diagnosis_file.RECORD,
+    diagnosis_file.TEXT,
     "export",
     "wandb",
     "config.yaml",

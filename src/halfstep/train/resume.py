@@ -24,7 +24,7 @@ AUTO = "auto"
 _MAY_DIFFER = frozenset(
     {
         *("name", "description", "device", "log_every", "checkpoints", "tracking"),
-        *("auto_microbatch", "epochs"),
+        *("auto_microbatch", "doctor", "epochs"),
     }
 )
 """Fields that do not change what is learned (but for rounding, of the device); `extend` decides on

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
-from halfstep.train import replaced
+from halfstep.train import diagnosis_file, replaced
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
 from halfstep.train.files import json_text, parse_json, write_atomically
@@ -224,6 +224,7 @@ def prepare(
                 replaced.put_back(run)
             raise
         (run / "summary.json").unlink(missing_ok=True)
+        diagnosis_file.remove(run)
 
 
 @contextmanager

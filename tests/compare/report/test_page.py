@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from halfstep.compare.columns import notes
+from halfstep.compare.directory import prepare
+from halfstep.compare.records import flat_records
 from halfstep.compare.report.page import page
 from halfstep.compare.results import Result
 
@@ -107,3 +110,25 @@ def test_the_data_of_the_script_hold_the_curves_of_every_run(report, text):
 def test_one_seed_says_that_it_gives_no_interval(make_grid, fill):
     grid = make_grid(("fp32", "fp16"))
     assert "with one seed, which gives no interval" in page(grid, fill(grid))
+
+
+def test_a_step_that_was_not_finite_links_to_its_explanation_and_says_it_inline(make_grid, fill):
+    grid = make_grid(("fp32", "o3"))
+    for cell in grid.cells:
+        prepare(cell)
+        cell.run_directory.mkdir(exist_ok=True)
+    broken = next(cell for cell in grid.cells if cell.recipe == "o3")
+    record = {
+        "diagnosis": {"verdicts": [{"code": "EPS", "finding": {"summary": "eps is <zero>"}}]},
+        "evidence": {},
+    }
+    (broken.run_directory / "diagnosis.json").write_text(json.dumps(record))
+    results = fill(grid)
+    cause = {result.cell.recipe: result.cause for result in results}
+    assert cause == {"fp32": None, "o3": "EPS: eps is <zero>"}
+    text = page(grid, results)
+    link = f'<a href="{broken.directory.name}/run/diagnosis.txt">12</a>'
+    assert text.count(link) == 2  # in the row of the recipe, and in that of its run
+    assert "the loss was nan at step 12; EPS: eps is &lt;zero&gt;" in text
+    assert [each["cause"] for each in flat_records(grid, results)] == list(cause.values())
+    assert any("EPS: eps is <zero>" in note for note in notes(grid, results))

@@ -19,6 +19,7 @@ import torch
 from halfstep.errors import UserError
 from halfstep.train import checkpoint, microbatch, resume, rotation
 from halfstep.train.config.files import load
+from halfstep.train.data import Data
 from halfstep.train.data.batches import IndexedBatches
 from halfstep.train.distributed import Lost, joined
 from halfstep.train.in_step import in_step
@@ -123,6 +124,30 @@ def check_losses_follow_the_single_process(processes, given) -> None:
     assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=1e-6)
     summary = json.loads((together / "summary.json").read_text())
     assert (summary["processes"], summary["steps"], summary["epochs"]) == (2, 12, 2)
+
+
+def check_doctor_says_on_which_rank_a_batch_was_bad(processes, given) -> None:
+    real = Data.prepare
+
+    def prepare(self, images, labels, *, number=0, **rest):
+        images, labels = real(self, images, labels, number=number, **rest)
+        if number == 2 * processes.size + 1:  # the third batch of rank 1
+            images[3, 0, 2, 1] = float("nan")
+        return images, labels
+
+    # Under FSDP nothing can be replayed, and the batch itself is still at hand.
+    for strategy in ("ddp", "fsdp"):
+        run = given.directory / f"bad-batch-{strategy}"
+        config = given.tiny(f"distributed.strategy={strategy}", "epochs=1", "log_every=1")
+        with mock.patch.object(Data, "prepare", prepare):
+            train(config, run, quiet=True, processes=processes)
+        processes.any(flag=False)  # wait for what the first one writes
+        found = json.loads((run / "diagnosis.json").read_text(encoding="utf-8"))
+        assert found["rank"] == 1, found["diagnosis"]
+        assert [each["code"] for each in found["diagnosis"]["verdicts"]] == ["CORRUPT_BATCH"]
+        assert found["evidence"]["inputs"][0]["index"] == [3, 0, 2, 1]
+        text = (run / "diagnosis.txt").read_text(encoding="utf-8")
+        assert text.startswith("of rank 1 of 2:\n")
 
 
 def check_validation_is_of_every_image_once(processes, given) -> None:

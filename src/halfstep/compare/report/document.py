@@ -30,6 +30,7 @@ class TableCell:
         value: What it is sorted by; None sorts last.
         label: Its column, for screens too narrow for a header.
         source: The files and key that the number is from; empty for text.
+        link: The file that explains it; empty for none.
     """
 
     text: str
@@ -37,6 +38,7 @@ class TableCell:
     value: float | str | None = None
     label: str = ""
     source: str = ""
+    link: str = ""
 
 
 def document(

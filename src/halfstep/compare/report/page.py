@@ -134,6 +134,7 @@ def _table_row(
                 value=value,
                 label=column.title,
                 source="" if value is None else _source(row, column, grid, results),
+                link=_explanation(row, column),
             )
         )
     return {
@@ -146,15 +147,22 @@ def _table_row(
         "status": row.status,
         "kind": "finished" if row.status == "finished" else row.status.split()[-1],
         "reason": "; ".join(
-            f"seed {result.cell.seed}: {result.reason}" if row.seed is None else result.reason
+            f"seed {result.cell.seed}: {result.said}" if row.seed is None else result.said
             for result in row.results
-            if result.reason
+            if result.said
         ),
         "seed": row.seed,
         "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
         "sources": row.sources,
         "cells": cells,
     }
+
+
+def _explanation(row: Row, column: Column) -> str:
+    """Return where it is explained that a loss was not finite."""
+    if column.key != "first_nonfinite_step":
+        return ""
+    return next((each.explanation for each in row.results if each.cause), "")
 
 
 def _source(row: Row, column: Column, grid: Grid, results: Sequence[Result]) -> str:

@@ -246,12 +246,14 @@ class Ending:
         message: What it said.
         function: The program's own autograd function that it was raised in; "" for none.
         site: The user's line that it came through.
+        in_optimizer: Whether it was raised in an optimizer of torch's.
     """
 
     kind: str = ""
     message: str = ""
     site: Site | None = None
     function: str = ""
+    in_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

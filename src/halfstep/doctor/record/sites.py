@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 _TORCH = str(Path(torch.__file__).parent)
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _HERE = str(Path(__file__).parent.parent)  # all of doctor
+_HALFSTEP = str(Path(_HERE).parent)
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -52,7 +54,7 @@ def _kind(file: str) -> int:
     if kind is None:
         if file.startswith((_TORCH, _HERE, "<")):
             kind = _TRANSPARENT
-        elif any(part in file for part in _INSTALLED):
+        elif file.startswith(_HALFSTEP) or any(part in file for part in _INSTALLED):
             kind = _LIBRARY
         elif file.startswith(_STANDARD_LIBRARY):
             kind = _TRANSPARENT
@@ -102,6 +104,15 @@ def raising_line(traceback: TracebackType | None) -> Mark | None:
             passed.append((kind, (code.co_filename, traceback.tb_lineno, code.co_name)))
         traceback = traceback.tb_next
     return _choose(reversed(passed))
+
+
+def passed_optimizer(traceback: TracebackType | None) -> bool:
+    """Return whether an exception came through one of torch's optimizers."""
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def _frames(frame: FrameType | None) -> Iterator[tuple[int, Mark]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from halfstep.doctor.signals.positions import Positions
+
+
+# torch's, halfstep's and others' go by the same name.
+_EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 
 
 @dataclass(slots=True)
@@ -199,6 +204,9 @@ class Replayer:
         if changed_since(self._entries):
             outcome.note = "a batch was changed in place after it was used"
             return outcome
+        if any(map(waits_for_others, self.models)):
+            outcome.note = "the model exchanges numbers with other processes, which do not replay"
+            return outcome
         with _kept(self.models), ExitStack() as stack:
             if mode is not None:
                 stack.enter_context(mode)
@@ -277,6 +285,17 @@ def _filling(
 def bare(model: nn.Module) -> nn.Module:
     """Return the model inside a parallel wrapper, whose forward would wait for other processes."""
     return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
+
+
+def waits_for_others(model: nn.Module) -> bool:
+    """Return whether a forward pass, or its backward, needs the other processes that train."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    if torch.distributed.get_world_size() == 1:
+        return False
+    return any(type(each).__name__ in _EXCHANGING for each in model.modules()) or any(
+        isinstance(each, DTensor) for each in model.parameters()
+    )
 
 
 def _widened_leaves(parameters: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -30,7 +30,7 @@ from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -119,25 +119,26 @@ def _module_facts(path: str, module: nn.Module) -> ModuleFacts:
 
 
 def optimizer_facts(
-    optimizer: Optimizer, others: Sequence[Optimizer], known: set[int], reached: set[int]
+    optimizer: Optimizer,
+    moved: Mapping[Optimizer, Sequence[torch.Tensor]],
+    known: set[int],
+    reached: set[int],
 ) -> OptimizerFacts:
     """Read an optimizer.
 
     Args:
         optimizer: The optimizer.
-        others: The other optimizers of the program.
+        moved: What each optimizer of the program moves.
         known: Identities of the parameters of the models that were seen.
         reached: Identities of the parameters that ever received a gradient.
     """
-    mine = parameters_of(optimizer)
+    mine = moved[optimizer]
     counts = Counter(map(id, mine))
     without = [each for each in mine if id(each) not in reached]
-    elsewhere = {
-        id(each) for other in others if other is not optimizer for each in parameters_of(other)
-    }
+    elsewhere = {id(each) for other, its in moved.items() if other is not optimizer for each in its}
     return OptimizerFacts(
         kind=type(optimizer).__name__,
-        formats=dict(Counter(format_name(each.dtype) for each in mine)),
+        formats=dict(Counter(format_name(each.dtype) for each in parameters_of(optimizer))),
         settings=_settings(optimizer),
         state_formats=_state_formats(optimizer),
         shared=sum(key in elsewhere or count > 1 for key, count in counts.items()),

@@ -14,10 +14,11 @@ from weakref import WeakKeyDictionary
 
 from halfstep.doctor.record import Event, Fact, Loop, Shape
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.signals.numbers import local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import torch
     from torch.optim import Optimizer
@@ -34,6 +35,7 @@ KINDS = {
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
+    "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error",
     "update": "scaler, optimizers, steps",
     "zero": "gradients were cleared: optimizer",
@@ -103,17 +105,25 @@ class Grammar:
         self._stepped = False
         self._since_update: dict[int, list[int]] = {}
 
-    def follow(self, optimizer: Optimizer, number: int) -> None:
-        """Follow the gradients of an optimizer, or choose its probes again."""
+    def follow(
+        self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
+    ) -> None:
+        """Follow the gradients of an optimizer, or choose its probes again.
+
+        Args:
+            optimizer: The optimizer.
+            number: Its number.
+            params: What receives its gradients, if not its own parameters.
+        """
         self._numbers[optimizer] = number
+        followed = parameters_of(optimizer) if params is None else params
         known = self._gradients.get(optimizer)
         if known is None:
-            known = self._gradients[optimizer] = Gradients(_probes(optimizer))
+            known = self._gradients[optimizer] = Gradients(_probes(followed))
         else:
-            known.probes, known.seen = _probes(optimizer), ()
-        mine = [id(each) for group in optimizer.param_groups for each in group["params"]]
-        known.parameters = frozenset(mine)
-        known.repeated = len(known.parameters) < len(mine)
+            known.probes, known.seen = _probes(followed), ()
+        known.parameters = frozenset(map(id, followed))
+        known.repeated = len(known.parameters) < len(followed)
 
     def state(self, optimizer: Optimizer) -> Gradients:
         """Return what is known of an optimizer's gradients."""
@@ -123,7 +133,7 @@ class Grammar:
         """Note an event; one that begins an iteration closes the one before."""
         if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
             self.close_iteration()
-        if kind in {"step", "scaler step"}:
+        if kind in {"step", "scaler step", "drop"}:
             self._stepped = True
         self._events.append((kind, mark, tuple(facts.items())))
 
@@ -183,6 +193,14 @@ class Grammar:
     def _written(self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients) -> None:
         scaled = gradients.state() == "scaled"
         self.add("write", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+
+    def settle(self) -> None:
+        """Take gradients as they are now: what was done to them was no doing of the loop's."""
+        for gradients in self._gradients.values():
+            now = gradients.look()
+            if now != gradients.seen and not any(identity for identity, _ in now):
+                self._forget(gradients)
+            gradients.seen = now
 
     def accumulated(
         self, mark: Mark | None, scale: Multiplier | None, *, autocast: bool, loss_format: str
@@ -290,9 +308,11 @@ class Grammar:
         gradients.used = True
         gradients.waiting[0] += not by_scaler
 
-    def updated(self, mark: Mark | None, scaler: int) -> None:
-        """Note a `scaler.update`."""
+    def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
+        """Note a `scaler.update`, which is an event if the loop calls it."""
         stepped = self._since_update.pop(scaler, [])
+        if not by_loop:
+            return
         self.add(
             "update",
             mark,
@@ -383,9 +403,7 @@ def memory(tensor: torch.Tensor) -> int:
     return int(local(tensor).data_ptr())
 
 
-def _probes(optimizer: Optimizer) -> list[torch.Tensor]:
-    parameters = [
-        each for group in optimizer.param_groups for each in group["params"] if each.requires_grad
-    ]
+def _probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    parameters = [each for each in followed if each.requires_grad]
     stride = max(1, len(parameters) // PROBES)
     return parameters[::stride][:PROBES]

@@ -67,6 +67,7 @@ class Series:
         learning_rate: float,
         loss: torch.Tensor | None,
         gradients: list[torch.Tensor] | None,
+        norm: torch.Tensor | None = None,
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
@@ -79,13 +80,15 @@ class Series:
             learning_rate: Of its first group.
             loss: What backward was called on, without its loss scale.
             gradients: What the optimizer is given; None for a step that was skipped.
+            norm: Their norm, where it is known.
             scale: The loss scale of the step.
             skipped: Whether it is known to be skipped.
             found_inf: Not zero if the optimizer skips the step on the device.
         """
         self.settle(keep=_SETTLED)
         with torch.no_grad():
-            norm = gradient_norm(gradients) if gradients else None
+            if norm is None and gradients:
+                norm = gradient_norm(gradients)
             device = next(
                 (each.device for each in (norm, loss, scale) if each is not None),
                 torch.device("cpu"),
@@ -136,6 +139,11 @@ class Series:
             self._first_bad = step
         if skipped or not is_good(step):
             self._on_bad(step)
+
+    @property
+    def first_bad(self) -> StepNumbers | None:
+        """The first step, of those read, whose loss or gradients were not finite."""
+        return self._first_bad
 
     @property
     def run_of_skips(self) -> int:

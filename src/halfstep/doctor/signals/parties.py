@@ -99,6 +99,7 @@ class OptimizerNotes:
         resumed_in: The iterations that had been made by then.
         scale: The loss scale of the step that a scaler makes; None without one.
         has_trained: Whether its formats have been read at its first step.
+        params: What receives its gradients, where it steps copies of that.
     """
 
     facts: OptimizerFacts
@@ -108,6 +109,7 @@ class OptimizerNotes:
     resumed_at: int = 0
     resumed_in: int = 0
     scale: torch.Tensor | None = None
+    params: list[torch.Tensor] | None = None
 
 
 @dataclass(slots=True)
@@ -181,7 +183,7 @@ class Parties:
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
         if count <= FIRST_STEPS or count % EVERY == 0:
-            everything = [*self._trained(), *parameters_of(optimizer)]
+            everything = [*self._trained(), *self._moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
         waiting = {
             id(each): each for reference in self._waiting if (each := reference()) is not None
@@ -193,11 +195,15 @@ class Parties:
         if count == 1:
             self.read()
             notes.has_trained = True
-            mine = set(map(id, parameters_of(optimizer)))
+            mine = set(map(id, self._moved_by(optimizer)))
             for model in self.models.alive().values():
                 self.models[model].has_trained |= any(
                     id(each) in mine for each in model.parameters()
                 )
+
+    def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        params = self.optimizers[optimizer].params
+        return parameters_of(optimizer) if params is None else params
 
     def _trained(self) -> list[torch.Tensor]:
         return [each for model in self.models.alive().values() for each in model.parameters()]
@@ -221,7 +227,8 @@ class Parties:
     def read(self) -> None:
         """Read all that still are."""
         models, optimizers = self.models.alive(), self.optimizers.alive()
-        owned = {id(each) for one in optimizers.values() for each in parameters_of(one)}
+        moved = {one: self._moved_by(one) for one in optimizers.values()}
+        owned = {id(each) for params in moved.values() for each in params}
         known = {id(each) for each in self._trained()}
         for model in models.values():
             notes = self.models[model]
@@ -238,7 +245,7 @@ class Parties:
             notes.facts = facts
         for optimizer in optimizers.values():
             mine = self.optimizers[optimizer]
-            now = optimizer_facts(optimizer, list(optimizers.values()), known, self._reached)
+            now = optimizer_facts(optimizer, moved, known, self._reached)
             mine.facts = replace(now, formats=mine.facts.formats) if mine.has_trained else now
         for scaler in self.scalers.alive().values():
             its = self.scalers[scaler]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _OPTIMIZER, _SCALER = "optimizer", "scaler"
-_DEPTH = 5
+_GROWTH = {"_growth_tracker", "growth_tracker"}
+_DEPTH = 8
 _PARTS = 256
 _LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(None), type)
 
@@ -48,7 +49,7 @@ def _states(value: Any, depth: int) -> Iterator[str]:
     elif isinstance(value, Mapping):
         if {"state", "param_groups"} <= value.keys():
             yield _OPTIMIZER
-        elif {"scale", "growth_factor", "backoff_factor"} <= value.keys():
+        elif "scale" in value and _GROWTH & value.keys():
             yield _SCALER
         else:
             yield from _inside(value.values(), depth)

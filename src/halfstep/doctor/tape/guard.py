@@ -70,6 +70,16 @@ class Guard:
         finally:
             self._inside -= 1
 
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Let the loop work again, inside of torch: a closure that an optimizer calls."""
+        before, self._inside = self._inside, 0
+        try:
+            with self._listener.unmuted():
+                yield
+        finally:
+            self._inside = before
+
     def leave_process(self) -> None:
         """Do nothing any more, in a process that was forked off."""
         self._thread = -1

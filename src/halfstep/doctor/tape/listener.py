@@ -95,6 +95,18 @@ class Listener(TorchFunctionMode):
             if removed and self._on:
                 push_function_mode(self)
 
+    @contextmanager
+    def unmuted(self) -> Iterator[None]:
+        """Listen inside, wherever that is."""
+        was_heard = self._on and remove_function_mode(self)
+        if self._on:
+            push_function_mode(self)
+        try:
+            yield
+        finally:
+            if self._on and not was_heard:
+                remove_function_mode(self)
+
     @property
     def here(self) -> bool:
         """Whether this is the thread that is listened to."""

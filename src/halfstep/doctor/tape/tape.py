@@ -194,8 +194,12 @@ class Tape:
                 return Slot(known[0])
             if leaf.requires_grad and not leaf.is_leaf:
                 self.missing = "a tensor of its graph was made where doctor does not look"
-            if not leaf.is_inference():
-                given.append((leaf, leaf._version))
+            if leaf.is_inference():
+                return leaf
+            if leaf.ndim == 0 and not leaf.requires_grad:
+                # A loss scale, or a count, that the program may yet change.
+                leaf = leaf.detach().clone()
+            given.append((leaf, leaf._version))
             return leaf
 
         args, kwargs = exchange((args, kwargs), note)

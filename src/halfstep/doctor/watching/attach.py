@@ -1,4 +1,4 @@
-"""The points of torch at which a program is watched, and their removal.
+"""The points of torch, and of the engine, at which a program is watched, and their removal.
 
 Methods are wrapped on torch's own classes, so that any program is seen, whatever it is written
 with. Each wrapper calls what it wraps exactly as the program did. Under torch.compile's tracing a
@@ -20,6 +20,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from halfstep.doctor.watching.engine import EngineObserver
+from halfstep.step_observer import observe
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,9 +34,10 @@ class Attachment:
 
     Args:
         receiver: Is told of everything.
+        look_back: Called before what was trained changes for good.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, look_back: Callable[[], None]) -> None:
         self._receiver = receiver
         self._undo: list[Callable[[], None]] = []
         self._wrap_modules()
@@ -44,6 +48,7 @@ class Attachment:
         self._wrap_compile()
         self._wrap_save()
         self._wrap_autocast()
+        self._undo.append(observe(EngineObserver(receiver, look_back)))
         _watched_process(receiver)
 
     def remove(self) -> None:

@@ -62,6 +62,7 @@ class Receiver:
         scaling: What is done with scalers.
         hearing: What is called between models.
         investigation: What replays told.
+        known_norm: The norm of the gradients of the step under way, where somebody has it.
     """
 
     def __init__(self) -> None:
@@ -99,6 +100,7 @@ class Receiver:
         self._look: Look | None = None
         self._begun = -1
         self._loss: torch.Tensor | None = None
+        self.known_norm: torch.Tensor | None = None
 
     def is_outside(self) -> bool:
         """Whether it is the loop that works, in its thread."""
@@ -289,7 +291,8 @@ class Receiver:
 
         @functools.wraps(closure)
         def told() -> Any:
-            result = closure()
+            with self.guard.outside():
+                result = closure()
             if runs[0] == 0:
                 self._about_to_step(optimizer)
             runs[0] += 1
@@ -352,6 +355,7 @@ class Receiver:
             learning_rate=learning_rate(optimizer),
             loss=self._loss,
             gradients=gradients,
+            norm=self.known_norm,
             scale=self.parties.optimizer(optimizer).scale,
             skipped=skipped,
             found_inf=found_inf,
@@ -360,6 +364,11 @@ class Receiver:
     def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
         self.parties.note_reached(optimizer)
         self._measure(optimizer, None, skipped=True, found_inf=found_inf)
+
+    def dropped(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out on purpose."""
+        self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
+        self._skipped(optimizer, None)
 
     def _on_bad(self, step: StepNumbers) -> None:
         entries = next((tape for number, tape in self.recent if number == step.iteration), None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.grammar import Grammar
     from halfstep.doctor.signals.parties import Parties
     from halfstep.doctor.tape.guard import Guard
-    from halfstep.doctor.tape.tape import Tape
+    from halfstep.doctor.tape.tape import Entry, Tape
 
 
 class Scaling:
@@ -92,29 +92,56 @@ class Scaling:
         entry, mark = None, None
         outputs = args[0] if args else kwargs.get("outputs")
         with self._guard.own():
-            self._begin()
-            entry = self._tape.open("scale", None, (outputs,), {})
-            mark = entry.mark = calling_line()
-            entry.autocast = autocast_state()
+            entry = self.open(outputs)
+            mark = entry.mark
         with self._theirs("scale", mark):
             result = original(scaler, *args, **kwargs)
         with self._guard.own():
             assert entry is not None
-            value = loss_scale_of(scaler)
-            entry.value = None if value is None else value.detach().clone()
-            first = next(tensors_in(outputs), None)
-            single = first is not None and first.numel() == 1
-            self.loss = first.detach() if first is not None and single else None
-            already = self._tape.scale_of(outputs) is not None
-            self._tape.close(entry, result, Multiplier(self._number(scaler), self._updates))
-            self._grammar.add(
-                "scale",
-                mark,
-                scaler=self._number(scaler),
-                format="" if first is None else format_name(first.dtype),
-                already=already,
-            )
+            self.close(entry, scaler, loss_scale_of(scaler), outputs, result, given=outputs)
         return result
+
+    def open(self, outputs: Any) -> Entry:
+        """Return an entry for a multiplication that is about to be made."""
+        self._begin()
+        entry = self._tape.open("scale", None, (outputs,), {})
+        entry.mark, entry.autocast = calling_line(), autocast_state()
+        return entry
+
+    def close(
+        self,
+        entry: Entry,
+        scaler: Any,
+        scale: torch.Tensor | None,
+        outputs: Any,
+        result: Any,
+        *,
+        given: Any,
+    ) -> None:
+        """Take in a multiplication.
+
+        Args:
+            entry: What `open` returned.
+            scaler: Whose it is.
+            scale: By how much.
+            outputs: Of what.
+            result: What came of it.
+            given: The loss in the format in which it was multiplied.
+        """
+        entry.value = None if scale is None else scale.detach().clone()
+        first = next(tensors_in(outputs), None)
+        single = first is not None and first.numel() == 1
+        self.loss = first.detach() if first is not None and single else None
+        already = self._tape.scale_of(outputs) is not None
+        self._tape.close(entry, result, Multiplier(self._number(scaler), self._updates))
+        formats = [format_name(each.dtype) for each in tensors_in(given)]
+        self._grammar.add(
+            "scale",
+            entry.mark,
+            scaler=self._number(scaler),
+            format=formats[0] if formats else "",
+            already=already,
+        )
 
     def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """The loop asks for the loss scale."""
@@ -143,18 +170,42 @@ class Scaling:
     def on_scaler_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """A scaler steps an optimizer, or skips it."""
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
-        notes, steps, mark, again = self._parties.optimizer(optimizer), 0, None, False
+        mark = None
         with self._guard.own():
             mark = calling_line()
             self._grammar.notice_writes(mark)
+
+        def found_inf() -> torch.Tensor | None:
+            return next(iter(found_inf_of(scaler, optimizer)), None)
+
+        with self.step(scaler, optimizer, mark, found_inf), self._theirs("step", mark):
+            return original(scaler, *args, **kwargs)
+
+    @contextmanager
+    def step(
+        self,
+        scaler: Any,
+        optimizer: Optimizer,
+        mark: Mark | None,
+        found_inf: Callable[[], torch.Tensor | None],
+    ) -> Iterator[None]:
+        """Let an optimizer step inside, or not.
+
+        Args:
+            scaler: What decides.
+            optimizer: What steps.
+            mark: Where.
+            found_inf: Returns what it was decided by, once it was.
+        """
+        notes, steps, again = self._parties.optimizer(optimizer), 0, False
+        with self._guard.own():
             again = self._grammar.divides_again(optimizer)
             steps = notes.steps
             scale = loss_scale_of(scaler)
             notes.scale = None if scale is None else scale.detach().clone()
         self._stepping.append(scaler)
         try:
-            with self._theirs("step", mark):
-                result = original(scaler, *args, **kwargs)
+            yield
         finally:
             self._stepping.pop()
         with self._guard.own():
@@ -164,19 +215,21 @@ class Scaling:
             )
             if skipped:
                 notes.skipped += 1
-                found = found_inf_of(scaler, optimizer)
-                self._on_skip(optimizer, found[0] if found else None)
-        return result
+                self._on_skip(optimizer, found_inf())
 
     def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """The loss scale may change."""
         mark = None
         with self._guard.own():
             mark = calling_line()
-            self._grammar.updated(mark, self._number(scaler))
-            self._updates += 1
+            self.updated(mark, scaler, by_loop=True)
         with self._theirs("update", mark):
             return original(scaler, *args, **kwargs)
+
+    def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:
+        """Take in that a scale changes, as the loop asks or as the engine does by itself."""
+        self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
+        self._updates += 1
 
     def on_new_scaler(self, scaler: Any) -> None:
         """A scaler was made."""

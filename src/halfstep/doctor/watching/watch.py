@@ -6,12 +6,13 @@ the step is investigated there and then, while its parameters are still what the
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import raising_function
 from halfstep.doctor.record import SIGNALS, Ending, Evidence
-from halfstep.doctor.record.sites import raising_line, site
+from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.receiver import Receiver
@@ -39,6 +40,7 @@ class Watch:
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
+        self._seen = -1
 
     @property
     def troubles(self) -> list[str]:
@@ -51,7 +53,7 @@ class Watch:
             if _active:
                 raise ValueError("this process is watched already; close() the other watch first")
             _active.append(self)
-        self._attachment = Attachment(self._receiver)
+        self._attachment = Attachment(self._receiver, self._look_back)
         self._receiver.listener.start()
         return self
 
@@ -83,7 +85,24 @@ class Watch:
         """Take in the exception that ended the program."""
         line = site(raising_line(error.__traceback__))
         function = raising_function(error.__traceback__)
-        self._ending = Ending(type(error).__name__, str(error)[:MESSAGE], line, function)
+        self._ending = Ending(
+            type(error).__name__,
+            str(error)[:MESSAGE],
+            line,
+            function,
+            in_optimizer=passed_optimizer(error.__traceback__),
+        )
+
+    @property
+    def saw_nonfinite(self) -> bool:
+        """Whether a loss was not finite, or gradients that an optimizer was given."""
+        self._receiver.series.settle()
+        return self._receiver.series.first_bad is not None
+
+    def abandon(self) -> None:
+        """Stop watching and look at nothing; does nothing after `close`."""
+        self._receiver.listener.stop()
+        self._detach()
 
     def close(self) -> Evidence:
         """Stop watching, look at what is left to look at, and return the record."""
@@ -91,9 +110,7 @@ class Watch:
             return self._evidence
         receiver = self._receiver
         receiver.listener.stop()
-        with receiver.guard.own():
-            receiver.series.settle()
-            self._look_back()
+        self._look_back()
         try:
             with receiver.guard.own():
                 self._evidence = self._freeze()
@@ -109,6 +126,16 @@ class Watch:
                 _active.remove(self)
 
     def _look_back(self) -> None:
+        """Look at the last step, unless that was done."""
+        receiver = self._receiver
+        if self._seen == receiver.grammar.made:
+            return
+        self._seen = receiver.grammar.made
+        with receiver.guard.own():
+            receiver.series.settle()
+            self._look_at_last_step()
+
+    def _look_at_last_step(self) -> None:
         receiver = self._receiver
         iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
         if not any(each.kind in {"module", "call"} for each in entries):
@@ -118,7 +145,11 @@ class Watch:
         if receiver.investigation.done or receiver.tape.missing:
             return
         names = receiver.parties.names()
-        error = f"{self._ending.kind}: {self._ending.message}" if self._ending.kind else ""
+        raised = sys.exc_info()[1]  # An engine closes while what ends the program is on its way.
+        if self._ending.kind:
+            error = f"{self._ending.kind}: {self._ending.message}"
+        else:
+            error = "" if raised is None else f"{type(raised).__name__}: {raised}"
         receiver.investigation.last(entries, names, iteration, error=error)
 
     def _freeze(self) -> Evidence:

@@ -66,6 +66,9 @@ class Config(Section):
     """What to do about a loss that is not finite: "stop" when an update was made with it; "skip"
     its step, whatever the recipe; or "rollback" to the newest checkpoint and go on with the batch
     after. The last two wait for the device at every step."""
+    doctor: bool = True
+    """Whether the run is watched, so that it can say why where it went wrong: diagnosis.json and
+    diagnosis.txt in its directory, and `halfstep doctor RUN`. What is learned stays the same."""
     auto_microbatch: bool = False
     """Whether a batch for which memory does not suffice is split, and the run goes on; the update
     is the same, unless the model computes statistics over the batch."""

@@ -96,7 +96,7 @@ def readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
     """
     empty = None
     yielded = False
-    for each in _of_workers(loaded):
+    for each in loaded:
         faults.report(each.faults)
         if each.mistake is not None:
             raise each.mistake
@@ -107,21 +107,3 @@ def readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
             empty = each
     if empty is not None and not yielded:
         raise UserError(f"not one image of a split can be read; one of them: {empty.faults[0]}")
-
-
-def _of_workers(loaded: Iterator[Loaded]) -> Iterator[Loaded]:
-    """Yield what workers load.
-
-    Raises:
-        UserError: If one of them has died, as by the kernel where memory ran out.
-    """
-    try:
-        yield from loaded
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(
-            f"a process that loads images has died ({reason}), often because memory ran out; write "
-            "a smaller data.workers, and --resume auto to go on from the newest checkpoint"
-        ) from error

@@ -1,0 +1,142 @@
+"""What halfstep's engine tells of itself: its loss scales and steps are seen like any other's.
+
+What the engine does to gradients on its way is its own work and no event of the loop.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.tape.listener import Call
+from halfstep.step_observer import StepObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.watching.receiver import Receiver
+
+
+class EngineObserver(StepObserver):
+    """Hands on what an engine in the loop's thread does.
+
+    Args:
+        receiver: Is told of everything.
+        look_back: Called while what was trained is still as it was trained.
+    """
+
+    def __init__(self, receiver: Receiver, look_back: Callable[[], None]) -> None:
+        self._receiver = receiver
+        self._look_back = look_back
+        self._params: WeakKeyDictionary[Optimizer, Sequence[torch.Tensor]] = WeakKeyDictionary()
+
+    def work(self) -> AbstractContextManager[None]:
+        """The engine works."""
+        guard = self._receiver.guard
+        return self._work() if guard.is_here and guard.is_outside else nullcontext()
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        guard, grammar = self._receiver.guard, self._receiver.grammar
+        with guard.own():
+            grammar.notice_writes(calling_line())
+        try:
+            with guard.inside():
+                yield
+        finally:
+            with guard.own():
+                grammar.settle()
+
+    def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        """A loss was weighted."""
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.hearing.record(Call(function, args, {}, None), result)
+
+    def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
+        """A loss was multiplied."""
+        if not self._receiver.guard.is_here:
+            return
+        with self._receiver.guard.own():
+            scaling = self._receiver.scaling
+            # A half loss is widened before: what is multiplied has the format of the product.
+            scaling.close(scaling.open(loss), scaler, own.scale, loss, scaled, given=scaled)
+
+    def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
+        """A backward may leave gradients in parameters."""
+        if self._params.get(optimizer) is params or not self._receiver.guard.is_here:
+            return
+        self._params[optimizer] = params
+        with self._receiver.guard.own():
+            parties = self._receiver.parties
+            parties.optimizer(optimizer).params = list(params)
+            self._receiver.grammar.follow(
+                optimizer, parties.optimizers.number(optimizer), list(params)
+            )
+
+    def unscales(self, scaler: Any, optimizer: Optimizer) -> None:
+        """The gradients of an optimizer are true."""
+        del scaler
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.grammar.unscaled(optimizer)
+
+    def steps(
+        self,
+        scaler: Any,
+        optimizer: Optimizer,
+        found_inf: torch.Tensor | None,
+        grad_norm: torch.Tensor | None,
+    ) -> AbstractContextManager[None]:
+        """An optimizer steps inside, or not."""
+        if not self._receiver.guard.is_here:
+            return nullcontext()
+        return self._steps(scaler, optimizer, found_inf, grad_norm)
+
+    @contextmanager
+    def _steps(
+        self,
+        scaler: Any,
+        optimizer: Optimizer,
+        found_inf: torch.Tensor | None,
+        grad_norm: torch.Tensor | None,
+    ) -> Iterator[None]:
+        receiver = self._receiver
+        receiver.known_norm = grad_norm
+        try:
+            if scaler is None:
+                yield
+                return
+            with receiver.scaling.step(scaler, optimizer, calling_line(), lambda: found_inf):
+                yield
+        finally:
+            receiver.known_norm = None
+
+    def drops(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out."""
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.dropped(optimizer)
+
+    def updates(self, scaler: Any) -> None:
+        """A loss scale may have changed."""
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.scaling.updated(None, scaler, by_loop=False)
+
+    def restores(self, scaler: Any) -> None:
+        """A loss scale was loaded."""
+        if self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self._receiver.parties.scaler(scaler).restored = True
+
+    def closes(self) -> None:
+        """An engine is about to undo its recipe."""
+        if self._receiver.guard.is_here:
+            self._look_back()

@@ -1,0 +1,62 @@
+"""Where a format matters and no region helps: fp16 inputs outside of autocast, a refused loss.
+
+Apex's O1 changed torch's functions everywhere, and O2 the parameters. Autocast ends with its block,
+and to torch.amp parameters are fp32: what relied on the rest gets a note.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import calls, last_name
+from halfstep.migrate.targets import TorchTarget
+
+if TYPE_CHECKING:
+    from halfstep.migrate.program import Program
+    from halfstep.migrate.render import Edits
+    from halfstep.migrate.targets import EngineTarget
+    from halfstep.migrate.understanding import Understanding
+
+HALF_INPUT = (
+    "fp16 input outside of autocast, where the parameters are in fp32: leave the cast out, or put "
+    "what it is for under autocast"
+)
+REFUSED = "torch.autocast refuses this loss on a GPU, as O1 did; use the one that takes logits"
+_HALF = {"half", "float16", "HalfTensor"}
+
+
+def note_formats(about: Understanding, target: EngineTarget | TorchTarget, edits: Edits) -> None:
+    """Note fp16 inputs outside of autocast, and losses that autocast refuses."""
+    program = about.program
+    levels = {about.recipes[each.call].level for each in about.trained}
+    to_torch = isinstance(target, TorchTarget)
+    if levels <= ({"O0"} if to_torch else {"O0", "O2", "O3", None}):
+        return
+    covered = set(about.forwards.covered())
+    for call in calls(program.source.tree):
+        statement = program.source.statement(call)
+        if statement in about.branches.dead:
+            continue
+        if statement not in covered and _is_half(program, call):
+            edits.notes[statement].append(HALF_INPUT)
+        if to_torch and levels != {"O1"} and last_name(call.func) in _REFUSED:
+            edits.notes[statement].append(REFUSED)
+
+
+_REFUSED = {"BCELoss", "binary_cross_entropy"}
+
+
+def _is_half(program: Program, call: ast.Call) -> bool:
+    """Tell whether a call makes an fp16 tensor of another: not an fp16 model."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner = program.source.code(call.func.value)
+    named = call.func.attr == "half" and not call.args
+    given = [*call.args, *(each.value for each in call.keywords)]
+    cast = call.func.attr in {"to", "type"} and any(last_name(each) in _HALF for each in given)
+    return (named or cast) and owner not in program.models and not _is_module(owner)
+
+
+def _is_module(owner: str) -> bool:
+    return any(part in owner.lower() for part in ("model", "net", "ema", "teacher", "module"))

@@ -1,0 +1,64 @@
+"""What becomes of a forward pass's fp16 outputs behind the region that autocast covers.
+
+Apex's O1 changed torch's functions everywhere; autocast ends with its block, and behind it a
+product of an fp16 output with an fp32 tensor is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import assigned, dotted, last_name, paths
+from halfstep.migrate.source import inner, suites
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.migrate.program import Program
+
+_ONE_FORMAT = {
+    *("mm", "matmul", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "mv", "einsum", "linear"),
+    *("bilinear", "conv1d", "conv2d", "conv3d", "cdist", "pdist", "tensordot", "inner", "dot"),
+}
+"""Functions that refuse tensors of different formats, or fp16 ones."""
+
+
+def used_behind(program: Program, covered: set[ast.AST]) -> Iterator[ast.stmt]:
+    """Yield statements behind a forward pass that feed its outputs to what minds their format.
+
+    Args:
+        program: The facts.
+        covered: All that stands under autocast.
+    """
+    source = program.source
+    made: dict[ast.AST, dict[str, int]] = {}
+    for each in covered:
+        if isinstance(each, ast.stmt) and not suites(each):
+            home: ast.AST = source.function(each) or source.tree
+            for name in assigned(each) - program.models:
+                made.setdefault(home, {})[name] = each.lineno
+    for home, names in made.items():
+        for each in inner(home):
+            if not isinstance(each, ast.stmt) or suites(each) or each in covered:
+                continue
+            own = source.function(each) or source.tree
+            outputs = {name for name, line in names.items() if line < each.lineno}
+            if own is home and _mixes(program, each, outputs):
+                yield each
+
+
+def _mixes(program: Program, statement: ast.stmt, outputs: set[str]) -> bool:
+    """Tell whether a statement multiplies an output, or gives it to a part of a model."""
+    for node in inner(statement):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            if paths(node) & outputs:
+                return True
+        elif isinstance(node, ast.Call):
+            path = dotted(node.func) or ""
+            part = any(path.startswith(f"{model}.") for model in program.models)
+            given = set().union(*map(paths, [*node.args, *node.keywords])) & outputs
+            multiplies = last_name(node.func) in _ONE_FORMAT
+            if (given and part) or (multiplies and paths(node) & outputs):
+                return True
+    return False

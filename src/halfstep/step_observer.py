@@ -1,0 +1,88 @@
+"""Who is told what the engine does in a step: nobody, unless doctor watches.
+
+The engine scales, unscales and steps by itself, where somebody who watches a loop from outside sees
+tensors change and cannot know why. So it says what it does, on the ground floor, where both can
+reach. `active` does nothing until somebody else is put there, and nothing is decided for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch.optim import Optimizer
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class StepObserver:
+    """What is told; a subclass overrides what it wants to know.
+
+    A `scaler` has its `scale`, a tensor, and its `settings`, a `LossScale`.
+    """
+
+    def work(self) -> AbstractContextManager[None]:
+        """The engine works: what happens inside is not done by the loop."""
+        return _NOTHING
+
+    def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        """A loss was made of another one."""
+
+    def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
+        """A loss was multiplied: by the shared `scaler`, or one of its `own`."""
+
+    def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
+        """A backward may leave gradients in `params`, which stand for the optimizer's own."""
+
+    def unscales(self, scaler: Any, optimizer: Optimizer) -> None:
+        """The gradients of an optimizer are true from now on."""
+
+    def steps(
+        self,
+        scaler: Any,
+        optimizer: Optimizer,
+        found_inf: torch.Tensor | None,
+        grad_norm: torch.Tensor | None,
+    ) -> AbstractContextManager[None]:
+        """An optimizer steps inside, unless a gradient was not finite.
+
+        Args:
+            scaler: The shared one; None without loss scaling.
+            optimizer: What steps.
+            found_inf: Scalar, whether a gradient was not finite; None where nobody looked.
+            grad_norm: 2-norm of the true gradients, before clipping; None without any.
+        """
+        del scaler, optimizer, found_inf, grad_norm
+        return _NOTHING
+
+    def drops(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out, as its loss was not finite."""
+
+    def updates(self, scaler: Any) -> None:
+        """A loss scale may have changed."""
+
+    def restores(self, scaler: Any) -> None:
+        """A loss scale was loaded."""
+
+    def closes(self) -> None:
+        """An engine is about to undo its recipe: models are still what was trained."""
+
+
+active = StepObserver()
+
+
+def observe(observer: StepObserver) -> Callable[[], None]:
+    """Tell an observer, until what is returned is called."""
+    global active  # a process is watched once
+    before, active = active, observer
+
+    def end() -> None:
+        global active  # noqa: PLW0603
+        active = before
+
+    return end

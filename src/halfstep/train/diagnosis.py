@@ -1,0 +1,156 @@
+"""Doctor in every run: watches it train, and says why where it went wrong.
+
+A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
+a gradient that its optimizer went on with was not finite. Any other run leaves nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.record import from_json
+from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.verdict import ORDER
+from halfstep.errors import UserError
+from halfstep.train import diagnosis_file, rotation
+from halfstep.train.diagnosis_file import RECORD, TEXT
+from halfstep.train.distributed import Lost
+from halfstep.train.files import write_atomically
+from halfstep.train.processes import FailedElsewhere
+from halfstep.train.signals import Asked, Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from halfstep.doctor import Diagnosis, Evidence
+    from halfstep.train.training import Training
+
+_NO_FAULT = (UserError, OSError, FailedElsewhere, Lost, Asked, Stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one process has to say.
+
+    Attributes:
+        rank: Which one.
+        processes: Of how many.
+        since: The step that it had watched from.
+        diagnosis: What it found.
+        evidence: In what.
+    """
+
+    rank: int
+    processes: int
+    since: int
+    diagnosis: Diagnosis
+    evidence: Evidence
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """What the report that is shown has least of: doubt, then rank."""
+        verdicts = self.diagnosis.verdicts
+        surest = ORDER.index(verdicts[0].finding.confidence) if verdicts else len(ORDER)
+        return surest, self.rank
+
+    def show(self, file: TextIO) -> None:
+        """Print it."""
+        if self.processes > 1:
+            print(f"of rank {self.rank} of {self.processes}:", file=file)
+        print_diagnosis(self.diagnosis, file)
+        if self.since:
+            print(f"iterations are counted from step {self.since} of the run", file=file)
+
+    def as_json(self) -> str:
+        """Return it as JSON."""
+        record = json.loads(as_json(self.diagnosis, self.evidence))
+        place = {"rank": self.rank, "processes": self.processes, "since": self.since}
+        return json.dumps({**place, **record}, indent=1) + "\n"
+
+
+@contextmanager
+def diagnosed(training: Training, since: int) -> Iterator[None]:
+    """Watch what trains inside, and leave a diagnosis if it goes wrong.
+
+    Of several processes each one watches itself, and the first one writes what the one that is
+    surest has found; after an exception, of which the others may know nothing, each one that has
+    one writes its own.
+
+    Args:
+        training: The run.
+        since: The step that it goes on from; 0 for a new one.
+    """
+    watch = _begin() if training.config.doctor else None
+    if watch is None:
+        yield
+        return
+    try:
+        yield
+        progress = training.progress
+        failed = progress.status != "finished" or progress.first_nonfinite_step is not None
+        if training.processes.any(failed or watch.saw_nonfinite):
+            each = training.processes.gather(_report(watch, training, since))
+            if each:
+                _leave(training.run, min(each, key=lambda report: report.weight), name="")
+    except Exception as error:
+        if not isinstance(error, _NO_FAULT):
+            watch.note_ending(error)
+            rank = training.processes.rank
+            found = _report(watch, training, since)
+            _leave(training.run, found, name=f"-{rank}" if rank else "")
+            found.show(sys.stderr)  # The exception's own traceback follows.
+        raise
+    finally:
+        watch.abandon()
+
+
+def _begin() -> Watch | None:
+    try:
+        return Watch().start()
+    except ValueError:
+        return None  # Somebody watches already, and will say what there is to say.
+
+
+def _report(watch: Watch, training: Training, since: int) -> Report:
+    evidence = watch.close()
+    processes = training.processes
+    return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
+
+
+def _leave(run: Path, report: Report, name: str) -> None:
+    text = io.StringIO()
+    report.show(text)
+    try:
+        for file, content in ((RECORD, report.as_json()), (TEXT, text.getvalue())):
+            stem, _, ending = file.partition(".")
+            write_atomically(run / f"{stem}{name}.{ending}", content)
+    except OSError as error:
+        rotation.warn(f"why the run went wrong could not be written: {error.strerror or error}")
+
+
+def read(run: Path) -> Report | None:
+    """Return the report that a run has left; None without one.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    found = diagnosis_file.read(run)
+    if found is None:
+        return None
+    try:
+        evidence = from_json(json.dumps(found["evidence"]))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); {TEXT} beside it "
+            "says what it said"
+        ) from error
+    place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
+    return Report(**place, diagnosis=diagnose(evidence), evidence=evidence)
