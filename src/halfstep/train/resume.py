@@ -139,7 +139,7 @@ def _came_before(line: str, stored: Checkpoint) -> bool:
 
 def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
     before = each_process.number(stored)
-    images = stored.config["batch_size"] * before
+    images = stored.config.get("batch_size", config.batch_size) * before
     if processes != before and config.batch_size * processes == images:
         stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
     elif processes != before:
