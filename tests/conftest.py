@@ -55,6 +55,37 @@ def digits() -> Digits:
     return Digits(images, torch.tensor(scans.target[:512]))
 
 
+LONGEST = (
+    "cli/test_compare.py",
+    "train/distributed/test_torchrun.py",
+    "train/distributed/test_processes.py",
+    "engine/parallel/test_processes.py",
+    "train/test_resume.py",
+    "train/test_full_disk.py",
+    "compare/test_kill.py",
+    "compare/report/test_browser.py",
+    "train/test_nonfinite.py",
+    "train/test_probes.py",
+    "train/test_loop.py",
+    "engine/test_contract.py",
+    "test_package.py",
+)
+"""Files of tests by the time that they take."""
+
+
+def pytest_collection_modifyitems(items):
+    """Put the longest files first, for workers take files in this order."""
+    tests = Path(__file__).parent
+    places = {tests / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+
+
+def pytest_collection_finish():
+    """Leave modules and tests, a million objects, out of the collections that every run makes."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def write_results():
     """What a long campaign leaves of what it has seen, beside the benchmarks' results."""

@@ -223,3 +223,13 @@ def test_modules_say_what_they_are_for_and_stay_readable() -> None:
         text = path.read_text()
         assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
         assert path.stem not in {"utils", "helpers", "common", "misc"}
+
+
+def test_what_is_slow_to_import_and_seldom_needed_is_imported_where_it_is_used():
+    seldom = {"sklearn", "scipy", "matplotlib", "tensorboard", "torch.utils.tensorboard"}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            slow = [name for name in names for each in seldom if f"{name}.".startswith(f"{each}.")]
+            assert not slow, f"{path}:{node.lineno} imports {slow[0]} when it is imported itself"

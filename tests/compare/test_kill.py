@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import random
 import signal
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
-from halfstep.compare.grid import Plan
+import warm
+from halfstep.compare.comparison import compare
+from halfstep.compare.grid import Cell, Plan
 
 from .processes import below, is_gone
 
@@ -61,18 +62,14 @@ summary = {"status": "finished", "best_accuracy": state / 2**31, "images_per_sec
 write_atomically(run / "summary.json", json.dumps(summary))
 """
 
-COMPARE = """
-import pickle, sys
-from rich.console import Console
-from halfstep.compare.comparison import compare
 
-plan, script = pickle.load(open(sys.argv[1], "rb"))
+def comparison(plan: Plan, script: Path) -> None:
+    """Compare runs of a script, which is given a run directory and a seed."""
 
-def command(cell, device):
-    return [sys.executable, script, str(cell.run_directory), str(cell.seed)]
+    def command(cell: Cell, device: str) -> list[str]:
+        return [sys.executable, str(script), str(cell.run_directory), str(cell.seed)]
 
-compare(plan, command, Console(quiet=True))
-"""
+    compare(plan, command, Console(quiet=True))
 
 
 def logged(directory: Path) -> int:
@@ -81,24 +78,19 @@ def logged(directory: Path) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in files)
 
 
-def killed_at(
-    point: int, directory: Path, program: Sequence[str], folder: Path, *, alone: bool
-) -> bool:
+def killed_at(point: int, directory: Path, program: Sequence[Any], *, alone: bool) -> bool:
     """Start a comparison and kill it once its runs have logged a number of lines.
 
     Args:
         point: How many lines.
         directory: The comparison's.
-        program: The comparison.
-        folder: Where it starts.
+        program: The comparison, a function and its arguments.
         alone: Whether it is killed without its runs, which then have to end by themselves.
 
     Returns:
         Whether it was killed, and had not ended before.
     """
-    process = subprocess.Popen(
-        list(program), cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL
-    )
+    process = warm.Warm(*program, session=True)
     while process.poll() is None and logged(directory) < point:
         time.sleep(0.001)
     if process.poll() is not None:
@@ -109,7 +101,6 @@ def killed_at(
         return True
     runs = below(process.pid)
     process.kill()
-    process.wait()
     assert all(map(is_gone, runs))
     said = {file: file.read_text() for file in directory.glob("*/stderr.log")}
     assert not any(said.values()), said
@@ -127,16 +118,16 @@ def table_of(directory: Path) -> Any:
 
 
 def campaign(
-    directory: Path, program: Sequence[str], folder: Path, kills: int, *, alone: bool = False
+    directory: Path, program: Sequence[Any], kills: int, *, alone: bool = False
 ) -> tuple[Any, Any, int]:
     """Return the table of a comparison left alone, that of one often killed, and how often."""
-    subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    assert warm.run(*program).code == 0
     expected, lines = table_of(directory), logged(directory)
     directory.rename(directory.with_name("left-alone"))
     chance = random.Random(0)
     points = sorted(chance.randrange(lines) for _ in range(kills))
-    done = sum(killed_at(point, directory, program, folder, alone=alone) for point in points)
-    subprocess.run(list(program), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    done = sum(killed_at(point, directory, program, alone=alone) for point in points)
+    assert warm.run(*program).code == 0
     return expected, table_of(directory), done
 
 
@@ -146,11 +137,10 @@ def test_killed_comparisons_come_to_the_table_of_one_left_alone(
 ) -> None:
     grid = make_grid(("fp32", "fp16"), (0, 1))
     directory = grid.cells[0].directory.parent
-    script, plan = tmp_path / "stepping.py", tmp_path / "plan.pickle"
+    script = tmp_path / "stepping.py"
     script.write_text(STEPPING)
-    plan.write_bytes(pickle.dumps((Plan(grid, directory, ("cpu",)), str(script))))
-    program = [sys.executable, "-c", COMPARE, str(plan)]
-    expected, found, killed = campaign(directory, program, tmp_path, kills)
+    program = (comparison, Plan(grid, directory, ("cpu",)), script)
+    expected, found, killed = campaign(directory, program, kills)
     assert expected["complete"] is True
     assert found == expected
     assert killed > 0
@@ -180,20 +170,18 @@ def test_the_runs_of_a_comparison_that_is_killed_alone_end_and_run_once_again(
 ) -> None:
     grid = make_grid(("fp32", "fp16"))
     directory = grid.cells[0].directory.parent
-    script, plan = tmp_path / "waiting.py", tmp_path / "plan.pickle"
+    script = tmp_path / "waiting.py"
     script.write_text(WAITING)
-    plan.write_bytes(pickle.dumps((Plan(grid, directory, ("cpu", "cpu")), str(script))))
-    program = [sys.executable, "-c", COMPARE, str(plan)]
-    process = subprocess.Popen(program, cwd=tmp_path)
+    program = (comparison, Plan(grid, directory, ("cpu", "cpu")), script)
+    process = warm.Warm(*program)
     pids = [cell.run_directory / "pid" for cell in grid.cells]
     while not all(file.exists() and file.read_text() for file in pids):
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
-    process.wait()
     assert all(is_gone(int(file.read_text())) for file in pids)
     (tmp_path / "finish").touch()
-    subprocess.run(program, cwd=tmp_path, check=True)
+    assert warm.run(*program).code == 0
     assert json.loads((directory / "comparison.json").read_text())["complete"] is True
 
 
@@ -204,10 +192,11 @@ TRAININGS += ["model.args={channels: [8, 8, 8, 8]}", "checkpoints.every_steps=5"
 
 @pytest.mark.slow
 def test_killed_trainings_come_to_the_table_of_trainings_left_alone(
-    tmp_path: Path, write_results: Callable[[str, Any], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_results: Callable[[str, Any], None]
 ) -> None:
-    program = [sys.executable, "-m", "halfstep", *TRAININGS, "batch_size=64"]
-    expected, found, killed = campaign(tmp_path / "compared", program, tmp_path, kills=10)
+    program = (warm.halfstep, *TRAININGS, "batch_size=64")
+    monkeypatch.chdir(tmp_path)
+    expected, found, killed = campaign(tmp_path / "compared", program, kills=10)
     assert expected["complete"] is True
     assert found == expected
     assert killed >= 5
@@ -217,7 +206,7 @@ def test_killed_trainings_come_to_the_table_of_trainings_left_alone(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_trainings_whose_comparison_is_killed_end_and_come_to_the_same_table(
-    tmp_path: Path, write_results: Callable[[str, Any], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_results: Callable[[str, Any], None]
 ) -> None:
     seen = {}
     cases = {
@@ -227,10 +216,9 @@ def test_trainings_whose_comparison_is_killed_end_and_come_to_the_same_table(
     for number, (name, more) in enumerate(cases.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        program = [sys.executable, "-m", "halfstep", *TRAININGS, *more]
-        expected, found, killed = campaign(
-            folder / "compared", program, folder, kills=6, alone=True
-        )
+        monkeypatch.chdir(folder)
+        program = (warm.halfstep, *TRAININGS, *more)
+        expected, found, killed = campaign(folder / "compared", program, kills=6, alone=True)
         assert expected["complete"] is True
         assert found == expected
         assert killed >= 3

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from halfstep.doctor.rules import rules
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +18,13 @@ def test_the_causes_are_those_of_the_rules():
     assert listed.splitlines() == expected
 
 
-def test_the_line_of_the_example_is_the_second_step():
-    path, line = re.search(r"(examples/double_step\.py):(\d+)   optimizer\.step\(\)", PAGE).groups()
-    assert (ROOT / path).read_text().splitlines()[int(line) - 1].strip() == "optimizer.step()"
+README = (ROOT / "README.md").read_text()
+SITE = re.compile(r"^ +(examples/\w+\.py):(\d+)(?:\n)? +(.+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("text", "count"), [(PAGE, 3), (README, 1)], ids=["page", "README"])
+def test_the_lines_of_the_examples_say_what_they_are_quoted_with(text, count):
+    sites = SITE.findall(text)
+    assert len(sites) == count
+    for path, line, said in sites:
+        assert (ROOT / path).read_text().splitlines()[int(line) - 1].strip() == said

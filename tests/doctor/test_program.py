@@ -61,6 +61,23 @@ def test_a_broken_program_is_explained_and_its_output_kept(script, tmp_path, cap
     assert from_json(json.dumps(record["evidence"])).loop.iterations == 3
 
 
+def test_the_module_for_launchers_takes_the_same_options(script, tmp_path, capsys) -> None:
+    from halfstep.doctor.__main__ import main as module
+
+    report = tmp_path / "report"
+    assert module(["--hold-back", "--report", str(report), script()]) == 0
+    record = json.loads((report / "diagnosis.json").read_text())
+    assert record["evidence"]["environment"]["hold_back"]
+    assert "steps of SGD are not held back" in capsys.readouterr().err
+
+
+def test_a_report_is_a_page_too(script, tmp_path) -> None:
+    report = tmp_path / "report"
+    assert main(["doctor", "--report", str(report), script(double="optimizer.step()")]) == 0
+    assert 'data-code="STEP_BYPASSES_SCALER"' in (report / "diagnosis.html").read_text()
+    assert not (report / "bundle").exists()  # no step was bad
+
+
 def test_a_healthy_program_gets_nothing_found(script, capsys) -> None:
     assert main(["doctor", script()]) == 0
     assert "nothing found" in capsys.readouterr().err

@@ -305,25 +305,19 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "master_weights": (None, True),
     "gradients": FORMATS,
     "outputs": (None, "fp32"),
-    "loss_scale": (
-        None,
-        LossScale.parse(128),
-        *(
-            replace(LossScale(), **{name: value})
-            for name, value in {
-                "init": 1024.0,
-                "growth_factor": 4.0,
-                "growth_interval": 100,
-                "backoff_factor": 0.25,
-                "floor": 1.0,
-                "ceiling": 2.0**17,
-                "collapse_after": 5,
-            }.items()
-        ),
-    ),
+    "loss_scale": (None, LossScale.parse(128)),
     "update": (None, "stochastic", "kahan"),
     "reduce": FORMATS,
     "exceptions": (None, {"*": "fp32"}),
+}
+SETTINGS = {
+    "init": 1024.0,
+    "growth_factor": 4.0,
+    "growth_interval": 100,
+    "backoff_factor": 0.25,
+    "floor": 1.0,
+    "ceiling": 2.0**17,
+    "collapse_after": 5,
 }
 
 
@@ -354,8 +348,16 @@ def test_changing_any_field_breaks_the_contract(digits, name: str, field: str) -
         assert violations(changed, CONTRACT[name], batch), f"{field}={value!r} went unnoticed"
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_changing_any_setting_of_a_loss_scale_breaks_the_contract(digits, name: str) -> None:
+    scaling = replace(LossScale(), **{name: SETTINGS[name]})
+    changed = replace(RECIPES["fp16"][0], loss_scale=scaling)
+    assert violations(changed, CONTRACT["fp16"], digits.batches(8, 1)[0])
+
+
 def test_the_changes_cover_every_field() -> None:
     assert CHANGES.keys() == PARTS.keys()
+    assert {"dynamic", *SETTINGS} == {field.name for field in fields(LossScale)}
 
 
 @pytest.mark.parametrize("name", CONTRACT)

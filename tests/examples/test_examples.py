@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from halfstep.doctor import Watch, diagnose
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -25,6 +27,20 @@ def test_the_second_step_applies_the_gradients_that_the_scaler_skipped(monkeypat
     ends = {line[:12].strip(): line.split()[-1] for line in printed.splitlines()[-3:]}
     assert ends == {"correct": "never", "double step": "2", "engine": "never"}
     assert "was called past the engine" in printed
+
+
+@pytest.mark.parametrize(
+    ("mended", "codes"),
+    [([], ["GRADIENTS_CHANGED_WHILE_SCALED", "SCALER_NOT_SAVED"]), (["--mended"], [])],
+    ids=["as it is", "mended"],
+)
+def test_the_gpt_that_hardly_learns_is_explained(monkeypatch, mended, codes):
+    example = load("character_gpt")
+    monkeypatch.setattr(example, "STEPS", 5)
+    with Watch() as observer:
+        losses = example.main(mended)
+    assert [each.code for each in diagnose(observer.close()).verdicts] == codes
+    assert (losses[0] - losses[-1] < 0.05) == (not mended)
 
 
 @pytest.fixture(scope="module")

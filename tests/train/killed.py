@@ -1,14 +1,11 @@
 """A process that trains and is killed by SIGKILL at a moment that it is told.
 
-    python killed.py CONFIG RUN RECIPE WORKERS MOMENT COUNT
-
-It dies in the COUNT-th call of what MOMENT names: "backward" before a micro-batch's backward,
+It dies in the `count`-th call of what `moment` names: "backward" before a micro-batch's backward,
 "write" with half a checkpoint written, "link" between a checkpoint and its names.
 """
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import torch
@@ -45,15 +42,10 @@ def half_written(state, file):
 
 def main(config, run, recipe, workers, moment, count):
     if moment == "backward":
-        MicroBatches.add = dying(MicroBatches.add, int(count))
+        MicroBatches.add = dying(MicroBatches.add, count)
     elif moment == "write":
-        checkpoint._write = dying(checkpoint._write, int(count), half_written)
+        checkpoint._write = dying(checkpoint._write, count, half_written)
     else:
-        rotation.link = dying(rotation.link, int(count))
-    torch.set_num_threads(1)
-    chosen = load(config, [f"data.workers={workers}"], {"recipe": recipe})
-    train(chosen, Path(run), quiet=True, go_on="auto")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        rotation.link = dying(rotation.link, count)
+    chosen = load(str(config), [f"data.workers={workers}"], {"recipe": recipe})
+    train(chosen, run, quiet=True, go_on="auto")

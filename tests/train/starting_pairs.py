@@ -1,8 +1,6 @@
 """Pairs of runs that start in one directory at once; prints as JSON how each pair ended.
 
-    python starting_pairs.py CONFIG FOLDER COUNT SEED
-
-The two of a pair differ in the seed, and are forked from a process that has imported torch.
+The two of a pair differ in the seed, and are forked from a process that has imported all they need.
 """
 
 import json
@@ -11,9 +9,6 @@ import random
 import sys
 import time
 import warnings
-from pathlib import Path
-
-import torch
 
 from halfstep.cli import main
 
@@ -37,18 +32,13 @@ def start(config, run, seed, wait):
 
 
 def pairs(config, folder, count, seed):
-    torch.set_num_threads(1)
-    chance = random.Random(int(seed))
+    chance = random.Random(seed)
     ended = []
-    for number in range(int(count)):
-        run = Path(folder) / str(number)
+    for number in range(count):
+        run = folder / str(number)
         waits = [0.0, chance.uniform(0, LONGEST_HEAD_START_S)]
         chance.shuffle(waits)
         children = [start(config, run, which, wait) for which, wait in enumerate(waits)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         ended.append({"waits_s": waits, "exit_codes": codes})
     sys.stdout.write(json.dumps(ended))
-
-
-if __name__ == "__main__":
-    pairs(*sys.argv[1:])

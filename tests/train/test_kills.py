@@ -1,15 +1,14 @@
 """Real processes, really killed: what the disk holds afterwards is all that a resume has."""
 
-import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
+import killed
 import pytest
 
+import warm
 from halfstep.train import checkpoint, rotation
 from halfstep.train.loop import train
 
@@ -17,18 +16,12 @@ RECIPES = ("fp32", "fp16", "o2")
 KILLS = 20
 # A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
 MOMENTS = {"backward": 18, "write": 6, "link": 4}
-SCRIPT = Path(__file__).with_name("killed.py")
 
 
 def kill(config, run, recipe, moment, count):
     """Train in a process of its own that dies at a moment."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, config, run, recipe, "2", moment, str(count)],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    ended = warm.run(killed.main, config, run, recipe, 2, moment, count)
+    assert ended.code == -signal.SIGKILL, ended.err
 
 
 def final(run):
@@ -57,15 +50,9 @@ def test_killed_process_is_resumed_by_the_command_line(pictures_file, wholes, tm
     kill(pictures_file, tmp_path, "o2", "backward", 11)
     newest = checkpoint.load(rotation.newest_first(tmp_path)[0])
     assert (newest.epoch, newest.batch, newest.step) == (1, 2, 4)
-    command = [sys.executable, "-m", "halfstep", "train", pictures_file, "--recipe", "o2"]
-    done = subprocess.run(
-        [*command, "--out", tmp_path, "--resume", "auto", "--quiet"],
-        capture_output=True,
-        check=False,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    again = ("train", pictures_file, "--recipe", "o2", "--resume", "auto", "--quiet")
+    ended = warm.run(warm.halfstep, *again, "--out", tmp_path)
+    assert ended.code == 0, ended.err
     assert same(final(tmp_path).model, wholes("o2").model)
     assert same(final(tmp_path).averaged, wholes("o2").averaged)
 

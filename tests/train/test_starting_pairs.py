@@ -1,18 +1,16 @@
 """Two runs that start in one directory at once: one trains, the other is refused."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import starting_pairs
 import yaml
 from sameness import assert_same_run
 
+import warm
 from halfstep.train import checkpoint
 from halfstep.train.loop import train
 
-SCRIPT = Path(__file__).with_name("starting_pairs.py")
 PAIRS = 50
 
 
@@ -23,13 +21,9 @@ def test_of_two_runs_at_once_one_trains_and_nothing_is_mixed(
     alone = [tmp_path / f"alone-{seed}" for seed in (0, 1)]
     for seed, run in enumerate(alone):
         train(pictures(seed=seed), run, quiet=True)
-    done = subprocess.run(
-        [sys.executable, SCRIPT, pictures_file, tmp_path, str(count), "0"],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    rows = json.loads(done.stdout)
+    done = warm.run(starting_pairs.pairs, str(pictures_file), tmp_path, count, 0)
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
     assert len(rows) == count
     for number, row in enumerate(rows):
         run, codes = tmp_path / str(number), row["exit_codes"]

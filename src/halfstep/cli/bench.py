@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.notices import in_one_line
+from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag, OptionsFlag
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def loader(
     """Load, decode, transform and prepare images as fast as it goes, without a model."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
-        from halfstep.bench import loader as measuring
+        with without_collections():
+            from halfstep.bench import loader as measuring
 
         return measuring.bench(
             chosen,
@@ -93,7 +95,8 @@ def threads(
     """Train an epoch, or some steps, with each number of threads, in processes of their own."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
-        from halfstep.bench import threads as measuring
+        with without_collections():
+            from halfstep.bench import threads as measuring
 
         return measuring.bench(
             chosen,
@@ -119,7 +122,8 @@ def launch(
     """Start processes by torch.multiprocessing.spawn and by torchrun, to their first step."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
-        from halfstep.bench import launch as measuring
+        with without_collections():
+            from halfstep.bench import launch as measuring
 
         return measuring.bench(
             chosen, options=options or (), processes=processes, rounds=rounds, console=console
@@ -145,7 +149,8 @@ def step(
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         del chosen  # every recipe has one of its own
-        from halfstep.bench import step as measuring
+        with without_collections():
+            from halfstep.bench import step as measuring
 
         return measuring.bench(
             config,

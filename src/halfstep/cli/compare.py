@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag, OptionsFlag
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     """
     from rich.console import Console
 
-    from halfstep.compare import comparison, directory, table, tables
-    from halfstep.compare.plan import plan, train_command
+    with without_collections():
+        from halfstep.compare import comparison, directory, table, tables
+        from halfstep.compare.plan import plan, train_command
 
     exports = tables.parse_exports(export)
     planned = plan(

@@ -1,10 +1,13 @@
 """`halfstep doctor [--report DIR] script.py ...`: says why a training program, or a run, broke."""
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from halfstep.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
@@ -20,13 +23,28 @@ def doctor(
     program: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT|-m MODULE|RUN [ARGUMENTS]",
-            help="The program, as after `python`; or the directory of a run of halfstep train.",
+            metavar="SCRIPT|-m MODULE|RUN|BUNDLE [ARGUMENTS]",
+            help="The program, as after `python`; the directory of a run of halfstep train; or "
+            "what --report has left.",
         ),
     ] = None,
     *,
     report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Leave diagnosis.json in this directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Leave the diagnosis and a bundle in this directory."),
+    ] = None,
+    hold_back: Annotated[
+        bool,
+        typer.Option(
+            "--hold-back",
+            help="Let fused optimizers skip steps that are not finite. This changes results.",
+        ),
+    ] = False,
+    import_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import", metavar="MODULE", help="Import a library whose operators a bundle calls."
+        ),
     ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="Print the causes that are known, and stop.")
@@ -50,7 +68,17 @@ def doctor(
 
         explain(Path(program[0]), sys.stdout, report=report)
         return
+    for name in import_ or []:
+        _import(name)
+    from halfstep.compare.report.diagnosis import page
     from halfstep.doctor.program import run_program
 
-    if code := run_program(program or [], report):
+    if code := run_program(program or [], report, hold_back=hold_back, page=page):
         raise typer.Exit(code)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"--import {name}: {error}; install it, or leave it out") from error

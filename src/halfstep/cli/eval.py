@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from halfstep.cli.notices import in_one_line
+from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import ColumnsFlag, DeviceFlag
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ def evaluate(
     Exits with 1 when its own split does not give what the run recorded, or when an image cannot be
     read.
     """
-    from halfstep.train import evaluate as evaluation
-    from halfstep.train.data.csv_rows import columns_of
-    from halfstep.train.files import json_text
-    from halfstep.train.metrics import write_tables
+    with without_collections():
+        from halfstep.train import evaluate as evaluation
+        from halfstep.train.data.csv_rows import columns_of
+        from halfstep.train.files import json_text
+        from halfstep.train.metrics import write_tables
 
     which: Literal["best", "last"] = checkpoint.value
     with in_one_line():

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from halfstep.cli.eval import Which
+from halfstep.cli.start_up import without_collections
 
 
 class _Format(StrEnum):
@@ -37,7 +38,8 @@ def export(
     ] = None,
 ) -> None:
     """Write RUN's weights in fp32, with the names of the classes and the preprocessing."""
-    from halfstep.train.export import export as export_run
+    with without_collections():
+        from halfstep.train.export import export as export_run
 
     done = export_run(run, format_.value, which=checkpoint.value, file=out)
     checked = (

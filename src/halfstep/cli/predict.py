@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from halfstep.cli.eval import CheckpointFlag, Which
+from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import ColumnsFlag, DeviceFlag
 from halfstep.errors import UserError
 
@@ -53,9 +54,10 @@ def predict(
 
     Exits with 1 when an image cannot be read: it is named, and has no line.
     """
-    from halfstep.train.data.csv_rows import columns_of
-    from halfstep.train.files import write_atomically
-    from halfstep.train.predict import predict as predict_images
+    with without_collections():
+        from halfstep.train.data.csv_rows import columns_of
+        from halfstep.train.files import write_atomically
+        from halfstep.train.predict import predict as predict_images
 
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")

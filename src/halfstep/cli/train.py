@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from halfstep.cli.notices import in_one_line
+from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -168,9 +169,10 @@ def _train_here(
     resume: str | None,
 ) -> None:
     """Train in this process, which may be one of several."""
-    from halfstep.train import distributed
-    from halfstep.train.launch import is_over
-    from halfstep.train.loop import train as train_run
+    with without_collections():
+        from halfstep.train import distributed
+        from halfstep.train.launch import is_over
+        from halfstep.train.loop import train as train_run
 
     if is_over():
         return

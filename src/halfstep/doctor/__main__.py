@@ -18,11 +18,14 @@ def main(argv: list[str]) -> int:
     Returns:
         The program's exit code; 2 when there is nothing to run.
     """
-    report = None
-    if argv[:1] == ["--report"]:
-        report, argv = Path(argv[1]) if len(argv) > 1 else None, argv[2:]
+    report, hold_back = None, False
+    while argv[:1] in (["--report"], ["--hold-back"]):
+        if argv[0] == "--hold-back":
+            hold_back, argv = True, argv[1:]
+        else:
+            report, argv = Path(argv[1]) if len(argv) > 1 else None, argv[2:]
     try:
-        return run_program(argv, report)
+        return run_program(argv, report, hold_back=hold_back)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201  # a command line
         return 2

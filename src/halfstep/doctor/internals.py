@@ -102,6 +102,11 @@ def changes_inputs(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def is_operator(value: Any) -> bool:
+    """Return whether something is an operator of torch's dispatcher."""
+    return isinstance(value, torch._ops.OpOverload)
+
+
 def is_cast(operator: Any) -> bool:
     """Return whether an ATen operator is the cast that `to` comes down to."""
     return operator is torch.ops.aten._to_copy.default
@@ -116,6 +121,18 @@ def norms_and_losses() -> tuple[type[nn.Module], ...]:
 def is_loss(module: nn.Module) -> bool:
     """Return whether a module is one of torch's losses."""
     return isinstance(module, nn.modules.loss._Loss)
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Return a module and all in it, each once; `Module.modules` takes ten times as long."""
+    found: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            waiting += [child for child in each._modules.values() if child is not None]
+    return list(found.values())
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -14,26 +14,39 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from halfstep.doctor.bundle.files import put, write_evidence
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.saved import explain, is_saved
 from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis
 
-USAGE = "halfstep doctor [--report DIR] (script.py | -m module) [arguments of the program]"
+    Page = Callable[[Diagnosis, Evidence], str]
+
+USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
 
 
-def run_program(argv: Sequence[str], report: Path | None = None) -> int:
+def run_program(
+    argv: Sequence[str],
+    report: Path | None = None,
+    *,
+    hold_back: bool = False,
+    page: Page | None = None,
+) -> int:
     """Run a program under watch, and say what is wrong with it.
 
     Args:
-        argv: The script and its arguments, or "-m", the module and its arguments.
-        report: Directory for `diagnosis.json`; created if need be.
+        argv: The script and its arguments; "-m", the module and its arguments; or what a report
+            has left, to be explained here: a bundle, or a JSON file with evidence.
+        report: Directory for `diagnosis.json` and a bundle of a bad step; created if need be.
+        hold_back: Whether fused optimizers are to skip bad steps.
+        page: Returns the report as HTML, for `diagnosis.html`; None for none.
 
     Returns:
         The program's exit code.
@@ -41,7 +54,10 @@ def run_program(argv: Sequence[str], report: Path | None = None) -> int:
     Raises:
         UserError: If there is nothing to run.
     """
-    watch = Watch()
+    name = _of_rank("bundle")
+    if argv and is_saved(Path(argv[0])):
+        return _explain(Path(argv[0]), report, page)
+    watch = Watch(hold_back=hold_back, bundle=None if report is None else report / name)
     error: BaseException | None = None
     code = 0
     prepared = _prepare(argv)
@@ -60,19 +76,35 @@ def run_program(argv: Sequence[str], report: Path | None = None) -> int:
             _print_error(error)
     evidence = watch.close()
     diagnosis = diagnose(evidence)
-    _say(diagnosis, evidence, report)
+    _say(diagnosis, evidence, report, page)
+    if watch.note:
+        print(watch.note, file=sys.stderr)  # noqa: T201  # a command line
     return code
 
 
-def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None) -> None:
+def _explain(path: Path, report: Path | None, page: Page | None) -> int:
+    diagnosis, evidence, said = explain(path)
+    _say(diagnosis, evidence, report, page)
+    if said:
+        print(said, file=sys.stderr)  # noqa: T201  # a command line
+    return 0
+
+
+def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None, page: Page | None) -> None:
     sys.stdout.flush()
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0 or diagnosis.verdicts:
         print_diagnosis(diagnosis, sys.stderr)
     if report is not None:
-        report.mkdir(parents=True, exist_ok=True)
-        name = "diagnosis.json" if rank == 0 else f"diagnosis-{rank}.json"
-        (report / name).write_text(as_json(diagnosis, evidence), encoding="utf-8")
+        put(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence).encode())
+        if page is not None:
+            put(report / _of_rank("diagnosis", ".html"), page(diagnosis, evidence).encode())
+        write_evidence(report / _of_rank("bundle"), evidence)
+
+
+def _of_rank(name: str, suffix: str = "") -> str:
+    rank = int(os.environ.get("RANK", "0"))
+    return f"{name}{suffix}" if rank == 0 else f"{name}-{rank}{suffix}"
 
 
 def _prepare(argv: Sequence[str]) -> Any:

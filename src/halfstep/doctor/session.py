@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import print_diagnosis
+from halfstep.doctor.watching.hold_back import can_hold_back
 from halfstep.doctor.watching.watch import Watch
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def watch(
     scaler: Any = None,
     *,
     quiet: bool = False,
+    hold_back: bool = False,
 ) -> Session:
     """Watch a training loop in this thread.
 
@@ -75,15 +77,26 @@ def watch(
         optimizer: What steps; several are fine.
         scaler: The `torch.amp.GradScaler`, if there is one.
         quiet: Whether to print nothing at the end.
+        hold_back: Whether optimizers are to skip steps whose loss or gradients are not finite, as
+            under a scaler, so that the parameters stay those of the bad step; for fused ones.
 
     Returns:
         The session: use it in a `with`, or call its `diagnose()` after the loop.
 
     Raises:
-        ValueError: If this process is watched already.
+        ValueError: If this process is watched already, or to hold steps back of an optimizer that
+            is not fused.
     """
-    observer = Watch()
-    observer.know(_listed(model), _listed(optimizer), scaler)
+    optimizers = _listed(optimizer)
+    for each in optimizers:
+        if hold_back and not can_hold_back(each):
+            kind = type(each).__name__
+            raise ValueError(
+                f"hold_back=True needs fused optimizers of parameters that are not sharded, "
+                f"not this {kind}; write {kind}(..., fused=True)"
+            )
+    observer = Watch(hold_back=hold_back)
+    observer.know(_listed(model), optimizers, scaler)
     return Session(observer, quiet=quiet)
 
 

@@ -220,15 +220,10 @@ class Engine:
             if any(window.lost_gradients for window in windows):
                 misuse.warn_lost()
             loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
-            limited = optimizers is not None
+            assembly, limited = self._assembly, optimizers is not None
             try:
                 accumulate_gradients(
-                    self._assembly,
-                    loss,
-                    windows,
-                    loss_id,
-                    limited=limited,
-                    retain_graph=retain_graph,
+                    assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
                 )
             except BaseException:
                 # Out of memory, say: some gradients are there and some are not.

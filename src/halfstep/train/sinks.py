@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.utils.tensorboard.writer import SummaryWriter
-
 from halfstep.errors import UserError
 from halfstep.train.files import parse_json, write_atomically
 
@@ -57,6 +55,9 @@ class TensorBoard:
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
+        # Importing it is slow, and runs without it need not.
+        from torch.utils.tensorboard.writer import SummaryWriter
+
         purge = None if resumed_at is None else resumed_at + 1
         self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=purge)
 

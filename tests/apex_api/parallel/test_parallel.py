@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import warm
 from halfstep import Engine
 from halfstep.apex.parallel import (
     DistributedDataParallel,
@@ -25,7 +26,10 @@ from .two_processes import RECIPE, SPLIT, batch, gradients, net
 def ranks(tmp_path_factory):
     """What each of two processes found."""
     directory = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(two_processes.main, (str(directory),), nprocs=2)
+    start_method = warm.CONTEXT.get_start_method()
+    torch.multiprocessing.start_processes(
+        two_processes.main, (str(directory),), 2, start_method=start_method
+    )
     return [torch.load(directory / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+import warm
+
 from . import processes
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spawned(directory: Path, world: int, names: list[str]) -> dict[str, str]:
     """Run checks in `world` processes; return what was wrong with each, on any of them."""
     run = (world, str(directory), names)
-    torch.multiprocessing.spawn(processes.main, run, nprocs=world)
+    start_method = warm.CONTEXT.get_start_method()
+    torch.multiprocessing.start_processes(processes.main, run, world, start_method=start_method)
     wrong: dict[str, str] = dict.fromkeys(names, "")
     for rank in range(world):
         found = torch.load(directory / f"{world}-{rank}.pt", weights_only=True)

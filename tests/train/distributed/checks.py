@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -220,7 +221,7 @@ def check_all_split_when_memory_fails_one(processes, given) -> None:
     wanted, _ = first_gradients(given.tiny(model, "batch_size=256"), ALONE)
     config = given.tiny(model, "batch_size=128", "auto_microbatch=true")
     with (
-        mock.patch.object(microbatch.functional, "cross_entropy", failing),
+        mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)),
         pytest.warns(MicrobatchWarning, match="going on with 64 at a time"),
     ):
         found, pieces = first_gradients(config, processes)
@@ -238,7 +239,7 @@ def check_a_loss_that_is_not_finite_is_left_out_everywhere(processes, given) -> 
 
     run = given.directory / "skips"
     config = given.tiny("batch_size=128", "on_nonfinite=skip", "epochs=1", "log_every=1")
-    with mock.patch.object(microbatch.functional, "cross_entropy", failing):
+    with mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)):
         summary = train(config, run, quiet=True, processes=processes)
     assert (summary.status, summary.skipped_steps, summary.steps) == ("finished", 1, 6)
     assert summary.first_nonfinite_step == 2

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -164,7 +165,7 @@ def check_a_run_goes_back_to_parts_when_a_loss_is_not_finite(processes, given) -
         back.append(full_state_dict(training.setup.engine.bare_model))
 
     with (
-        mock.patch.object(microbatch.functional, "cross_entropy", failing),
+        mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)),
         mock.patch.object(Training, "roll_back", noted),
         weights_noted(saved),
     ):

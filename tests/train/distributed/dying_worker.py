@@ -1,17 +1,58 @@
-"""A worker of torchrun; one rank kills itself by SIGKILL in a micro-batch of the first attempt.
+"""A torchrun job under its agent, of which a worker kills itself by SIGKILL in the first attempt.
 
-    python -m torch.distributed.run ... dying_worker.py RANK COUNT ARGUMENT...
-
-The arguments are halfstep's own. With RANK -1 nobody dies.
+The agent is that of torchrun. Its workers are forked, and so need not import torch again.
 """
 
+import logging
 import os
 import signal
 import sys
+import uuid
+
+from torch.distributed.launcher import api
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from halfstep.cli import main
 from halfstep.train import distributed
 from halfstep.train.microbatch import MicroBatches
+
+
+def job(rank, count, *arguments):
+    """Run `halfstep` in two workers; one dies in its COUNT-th micro-batch, none with rank -1."""
+    logging.disable()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=1,
+        monitor_interval=0.1,
+        start_method="fork",
+    )
+    elastic_launch(config, worker)(rank, count, *arguments)
+
+
+def launch(*arguments):
+    """Run `halfstep` with --processes in workers that its launcher forks instead of executing."""
+
+    def forking(config, program):
+        config.start_method = "fork"
+        launched = elastic_launch(config, worker)
+        return lambda *command: launched(-1, 0, *command[len(("-m", "halfstep")) :])
+
+    api.elastic_launch = forking
+    return main([str(each) for each in arguments])
+
+
+def worker(rank, count, *arguments):
+    if int(os.environ["RANK"]) == rank and distributed.restarts() == 0:
+        MicroBatches.add = dying(MicroBatches.add, count)
+    code = main([str(each) for each in arguments])
+    if code:
+        sys.exit(code)
 
 
 def dying(real, count):
@@ -24,10 +65,3 @@ def dying(real, count):
         return real(self, *batch)
 
     return add
-
-
-if __name__ == "__main__":
-    rank, count, *arguments = sys.argv[1:]
-    if os.environ["RANK"] == rank and distributed.restarts() == 0:
-        MicroBatches.add = dying(MicroBatches.add, int(count))
-    sys.exit(main(arguments))

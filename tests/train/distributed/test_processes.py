@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.multiprocessing
 
+import warm
+
 from . import processes
 
 
@@ -19,10 +21,12 @@ def spawned(directory, tiny_file, pictures_file):
     """Let so many processes run checks; gives what each found wrong, by check."""
 
     def run(names, world):
-        left = torch.multiprocessing.get_context("spawn").Event()
+        left = warm.CONTEXT.Event()
         ports = [free_port(), free_port()]
         given = (names, world, ports, str(directory), left, str(tiny_file), str(pictures_file))
-        context = torch.multiprocessing.spawn(processes.main, given, nprocs=world, join=False)
+        context = torch.multiprocessing.start_processes(
+            processes.main, given, world, join=False, start_method=warm.CONTEXT.get_start_method()
+        )
         for process in context.processes:
             process.join()
         return [torch.load(directory / f"{world}-{rank}.pt") for rank in range(world)]

@@ -6,13 +6,14 @@ import random
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+import warm
 from halfstep.train import checkpoint
 
-WORKER = Path(__file__).with_name("dying_worker.py")
+from . import dying_worker
+
 KILLS = 10
 MICRO_BATCHES = 9
 """Of the three epochs of the pictures, in two processes."""
@@ -36,10 +37,10 @@ def ran(*command):
 
 def torchrun(config, run, rank=-1, count=0, strategy="ddp"):
     """Train the pictures in two processes, of which one may die."""
-    options = ["torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    arguments = [WORKER, rank, count, "train", config, "--out", run, "--quiet"]
     settings = ["--options", "accumulate=1", f"distributed.strategy={strategy}"]
-    return ran(*options, "--max-restarts", 1, *arguments, *settings)
+    train = ["train", config, "--out", run, "--quiet", *settings]
+    variables = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10"}
+    return warm.run(dying_worker.job, rank, count, *train, environment=variables)
 
 
 def final(run):
@@ -117,12 +118,13 @@ def test_two_nodes_train_one_run(pictures_file, whole, tmp_path):
 
 
 def test_processes_that_halfstep_starts_end_as_one(pictures_file, tmp_path):
-    train = ["halfstep", "train", pictures_file, "--out", tmp_path, "--quiet", "--processes", 2]
+    train = ["train", pictures_file, "--out", tmp_path, "--quiet", "--processes", 2]
     # What only the processes find out; and they are not started again for it.
-    code, out, err = ran(*train, "--max-restarts", 1, "--options", "model.name=timm:nothing")
+    wrong = ["--max-restarts", 1, "--options", "model.name=timm:nothing"]
+    code, out, err = warm.run(dying_worker.launch, *train, *wrong)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("error: model.name is 'timm:nothing'")
-    code, out, err = ran(*train, "--options", "max_steps=2", "epochs=1", "accumulate=1")
+    code, out, err = ran("halfstep", *train, "--options", "max_steps=2", "epochs=1", "accumulate=1")
     assert (code, err) == (0, "")
     assert out.count("run:") == 1
     assert json.loads((tmp_path / "environment.json").read_text())["processes"] == 2

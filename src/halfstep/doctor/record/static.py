@@ -19,6 +19,7 @@ class Environment:
         processes: How many train together.
         bf16_is_emulated: Whether the accelerator has no bf16 units.
         tf32: Whether fp32 products may be computed in TF32.
+        hold_back: Whether doctor was to hold bad steps back.
     """
 
     torch: str = ""
@@ -26,6 +27,7 @@ class Environment:
     processes: int = 1
     bf16_is_emulated: bool = False
     tf32: bool = False
+    hold_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.record import Bad, BadGradients, Birth, Precision, Replay
 from halfstep.doctor.replay.replay import Replayer
@@ -14,8 +15,11 @@ from halfstep.doctor.tape.tape import Entry, given_tensors
 from halfstep.doctor.tensors.summary import is_finite, summary
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
+    from halfstep.doctor.bundle.recorder import Recorder
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.tape.modules import ModuleStack
 
@@ -28,9 +32,17 @@ class Investigation:
     Args:
         stack: Follows modules while a step is traced.
         positions: Is told of casts while a step is traced.
+        bundle: Where the first bad step that can be written down is left; None for nowhere.
+
+    Attributes:
+        note: Why there is no bundle of a bad step; "" for none.
     """
 
-    def __init__(self, stack: ModuleStack, positions: Positions) -> None:
+    def __init__(
+        self, stack: ModuleStack, positions: Positions, bundle: Path | None = None
+    ) -> None:
+        self._bundle = bundle
+        self.note = ""
         self._stack = stack
         self._positions = positions
         self._count = 0
@@ -74,8 +86,10 @@ class Investigation:
         if plain.note:
             return
         if not plain.finite:
-            births, _ = replayer.traced()
+            births, tracer = replayer.traced(record=self._bundle is not None)
             self.births += births
+            if tracer.recorder is not None:
+                self._keep(tracer.recorder, replayer)
         if scale is not None and scale != 1:
             self.replays.append(replayer.at_scale(1.0))
         self.replays.append(replayer.fp32())
@@ -130,6 +144,13 @@ class Investigation:
         elif not error:
             self.precision, births = replayer.precision()
             self.births += births
+
+    def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
+        if recorder.note:
+            self.note = self.note or f"no bundle of step {replayer.iteration}: {recorder.note}"
+        elif self._bundle is not None:
+            write_step(self._bundle, recorder, replayer.iteration, replayer.why, replayer.loss)
+            self._bundle, self.note = None, ""
 
     def _look_at_gradients(self, parameters: dict[str, torch.Tensor], iteration: int) -> None:
         gradients = [each.grad for each in parameters.values() if each.grad is not None]

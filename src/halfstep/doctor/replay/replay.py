@@ -8,7 +8,6 @@ are asked for with `autograd.grad`, so that `.grad` and the hooks on it are not 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +16,14 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.bundle.recorder import Recorder
+from halfstep.doctor.internals import modules_of
+from halfstep.doctor.record import Birth, GradientAgreement, Precision
+from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer, storage_key
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
-from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import HALVES, Widen, widened
 
 if TYPE_CHECKING:
@@ -35,31 +36,7 @@ if TYPE_CHECKING:
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a replay gave.
-
-    Attributes:
-        losses: What each backward was called on.
-        gradients: By parameter, summed over the backward passes, still multiplied by the scale.
-        scale: The loss scale of the last backward; 1 without one.
-        ends: Losses, gradients, and the results of the last call.
-        note: Why it could not be run to its end.
-    """
-
-    losses: list[torch.Tensor]
-    gradients: dict[int, torch.Tensor]
-    scale: float
-    ends: list[torch.Tensor]
-    note: str = ""
-
-    @property
-    def finite(self) -> bool:
-        """Whether loss and gradients are."""
-        return all(map(is_finite, self.ends))
-
-
-class Replayer:
+class Replayer(Runs):
     """Replays the step on a tape.
 
     Args:
@@ -84,46 +61,31 @@ class Replayer:
         self._parameters = parameters
         self._stack = stack
         self._positions = positions
-        self._iteration = iteration
-        self._why = why
+        backward = next((each for each in reversed(entries) if each.kind == "backward"), None)
+        super().__init__(iteration, why, backward.value if backward else None)
         self.models = [
             bare(entry.function) for entry in entries if isinstance(entry.function, nn.Module)
         ]
 
-    def plain(self) -> Replay:
-        """Run the step as it was."""
-        outcome = self._run()
-        return self._replay("plain", outcome, same=self._is_same(outcome))
-
-    def eager(self) -> Replay:
-        """Run it without compiled code."""
-        with torch.compiler.set_stance("force_eager"):
-            return self._replay("eager", self._run())
-
-    def fp32(self) -> Replay:
-        """Run it in fp32."""
-        with torch.compiler.set_stance("force_eager"):
-            return self._replay("fp32", self._run(Widen()))
-
-    def without_tf32(self) -> Replay:
-        """Run it with full fp32 products."""
-        with _full_products():
-            return self._replay("tf32 off", self._run())
-
-    def at_scale(self, scale: float) -> Replay:
-        """Run it at another loss scale."""
-        return self._replay("lower scale", self._run(scale=scale))
-
-    def traced(self) -> tuple[tuple[Birth, ...], Tracer]:
-        """Run it, without compiled code, under the tracer."""
-        tracer = Tracer(self._stack.where, self._names(), __file__, self._positions)
+    def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer]:
+        """Run it, without compiled code, under the tracer; and write it down, on request."""
+        names = self._names()
+        recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
+        tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder)
         self._stack.start(self.models)
         try:
             with torch.compiler.set_stance("force_eager"):
                 outcome = self._run(tracer)
-            return tracer.verdict(outcome.ends), tracer
         finally:
             self._stack.stop()
+        if recorder is not None:
+            by_key = {id(tensor): name for name, tensor in self._parameters.items()}
+            gradients = {by_key[key]: each for key, each in outcome.gradients.items()}
+            recorder.note = recorder.note or outcome.note
+            recorder.finish(
+                losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale
+            )
+        return tracer.verdict(outcome.ends), tracer
 
     def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
         """Compare a healthy step's loss and gradients with those of fp32.
@@ -146,7 +108,7 @@ class Replayer:
         )
         half = tracer.half
         precision = Precision(
-            iteration=self._iteration,
+            iteration=self.iteration,
             loss=mine.losses[-1].double().sum().item() / mine.scale,
             exact_loss=exact.losses[-1].double().sum().item() / exact.scale,
             agreements=agreements,
@@ -169,35 +131,6 @@ class Replayer:
         for name, tensor in self._parameters.items():
             names.setdefault(storage_key(tensor), f"parameter {name}")
         return names
-
-    def _is_same(self, outcome: Outcome) -> bool | None:
-        entry = next((each for each in reversed(self._entries) if each.kind == "backward"), None)
-        if entry is None or entry.value is None or not outcome.losses or outcome.note:
-            return None
-        return bool(torch.equal(_bits(entry.value), _bits(outcome.losses[-1])))
-
-    def _replay(self, name: str, outcome: Outcome, *, same: bool | None = None) -> Replay:
-        loss = outcome.losses[-1].double().sum().item() / outcome.scale if outcome.losses else None
-        finite = outcome.finite and not outcome.note
-        largest = None
-        if finite and outcome.gradients:
-            largest = max(
-                _dense(each).abs().max().item()
-                for each in outcome.gradients.values()
-                if each.numel()
-            )
-            largest /= outcome.scale
-        return Replay(
-            name,
-            self._iteration,
-            self._why,
-            finite,
-            loss,
-            largest,
-            same,
-            outcome.scale,
-            outcome.note,
-        )
 
     def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
         outcome = Outcome([], {}, 1.0, [])
@@ -226,7 +159,7 @@ class Replayer:
         for entry in self._entries:
             args, kwargs = exchange((entry.args, entry.kwargs), fill)
             if isinstance(mode, Tracer):
-                mode.mark = entry.mark
+                mode.begin(entry)
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
@@ -310,7 +243,7 @@ def _call_module(
     entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
 ) -> Any:
     model = bare(entry.function)
-    for module, training in zip(entry.function.modules(), entry.training, strict=False):
+    for module, training in zip(modules_of(entry.function), entry.training, strict=False):
         module.training = training
     for buffer, value in entry.buffers:
         buffer.data.copy_(value)
@@ -354,28 +287,6 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         state.restore()
-
-
-@contextmanager
-def _full_products() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
-    convolutions = torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = convolutions
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # NaN differs from itself, its bits do not.
-    return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 
 def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAgreement:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
@@ -35,7 +36,9 @@ from halfstep.doctor.tensors.widen import HALVES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.doctor.bundle.recorder import Recorder
     from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.tape.tape import Entry
 
 _MAKES_GARBAGE = (
     "aten.empty",
@@ -64,17 +67,6 @@ FOLLOWERS = 6
 
 
 @dataclass(slots=True)
-class ForwardCall:
-    """What an autograd node was made by."""
-
-    op: str
-    module: str
-    module_kind: str
-    site: Mark | None
-    user_site: Mark | None
-
-
-@dataclass(slots=True)
 class Half:
     """The most extreme half numbers that operators made."""
 
@@ -92,9 +84,10 @@ class Tracer(TorchDispatchMode):
         names: Names of tensors from outside, by storage: parameters, buffers, the batch.
         boundary: The file that runs the program's calls again.
         positions: Is told of casts and of what is counted up.
+        recorder: Writes the operators down; None for nobody.
 
     Attributes:
-        mark: The loop's line of the call that runs; set by who runs it.
+        recorder: As given.
         births: What was found, in order.
         half: The half number nearest to overflow.
         detached: Parameters that were cast to a half format without a record for autograd.
@@ -106,6 +99,7 @@ class Tracer(TorchDispatchMode):
         names: dict[int, str],
         boundary: str,
         positions: Positions,
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations
         self._where = where
@@ -113,10 +107,11 @@ class Tracer(TorchDispatchMode):
         self._boundary = boundary
         self._positions = positions
         self.detached: set[str] = set()
-        self.mark: Mark | None = None
+        self.recorder = recorder
+        self._mark: Mark | None = None
         self._taints: dict[int, frozenset[int]] = {}
         self._lineage = Lineage()
-        self._nodes: dict[int, ForwardCall] = {}
+        self._nodes: dict[int, tuple[str, Caller]] = {}
         self.births: list[Birth] = []
         self._consumers: list[list[str]] = []
         self._swallowed: list[list[str]] = []
@@ -133,31 +128,49 @@ class Tracer(TorchDispatchMode):
         before = None
         if changes_inputs(func):  # What goes in is gone afterwards.
             before = [each.clone() for each in floats((args, kwargs))]
+        written = self.recorder.given(func, args, kwargs) if self.recorder else None
         result = func(*args, **kwargs)
         op = str(func.overloadpacket)
-        node = current_node()
-        lines = lines_below(self._boundary, self.mark)
-        if node is None:
-            self._note_node(op, lines)
-            self._note_cast(op, func, args, kwargs, result, lines[1])
+        caller = self.caller(op)
+        if self.recorder:
+            self.recorder.made(written, result, caller)
+        if not caller.node:
+            self._note_cast(op, func, args, kwargs, result, caller)
         if not func.is_view and func.namespace != "prim":
-            self._look(op, func, args, kwargs, before, result, node, lines)
+            self._look(op, func, args, kwargs, before, result, caller)
         return result
 
-    def _note_node(self, op: str, lines: tuple[Mark | None, Mark | None]) -> None:
-        number = next_sequence_number() - 1
-        if number not in self._nodes:
-            module, kind = self._where()
-            self._nodes[number] = ForwardCall(op, module, kind, *lines)
+    def begin(self, entry: Entry) -> None:
+        """Take in which of the loop's calls the next operators belong to."""
+        self._mark = entry.mark
+        if self.recorder:
+            self.recorder.begin(entry)
+
+    def caller(self, op: str) -> Caller:
+        """Return what has called the operator that has just run."""
+        node = current_node()
+        line, user_line = lines_below(self._boundary, self._mark)
+        function = running_function(self._boundary)
+        if node is None:
+            caller = Caller(*self._where(), line, user_line, function)
+            self._nodes.setdefault(next_sequence_number() - 1, (op, caller))
+            return caller
+        forward_op, made = self._nodes.get(node_number(node), ("", Caller()))
+        if forward_op and line == self._mark:
+            # A backward written in Python is on the stack; others have the line of their forward.
+            line, user_line = made.line, made.user_line
+        return Caller(
+            made.module, made.module_kind, line, user_line, function, node.name(), forward_op
+        )
 
     def _note_cast(
-        self, op: str, func: Any, args: Any, kwargs: Any, result: Any, user: Mark | None
+        self, op: str, func: Any, args: Any, kwargs: Any, result: Any, caller: Caller
     ) -> None:
         if op == "aten.arange" and result.dtype in HALVES:
-            self._positions.made(result, self._where()[0], user)
+            self._positions.made(result, caller.module, caller.user_line)
         if not is_cast(func) or kwargs.get("dtype") not in HALVES:
             return
-        self._positions.cast(args[0], result, self._where()[0], user)
+        self._positions.cast(args[0], result, caller.module, caller.user_line)
         kind, _, name = self._names.get(_storage(args[0]), "").partition(" ")
         if kind == "parameter" and not (torch.is_grad_enabled() and args[0].requires_grad):
             self.detached.add(name)
@@ -170,8 +183,7 @@ class Tracer(TorchDispatchMode):
         kwargs: Any,
         before: list[torch.Tensor] | None,
         result: Any,
-        node: Any,
-        lines: tuple[Mark | None, Mark | None],
+        caller: Caller,
     ) -> None:
         inputs = list(floats((args, kwargs)))
         outputs = list(floats(result))
@@ -184,7 +196,7 @@ class Tracer(TorchDispatchMode):
         sound = [is_finite(output) for output in outputs]
         for producer in self._open_births(inputs):
             _append(self._consumers[producer], op)
-            if all(sound) and node is None:
+            if all(sound) and not caller.node:
                 _append(self._swallowed[producer], op)
         scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
         for output, finite in zip(outputs, sound, strict=True):
@@ -192,12 +204,12 @@ class Tracer(TorchDispatchMode):
             if finite:
                 if before is None or output.nbytes == output.untyped_storage().nbytes():
                     self._taints.pop(key, None)  # Else a part was written, and the rest remains.
-                self._note_half(output, node)
+                self._note_half(output, caller)
             else:
                 self._taints[key] = self._judge(
-                    op, func, args, kwargs, values, output, coming, node, lines
+                    op, func, args, kwargs, values, output, coming, caller
                 )
-            self._lineage.note(key, op, output.dtype, scalars, lines[0], keys)
+            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys)
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
         key = _storage(tensor)
@@ -222,8 +234,7 @@ class Tracer(TorchDispatchMode):
         values: list[torch.Tensor],
         output: torch.Tensor,
         coming: frozenset[int],
-        node: Any,
-        lines: tuple[Mark | None, Mark | None],
+        caller: Caller,
     ) -> frozenset[int]:
         blamed = coming - {_ON_PURPOSE}
         if blamed:
@@ -239,7 +250,7 @@ class Tracer(TorchDispatchMode):
                 return frozenset({_ON_PURPOSE})
             if _ON_PURPOSE in coming and bool((output != math.inf).all()):
                 return frozenset({_ON_PURPOSE})
-        birth = self._birth(op, func, args, kwargs, values, counted, node, lines)
+        birth = self._birth(op, func, args, kwargs, values, counted, caller)
         return frozenset({self._add(replace(birth, on_purpose=_ON_PURPOSE in coming))})
 
     def _birth(
@@ -250,30 +261,20 @@ class Tracer(TorchDispatchMode):
         kwargs: Any,
         values: list[torch.Tensor],
         output: TensorSummary,
-        node: Any,
-        lines: tuple[Mark | None, Mark | None],
+        caller: Caller,
     ) -> Birth:
-        made = None if node is None else self._nodes.get(node_number(node))
-        computed, called = lines
-        if node is None:
-            module, kind = self._where()
-        else:
-            module, kind = (made.module, made.module_kind) if made else ("", "")
-        if made is not None and computed == self.mark:
-            # A backward written in Python is on the stack; others have the line of their forward.
-            computed, called = made.site, made.user_site
         inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
         keys = [_storage(each) for each in floats((args, kwargs))]
         producers = [self._lineage.op(key) for key in keys]
         return Birth(
             op=op,
-            phase="forward" if node is None else "backward",
+            phase="backward" if caller.node else "forward",
             kind="nan" if output.nans else "inf",
             culprit=False,
-            module=module,
-            module_kind=kind,
-            forward_op=made.op if made else "",
-            node="" if node is None else node.name(),
+            module=caller.module,
+            module_kind=caller.module_kind,
+            forward_op=caller.forward_op,
+            node=caller.node,
             inputs=tuple(inputs),
             output=output,
             scalars=tuple(scalars_of(args, kwargs)),
@@ -281,10 +282,10 @@ class Tracer(TorchDispatchMode):
             dead_rows=dead_rows(values, args),
             consumers=(),
             producers=tuple(each for each in producers if each),
-            site=site(computed),
-            user_site=site(called),
+            site=site(caller.line),
+            user_site=site(caller.user_line),
             lineage=self._lineage.of(keys),
-            function=running_function(self._boundary),
+            function=caller.function,
         )
 
     def _add(self, birth: Birth) -> int:
@@ -299,15 +300,15 @@ class Tracer(TorchDispatchMode):
             found |= self._taints.get(_storage(each), frozenset())
         return found - {_ON_PURPOSE}
 
-    def _note_half(self, output: torch.Tensor, node: Any) -> None:
-        if output.dtype not in {torch.float16, torch.bfloat16} or output.numel() == 0 or node:
+    def _note_half(self, output: torch.Tensor, caller: Caller) -> None:
+        if output.dtype not in HALVES or output.numel() == 0 or caller.node:
             return
         low, high = torch.aminmax(output.detach())
         largest = max(abs(low.item()), abs(high.item()))
         limit = torch.finfo(output.dtype).max
         bits = math.log2(limit / largest) if largest else math.inf
         if bits < self.half.bits:
-            self.half = Half(largest, self._where()[0], limit, bits)
+            self.half = Half(largest, caller.module, limit, bits)
 
     def verdict(self, ends: Any) -> tuple[Birth, ...]:
         """Return the births; the first that reached an end is the culprit.

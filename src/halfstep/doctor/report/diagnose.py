@@ -37,6 +37,12 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = {f"replay: {each.note}" for each in evidence.replays if each.note}
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
+    if evidence.environment.hold_back:
+        notes |= {
+            f"steps of {each.kind} are not held back; write {each.kind}(..., fused=True)"
+            for each in evidence.static.optimizers
+            if not each.skips_itself
+        }
     return tuple(sorted(notes))
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FIRST = 64
 LATEST = 256
-_SETTLED = 1
 _MISSING = -(2.0**127)  # No norm is negative, and no loss that large.
 
 
@@ -71,8 +70,8 @@ class Series:
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
-    ) -> None:
-        """Measure a step.
+    ) -> torch.Tensor:
+        """Measure a step; its numbers wait for the next one unless the device is the host.
 
         Args:
             iteration: Counted from 0.
@@ -84,8 +83,11 @@ class Series:
             scale: The loss scale of the step.
             skipped: Whether it is known to be skipped.
             found_inf: Not zero if the optimizer skips the step on the device.
+
+        Returns:
+            Shape (2,), fp32, on the device: loss and gradient norm, finite where there is none.
         """
-        self.settle(keep=_SETTLED)
+        self.settle()
         with torch.no_grad():
             if norm is None and gradients:
                 norm = gradient_norm(gradients)
@@ -94,19 +96,20 @@ class Series:
                 torch.device("cpu"),
             )
             parts = [_scalar(each, device) for each in (loss, norm, scale, found_inf)]
-            values = torch.stack(parts)
+            on_device = values = torch.stack(parts)
             arrived = None
-            if device.type != "cpu":
+            if runs_behind(device):
                 values = values.to("cpu", non_blocking=True)
                 arrived = torch.Event(device)
                 arrived.record()
         self._waiting.append(Reading(iteration, optimizer, learning_rate, skipped, values, arrived))
-        if device.type == "cpu":
-            self.settle(keep=0)
+        if not runs_behind(device):
+            self.settle()
+        return on_device[:2]
 
-    def settle(self, keep: int = 0) -> None:
-        """Read what has been measured, but for the latest `keep` steps."""
-        while len(self._waiting) > keep:
+    def settle(self) -> None:
+        """Read what has been measured: the numbers of the step before, when the next one comes."""
+        while self._waiting:
             reading = self._waiting.popleft()
             if reading.arrived is not None:
                 reading.arrived.synchronize()
@@ -160,6 +163,11 @@ class Series:
             smallest_scale=self._smallest,
             first_bad=self._first_bad,
         )
+
+
+def runs_behind(device: torch.device) -> bool:
+    """Return whether a device works while the host goes on, so that to read is to wait."""
+    return device.type != "cpu"
 
 
 def is_good(step: StepNumbers) -> bool:

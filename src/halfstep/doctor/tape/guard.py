@@ -47,6 +47,11 @@ class Guard:
         """Whether it is the loop that works, and no model or optimizer."""
         return self._inside == 0 and not self._own
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a model or optimizer works, in the loop's thread."""
+        return self._inside > 0 and not self._own and threading.get_ident() == self._thread
+
     @contextmanager
     def own(self) -> Iterator[None]:
         """Do doctor's own work; an error in it is noted and goes no further."""

@@ -93,6 +93,7 @@ class Entry:
         buffers: Copies of the buffers that calls change, before it.
         given: Tensors from outside and their versions.
         mark: The loop's line.
+        needs: Numbers of the slots that it takes.
         value: For a loss scale the scale, for a backward the loss, as they were.
     """
 
@@ -107,19 +108,8 @@ class Entry:
     buffers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     given: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     mark: Mark | None = None
+    needs: set[int] = field(default_factory=set)
     value: torch.Tensor | None = None
-
-    def needs(self) -> set[int]:
-        """Return the numbers of the slots that it takes."""
-        found: set[int] = set()
-
-        def note(leaf: Any) -> Any:
-            if isinstance(leaf, Slot):
-                found.add(leaf.number)
-            return leaf
-
-        exchange((self.args, self.kwargs), note)
-        return found
 
 
 class Tape:
@@ -160,7 +150,7 @@ class Tape:
         for entry in reversed([each for segment in self._segments for each in segment]):
             if not wanted & {*entry.results}:
                 continue
-            wanted |= entry.needs()
+            wanted |= entry.needs
             formats = [dtype for _, dtype in entry.autocast]
             if entry.kind == "module":
                 formats += [each.dtype for each in entry.function.parameters()]
@@ -185,12 +175,14 @@ class Tape:
     ) -> Entry:
         """Return an entry for a call that is about to be made; `close` puts it on the tape."""
         given: list[tuple[torch.Tensor, int]] = []
+        needs: set[int] = set()
 
         def note(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             known = self._known(leaf)
             if known is not None:
+                needs.add(known[0])
                 return Slot(known[0])
             if leaf.requires_grad and not leaf.is_leaf:
                 self.missing = "a tensor of its graph was made where doctor does not look"
@@ -203,7 +195,7 @@ class Tape:
             return leaf
 
         args, kwargs = exchange((args, kwargs), note)
-        return Entry(kind, function, args, kwargs, given=given)
+        return Entry(kind, function, args, kwargs, given=given, needs=needs)
 
     def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
         """Put an entry on the tape.
@@ -240,7 +232,7 @@ class Tape:
             mine = entry in ends if entry.kind == "backward" else bool(wanted & {*entry.results})
             if mine:
                 chosen.append(entry)
-                wanted |= entry.needs()
+                wanted |= entry.needs
         return chosen[::-1]
 
 

@@ -40,4 +40,13 @@ def _parts(value: Any) -> Iterable[Any]:
 
 def exchange(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a value with each leaf of its lists, tuples and dicts changed."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple([exchange(each, change) for each in value])
+    if kind is list:
+        return [exchange(each, change) for each in value]
+    if kind is dict:
+        return {name: exchange(each, change) for name, each in value.items()}
+    if isinstance(value, torch.Tensor | int | float | str | None):
+        return change(value)
     return tree_map(change, value, is_leaf=lambda leaf: isinstance(leaf, torch.Tensor))

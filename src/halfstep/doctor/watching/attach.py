@@ -74,11 +74,16 @@ class Attachment:
         self._undo.append(undo)
 
     def _wrap_modules(self) -> None:
-        receiver = self._receiver
+        # All modules inside of models pass here: nothing is looked up twice.
+        receiver, guard, is_compiling = (
+            self._receiver,
+            self._receiver.guard,
+            torch.compiler.is_compiling,
+        )
 
         def make(original: Any) -> Any:
             def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling():
+                if is_compiling() or guard.is_inside:
                     return original(module, *args, **kwargs)
                 if not receiver.is_here():
                     with receiver.elsewhere.call(module):

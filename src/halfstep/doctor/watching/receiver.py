@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.internals import is_loss
+from halfstep.doctor.internals import is_loss, modules_of
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
@@ -32,10 +32,13 @@ from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.watching.hearing import Hearing
+from halfstep.doctor.watching.hold_back import HoldBack
 from halfstep.doctor.watching.scaling import Scaling
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -48,6 +51,10 @@ RECENT = 3
 
 class Receiver:
     """Fills the parts of the record.
+
+    Args:
+        hold_back: Whether fused optimizers are to skip bad steps.
+        bundle: Where a bad step is left; None for nowhere.
 
     Attributes:
         grammar: The order of events.
@@ -62,10 +69,12 @@ class Receiver:
         scaling: What is done with scalers.
         hearing: What is called between models.
         investigation: What replays told.
+        hold_back: Keeps bad steps from being applied.
         known_norm: The norm of the gradients of the step under way, where somebody has it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
+        self.hold_back = HoldBack(on=hold_back)
         self.stack = ModuleStack()
         self.listener = Listener(self._heard)
         self.guard = Guard(self.listener)
@@ -78,7 +87,7 @@ class Receiver:
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack, self.positions)
+        self.investigation = Investigation(self.stack, self.positions, bundle)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,
@@ -157,7 +166,7 @@ class Receiver:
         entry = self.tape.open("module", module, args, kwargs)
         entry.mark, entry.autocast = calling_line(), autocast_state()
         entry.random = random_state(everything=True)
-        entry.training = tuple(each.training for each in module.modules())
+        entry.training = tuple(each.training for each in modules_of(module))
         entry.buffers = [
             (each, each.detach().clone()) for each in self.parties.buffers_that_move(module)
         ]
@@ -166,7 +175,7 @@ class Receiver:
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if self.evaluations.take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
-            entry.training = tuple(each.training for each in module.modules())
+            entry.training = tuple(each.training for each in modules_of(module))
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
 
@@ -315,7 +324,9 @@ class Receiver:
             self.parties.note_reached(optimizer)
             gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
             found_inf = getattr(optimizer, "found_inf", None)
-            self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            numbers = self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            if not self.scaling.steps:
+                self.hold_back.before_step(optimizer, numbers)
             if is_sampled(notes.steps - 1):
                 names = {id(each): name for name, each in self.parties.names().items()}
                 self._look = Look(optimizer, number, self.grammar.iteration, names)
@@ -325,6 +336,7 @@ class Receiver:
         del optimizer
         if self._stepping:
             self._stepping.pop().close()
+        self.hold_back.after_step()
         if self._look is not None:
             with self.guard.own():
                 self.samples.extend(self._look.after())
@@ -345,11 +357,11 @@ class Receiver:
         *,
         skipped: bool,
         found_inf: torch.Tensor | None,
-    ) -> None:
+    ) -> torch.Tensor:
         iteration = self.grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:
             self.recent.append((iteration, self.tape.snapshot()))
-        self.series.take(
+        return self.series.take(
             iteration,
             self._known(optimizer),
             learning_rate=learning_rate(optimizer),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from halfstep.doctor.internals import raising_function
@@ -18,6 +19,7 @@ from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.receiver import Receiver
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from torch import nn
@@ -31,16 +33,26 @@ MESSAGE = 2000
 class Watch:
     """Watches whatever trains in this thread.
 
+    Args:
+        hold_back: Whether fused optimizers are to skip bad steps; what follows a bad step is then
+            not what the program would have computed.
+        bundle: Directory for a bad step, to be run again elsewhere; None for nowhere.
+
     Raises:
         ValueError: From `start`, if another watch is on.
     """
 
-    def __init__(self) -> None:
-        self._receiver = Receiver()
+    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
+        self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
         self._seen = -1
+
+    @property
+    def note(self) -> str:
+        """Why there is no bundle of a bad step; "" where there is one, or no such step."""
+        return self._receiver.investigation.note
 
     @property
     def troubles(self) -> list[str]:
@@ -157,7 +169,9 @@ class Watch:
         found = receiver.investigation
         return Evidence(
             signals=SIGNALS,
-            environment=environment(receiver.parties.names().values()),
+            environment=replace(
+                environment(receiver.parties.names().values()), hold_back=receiver.hold_back.on
+            ),
             static=receiver.parties.freeze(),
             loop=receiver.grammar.freeze(),
             numbers=receiver.series.freeze(),

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
@@ -55,6 +53,10 @@ def load(config: DigitsConfig) -> Source:
     A quarter of each class is for validation, always the same one: the split does not depend on a
     run's seed, so that runs can be compared.
     """
+    # Importing it is slow, and other data do without.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     digits = load_digits()
     train, val = train_test_split(
         range(len(digits.target)), test_size=_VAL_SHARE, stratify=digits.target, random_state=0

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.model_selection import StratifiedKFold
 
 from halfstep.errors import UserError
 from halfstep.train.data import csv_rows
@@ -84,6 +83,8 @@ def split(
     if len(groups) < k:
         raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
     labels = [rows[group[0]].label for group in groups]
+    from sklearn.model_selection import StratifiedKFold
+
     splitter = StratifiedKFold(k, shuffle=True, random_state=seed)
     parts = []
     with warnings.catch_warnings():  # of classes with fewer images than folds, which may be

@@ -1,0 +1,181 @@
+"""A bundle: a directory with all that a failing step needs to be looked at on another machine.
+
+- `step.json`: versions, where and why, and the step's operators (`recording`);
+- `tensors.safetensors`: parameters, buffers, batch, states of the generators;
+- `evidence.json`: the record that the diagnosis was reached from.
+
+Reading one runs nothing of anybody's: text is validated, tensors are safetensors, and a step calls
+operators of torch's dispatcher alone.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from halfstep.doctor.bundle.recording import Recording  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.record import Evidence, from_json
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.doctor.bundle.recorder import Recorder
+
+FORMAT = 1
+STEP, TENSORS, EVIDENCE = "step.json", "tensors.safetensors", "evidence.json"
+_LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where a bundle is from.
+
+    Attributes:
+        format: Of the bundle.
+        torch: Version of torch.
+        python: Version of Python.
+        platform: The system and its processor.
+        iteration: Number of the step.
+        why: What made doctor look at it.
+    """
+
+    format: int
+    torch: str
+    python: str
+    platform: str
+    iteration: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that has been read.
+
+    Attributes:
+        about: Where it is from.
+        recording: The step.
+        tensors: What it was given from outside, by number.
+        loss: What its last backward was called on; None without one.
+        evidence: What was known of the program.
+    """
+
+    about: About
+    recording: Recording
+    tensors: dict[int, torch.Tensor]
+    loss: torch.Tensor | None
+    evidence: Evidence = field(default_factory=Evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    about: About
+    recording: Recording
+
+
+_STEP: TypeAdapter[_Step] = TypeAdapter(_Step)
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file that is whole or not there; missing folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def write_step(
+    directory: Path, recorder: Recorder, iteration: int, why: str, loss: torch.Tensor | None
+) -> None:
+    """Write a step; `write_evidence` completes the bundle.
+
+    Args:
+        directory: Where; made if need be.
+        recorder: What has recorded it.
+        iteration: Its number.
+        why: What made doctor look at it.
+        loss: What its last backward was called on.
+    """
+    about = About(
+        FORMAT,
+        str(torch.__version__),
+        platform.python_version(),
+        platform.platform(),
+        iteration,
+        why,
+    )
+    tensors = {str(number): each.contiguous() for number, each in recorder.tensors.items()}
+    if loss is not None:
+        tensors[_LOSS] = loss.detach().cpu().contiguous()
+    put(directory / TENSORS, save(tensors))
+    put(directory / STEP, _STEP.dump_json(_Step(about, recorder.recording)))
+
+
+def write_evidence(directory: Path, evidence: Evidence) -> None:
+    """Write what is known of the program beside its step, if there is one."""
+    if (directory / STEP).is_file():
+        put(directory / EVIDENCE, evidence.to_json().encode())
+
+
+def read(directory: Path) -> Bundle:
+    """Return the bundle in a directory.
+
+    Raises:
+        UserError: If a file of it is missing or is not what `write_step` writes.
+    """
+    step = _parsed(directory / STEP, _STEP.validate_json)
+    if step.about.format != FORMAT:
+        raise UserError(
+            f"{directory / STEP} has format {step.about.format}, this halfstep reads {FORMAT}; "
+            f"install the halfstep that wrote it"
+        )
+    tensors = _parsed(directory / TENSORS, lambda _: load_file(directory / TENSORS))
+    missing = {str(each.number) for each in step.recording.given} - tensors.keys()
+    if missing:
+        raise UserError(f"{directory / TENSORS} lacks tensor {min(missing)}; copy it again")
+    loss = tensors.pop(_LOSS, None)
+    return Bundle(
+        step.about,
+        step.recording,
+        {int(number): each for number, each in tensors.items()},
+        loss,
+        read_evidence(directory / EVIDENCE),
+    )
+
+
+def read_evidence(path: Path) -> Evidence:
+    """Return the evidence in a file: a bundle's, or that of a `diagnosis.json`.
+
+    Raises:
+        UserError: If it holds none.
+    """
+    evidence: Evidence = _parsed(path, _evidence)
+    return evidence
+
+
+def _evidence(text: bytes) -> Evidence:
+    record = json.loads(text)
+    if isinstance(record, dict) and "evidence" in record:
+        text = json.dumps(record["evidence"]).encode()
+    return from_json(text)
+
+
+def _parsed(path: Path, parse: Any) -> Any:
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; a bundle is the folder that --report leaves")
+    try:
+        return parse(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole of it"
+        raise UserError(f"{path} is not what doctor wrote: {place}: {first['msg']}") from error
+    except (ValueError, SafetensorError, OSError) as error:
+        said = str(error).partition("\n")[0]
+        raise UserError(f"{path} is not what doctor wrote: {said}") from error

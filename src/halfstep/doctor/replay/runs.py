@@ -1,0 +1,138 @@
+"""A step that can be run again, in every way that tells something: what tape and bundle share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import Replay
+from halfstep.doctor.tensors.summary import is_finite
+from halfstep.doctor.tensors.widen import Widen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay gave.
+
+    Attributes:
+        losses: What each backward was called on.
+        gradients: By parameter, summed over the backward passes, still multiplied by the scale.
+        scale: The loss scale of the last backward; 1 without one.
+        ends: Losses, gradients, and the results of the last call.
+        note: Why it could not be run to its end.
+    """
+
+    losses: list[torch.Tensor]
+    gradients: dict[int, torch.Tensor]
+    scale: float
+    ends: list[torch.Tensor]
+    note: str = ""
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradients are."""
+        return all(map(is_finite, self.ends))
+
+
+class Runs(ABC):
+    """A step, by its number and what made doctor run it again.
+
+    Args:
+        iteration: Number of the step.
+        why: What made doctor run it again.
+        loss: What its last backward was called on when it first ran; None where that is unknown.
+
+    Attributes:
+        iteration: As given.
+        why: As given.
+        loss: As given.
+    """
+
+    def __init__(self, iteration: int, why: str, loss: torch.Tensor | None) -> None:
+        self.iteration = iteration
+        self.why = why
+        self.loss = loss
+
+    @abstractmethod
+    def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
+        """Run the step under a mode, at a loss scale other than its own."""
+
+    def plain(self) -> Replay:
+        """Run the step as it was."""
+        outcome = self._run()
+        same = None
+        if self.loss is not None and outcome.losses and not outcome.note:
+            same = torch.equal(_bits(self.loss), _bits(outcome.losses[-1]))
+        return self._replay("plain", outcome, same=same)
+
+    def eager(self) -> Replay:
+        """Run it without compiled code."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._replay("eager", self._run())
+
+    def fp32(self) -> Replay:
+        """Run it in fp32."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._replay("fp32", self._run(Widen()))
+
+    def without_tf32(self) -> Replay:
+        """Run it with full fp32 products."""
+        with _full_products():
+            return self._replay("tf32 off", self._run())
+
+    def at_scale(self, scale: float) -> Replay:
+        """Run it at another loss scale."""
+        return self._replay("lower scale", self._run(scale=scale))
+
+    def _replay(self, name: str, outcome: Outcome, *, same: bool | None = None) -> Replay:
+        loss = outcome.losses[-1].double().sum().item() / outcome.scale if outcome.losses else None
+        finite = outcome.finite and not outcome.note
+        largest = None
+        if finite and outcome.gradients:
+            largest = max(
+                dense(each).abs().max().item()
+                for each in outcome.gradients.values()
+                if each.numel()
+            )
+            largest /= outcome.scale
+        return Replay(
+            name,
+            self.iteration,
+            self.why,
+            finite,
+            loss,
+            largest,
+            same,
+            outcome.scale,
+            outcome.note,
+        )
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    # NaN differs from itself, its bits do not.
+    return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements that a tensor holds."""
+    return tensor.coalesce().values() if tensor.is_sparse else tensor

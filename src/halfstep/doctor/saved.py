@@ -1,0 +1,78 @@
+"""Explains what doctor has left: evidence again, and a bundle's step run again on this machine."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.bundle.files import STEP, Bundle, read, read_evidence
+from halfstep.doctor.replay.rerun import Rerun
+from halfstep.doctor.report.diagnose import diagnose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.verdict import Diagnosis
+
+
+def is_saved(path: Path) -> bool:
+    """Return whether a path is a bundle's, or that of saved evidence."""
+    return path.suffix == ".json" or (path / STEP).is_file()
+
+
+def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
+    """Explain a bundle, or the evidence in a JSON file.
+
+    Returns:
+        The diagnosis, what it was reached from, and for a bundle whether its step repeats here.
+
+    Raises:
+        UserError: If the path has neither.
+    """
+    if not path.is_dir():
+        evidence = read_evidence(path)
+        return diagnose(evidence), evidence, ""
+    bundle = read(path)
+    evidence, said = _run_again(bundle)
+    return diagnose(evidence), evidence, said
+
+
+def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
+    """Return the evidence, with what the step tells here where that is not what it told there."""
+    for file, lines in bundle.recording.lines.items():
+        _show_lines(file, lines)
+    about = bundle.about
+    step = Rerun(bundle.recording, bundle.tensors, about.iteration, about.why, bundle.loss)
+    plain = step.plain()
+    if plain.note:
+        return bundle.evidence, f"the step cannot be run here: {plain.note}"
+    if plain.finite:
+        return bundle.evidence, (
+            f"the operators of step {about.iteration} give finite numbers here, one by one and "
+            f"without compiled code; it did not under torch {about.torch} on {about.platform}"
+        )
+    births, fp32 = step.traced(), step.fp32()
+    evidence = bundle.evidence
+    culprit = next((each for each in births if each.culprit), None)
+    if culprit not in evidence.births:
+        replays = [plain, fp32, *([step.at_scale(1.0)] if step.scale != 1 else [])]
+        evidence = replace(evidence, births=births, replays=tuple(replays))
+    bits = " with the same bits" if plain.same else ""
+    born = "" if culprit is None else f"{_born(culprit)}; "
+    in_fp32 = "finite" if fp32.finite else "not finite either"
+    return evidence, f"step {about.iteration} repeats here{bits}: {born}in fp32 it is {in_fp32}"
+
+
+def _born(birth: Birth) -> str:
+    if birth.phase == "given":
+        return f"{birth.kind} in {birth.output.name or 'what it was given'}"
+    return f"{birth.kind} from {birth.op} {birth.where}"
+
+
+def _show_lines(file: str, lines: dict[int, str]) -> None:
+    """Let the texts of lines be found though their file is not on this machine."""
+    if not linecache.getlines(file):
+        text = [f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1)]
+        linecache.cache[file] = (len(text), None, text, file)

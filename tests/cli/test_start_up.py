@@ -1,0 +1,32 @@
+"""Imports at the start of a command: no collections while they come."""
+
+import gc
+import sys
+
+import pytest
+
+from halfstep.cli.start_up import without_collections
+
+
+@pytest.fixture
+def frozen(monkeypatch):
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
+    return calls
+
+
+def test_nothing_is_collected_while_torch_is_imported_whatever_comes_of_it(monkeypatch, frozen):
+    monkeypatch.delitem(sys.modules, "torch")
+    with without_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), without_collections():
+        raise ImportError
+    assert gc.isenabled()
+    assert frozen == [False, False], "before anything else is made"
+
+
+def test_a_process_that_has_torch_goes_on_collecting(frozen):
+    with without_collections():
+        assert gc.isenabled()
+    assert frozen == []

@@ -1,0 +1,28 @@
+"""What tests of the watch share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from halfstep.doctor.signals import numbers
+
+
+class Arrival:
+    """Stands for the event after which a copy is on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        del device
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def _processor_runs_behind(monkeypatch):
+    """The processor as a device that works while the host goes on."""
+    monkeypatch.setattr(numbers, "runs_behind", lambda device: True)
+    monkeypatch.setattr(torch, "Event", Arrival)

@@ -1,0 +1,104 @@
+"""The private names of torch that doctor rests on mean what it takes them to mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from halfstep.doctor import internals
+from halfstep.loss_scale import LossScale
+from halfstep.techniques import LossScaler
+
+
+class Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_is_taken_off_from_below_another_and_heard_until_then() -> None:
+    below, above = Counting(), Counting()
+    internals.push_function_mode(below)
+    internals.push_function_mode(above)
+    torch.ones(2).sum()
+    assert internals.remove_function_mode(below)
+    assert not internals.remove_function_mode(below)
+    before = below.count
+    torch.ones(2).sum()
+    assert internals.remove_function_mode(above)
+    assert before > 0
+    assert below.count == before
+    assert above.count > before
+
+
+def test_a_node_of_the_backward_has_the_number_that_the_forward_was_about_to_give() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    number = internals.next_sequence_number()
+    product = leaf * 2
+    seen = []
+    assert internals.current_node() is None
+    leaf.register_hook(lambda _: seen.append(internals.current_node() is not None))
+    product.sum().backward()
+    assert internals.node_number(product.grad_fn) == number
+    assert seen == [True]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value):
+        return value * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        Doubled.running = internals.running_function("")
+        raise ArithmeticError
+
+
+def test_a_function_of_the_programs_own_is_known_while_it_runs_and_when_it_raises() -> None:
+    result = Doubled.apply(torch.ones(2, requires_grad=True))
+    with pytest.raises(ArithmeticError) as caught:
+        result.sum().backward()
+    assert Doubled.running == "Doubled"
+    assert internals.raising_function(caught.tb) == "Doubled"
+
+
+def test_the_scale_and_settings_of_both_kinds_of_scaler_are_read_alike() -> None:
+    theirs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+    assert internals.loss_scale_of(theirs) is None
+    theirs.scale(torch.ones(()))
+    ours = LossScaler(LossScale(init=8.0, growth_interval=3), torch.device("cpu"))
+    for scaler in (theirs, ours):
+        assert float(internals.loss_scale_of(scaler)) == 8.0
+    assert internals.settings_of(theirs) == internals.settings_of(ours)
+    assert internals.settings_of(ours)["growth_interval"] == 3.0
+
+
+def test_what_a_scaler_has_found_is_kept_by_optimizer_until_it_is_updated() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    assert internals.found_inf_of(scaler, optimizer) == []
+    scaler.scale((parameter * float("inf")).sum()).backward()
+    scaler.step(optimizer)
+    assert [float(each) for each in internals.found_inf_of(scaler, optimizer)] == [1.0]
+    scaler.update()
+    assert internals.found_inf_of(scaler, optimizer) == []
+
+
+def test_kinds_of_operators_and_modules_are_told_apart() -> None:
+    aten = torch.ops.aten
+    assert internals.changes_inputs(aten.add_.Tensor)
+    assert not internals.changes_inputs(aten.add.Tensor)
+    assert internals.is_cast(aten._to_copy.default)
+    assert internals.is_loss(nn.MSELoss())
+    assert not internals.is_loss(nn.BatchNorm1d(2))
+    assert isinstance(nn.SyncBatchNorm(2), internals.norms_and_losses())
+    model = nn.Sequential(nn.Linear(2, 2))
+    assert not internals.is_compiled(model)
+    model[0].compile(backend="eager")
+    assert internals.is_compiled(model)
