@@ -111,8 +111,11 @@ def test_check_of_a_config_finds_the_same(halfstep, leaves, tmp_path):
     config.write_text(
         "epochs: 1\nbatch_size: 4\nmodel: {name: resnet18}\n"
         "optimizer: {name: sgd, lr: 0.1}\nschedule: {name: constant}\n"
-        "data: {name: csv, root: leaves, train: {ann_file: train.csv}}\n"
+        "data: {name: csv, root: leaves, train: {ann_file: all.csv}}\n"
     )
+    header, *rows = (leaves / "train.csv").read_text().splitlines()
+    split = [f"{row},{'val' if place < 2 else 'train'}" for place, row in enumerate(rows)]
+    (leaves / "all.csv").write_text("\n".join([f"{header},split", *split]))
     code, out, _ = halfstep("data", "check", config, "--json")
     assert code == 1
     by_csv = json.loads(halfstep("data", "check", "--csv", leaves / "train.csv", "--json")[1])
@@ -125,14 +128,50 @@ def test_check_of_a_config_finds_the_same(halfstep, leaves, tmp_path):
         assert rows[0] == rows[1]
 
 
+def test_columns_of_other_names_are_named_on_the_command_line(halfstep, leaves):
+    lines = (leaves / "train.csv").read_text().splitlines()
+    (leaves / "train.csv").write_text("\n".join(["file;species", *lines[1:]]).replace(",", ";"))
+    for command in (
+        ("folds", leaves / "train.csv", "--k", "2"),
+        ("check", "--csv", leaves / "train.csv"),
+    ):
+        code, _, err = halfstep("data", *command)
+        assert code == 2
+        assert "--columns image=" in err
+        assert halfstep("data", *command, "--columns", "image=file,label=species")[0] == 0
+    assert Path("train_fold0.csv").read_text().startswith("image,label\n")
+
+
+def test_check_tells_what_training_refuses_of_a_list(halfstep, leaves, tmp_path):
+    (leaves / "train.csv").write_text("image,label\n")
+    code, out, _ = halfstep("data", "check", "--csv", leaves / "train.csv")
+    assert code == 1
+    assert "train.csv lists no image" in out
+    assert out.endswith("images: 0, faults: 1, groups of identical images: 0\n")
+    (leaves / "train.csv").write_text("image,label\nimages/0.png,oak\nimages/none.png,oak\n,\n")
+    code, out, _ = halfstep("data", "check", "--csv", leaves / "train.csv", "--json")
+    told = json.loads(out)
+    assert [(fault["kind"], len(fault["places"])) for fault in told["faults"]] == [
+        ("refused", 0),
+        ("missing", 1),
+    ]
+    assert "every row has the label 'oak'" in told["faults"][0]["detail"]
+
+
 def test_check_takes_options(halfstep, leaves, tmp_path):
     config = tmp_path / "leaves.yaml"
     config.write_text(
         "epochs: 1\nbatch_size: 4\nmodel: {name: resnet18}\n"
         "optimizer: {name: sgd, lr: 0.1}\nschedule: {name: constant}\n"
-        "data: {name: csv, root: elsewhere}\n"
+        "data: {name: csv, root: elsewhere, val: {ann_file: val.csv}}\n"
     )
-    assert halfstep("data", "check", config)[0] == 2
+    header, first, *rest = (leaves / "train.csv").read_text().splitlines()
+    (leaves / "train.csv").write_text("\n".join([header, *rest]))
+    (leaves / "val.csv").write_text(f"{header}\n{first}")
+    code, out, _ = halfstep("data", "check", config)
+    assert code == 1
+    assert "refused" in out
+    assert "data.root is 'elsewhere', which does not exist" in out
     code, out, _ = halfstep("data", "check", config, "--options", f"data.root={leaves}")
     assert code == 0
     assert out.startswith("images: 12,")
@@ -144,6 +183,8 @@ def test_check_takes_options(halfstep, leaves, tmp_path):
         ((), "neither is given"),
         (("digits", "--csv", "train.csv"), "both are given"),
         (("digits", "--root", "x"), "--root goes with --csv"),
+        (("digits", "--columns", "image=x"), "--columns goes with --csv"),
+        (("--csv", "train.csv", "--columns", "x=y"), "--columns is 'x=y'; allowed: image"),
         (("--csv", "train.csv", "--options", "seed=1"), "--options changes a CONFIG"),
         (("--csv", "none.csv"), "none.csv cannot be read"),
         (("digit",), "did you mean 'digits'"),

@@ -72,6 +72,21 @@ def test_list_of_images_is_evaluated_without_a_record(halfstep, run, tmp_path):
     assert "left out: images.csv, row 3: broken.png is no image" in err
 
 
+def test_columns_are_those_of_the_run_or_of_the_flag(halfstep, run, tmp_path):
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "images.csv").write_text("file;digit\na.png;3\n")
+    arguments = ("eval", run, "--data", "images.csv")
+    code, _, err = halfstep(*arguments)
+    assert (code, "--columns image=file" in err) == (2, True)
+    assert halfstep(*arguments, "--columns", "image=file,label=digit")[0] == 0
+    config = tmp_path / run / "config.yaml"
+    text = config.read_text()
+    start, end = text.index("data:"), text.index("model:")
+    columns = "data: {name: csv, resolution: 8, columns: {image: File, label: digit}}\n"
+    config.write_text(text[:start] + columns + text[end:])
+    assert halfstep(*arguments)[0] == 0
+
+
 def test_label_that_the_run_does_not_know_is_one_line_and_exit_code_2(halfstep, run, tmp_path):
     (tmp_path / "images.csv").write_text("image,label\na.png,ten\n")
     code, _, err = halfstep("eval", run, "--data", "images.csv")

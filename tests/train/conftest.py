@@ -121,7 +121,7 @@ def example():
             "loss": 0.5,
             "accuracy": 0.75,
             "classes": ("cat", "dog"),
-            "preprocessing": {"mean": [0.5]},
+            "preprocessing": {"image_shape": [1, 8, 8], "mean": [0.5], "std": [0.25]},
             "rng": {"python": [3, [1, 2], None]},
             "progress": {"best": None},
             "config": {"seed": 0},

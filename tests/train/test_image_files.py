@@ -10,6 +10,7 @@ from halfstep.errors import UserError
 from halfstep.train import image_files
 from halfstep.train.config.data import ImportConfig
 from halfstep.train.data import transforms
+from halfstep.train.data.csv_rows import columns_of
 from halfstep.train.data.decode import read_image
 from halfstep.train.data.faults import DataWarning
 from halfstep.train.trained import open_run
@@ -27,6 +28,14 @@ def folder(tmp_path):
 
 def names(listed):
     return [each.name for each in listed]
+
+
+def test_a_csv_has_the_columns_that_are_named(folder):
+    (folder / "named.csv").write_text("file\tkind\nb.png\toak\n")
+    (found,) = image_files.of_csv(
+        folder / "named.csv", None, columns_of("image=file,label=kind"), labelled=True
+    )
+    assert (found.file, found.label) == (folder / "b.png", "oak")
 
 
 def test_folder_gives_all_images_in_it_by_name(folder):

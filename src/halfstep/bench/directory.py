@@ -6,7 +6,6 @@ runs/bench/digits-loader/
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from halfstep.bench.outcome import REPORT, RESULTS
 from halfstep.bench.report import page
 from halfstep.errors import UserError
-from halfstep.train.files import json_text, write_atomically
+from halfstep.train.files import json_text, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from halfstep.bench.outcome import Outcome
@@ -39,7 +38,7 @@ def place(out: Path | None, bench: str, config: str) -> Path:
     if all(path.name.startswith(".") for path in directory.iterdir()):
         return directory
     try:
-        held = json.loads((directory / RESULTS).read_text(encoding="utf-8"))
+        held = parse_json((directory / RESULTS).read_text(encoding="utf-8"))
         theirs = held["bench"], held["config"]
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from halfstep.cli.train import OptionsFlag
+from halfstep.cli.train import ColumnsFlag, OptionsFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -40,6 +40,7 @@ def folds(
     root: Annotated[
         Path | None, typer.Option(help="Folder that the paths start from; the CSV's by default.")
     ] = None,
+    columns: ColumnsFlag = None,
     out: Annotated[Path, typer.Option(help="Where to write; the working directory.")] = Path(),
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that are there already.")
@@ -49,9 +50,11 @@ def folds(
 
     Identical images are never on both sides of a fold.
     """
+    from halfstep.train.data import csv_rows
     from halfstep.train.data import folds as making
 
-    made = making.split(file, root or file.parent, k=k, seed=seed)
+    named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
+    made = making.split(file, root or file.parent, k=k, seed=seed, columns=named)
     files = making.write(made.folds, out, overwrite=overwrite)
     for fold, train, valid in zip(made.folds, files[::2], files[1::2], strict=True):
         typer.echo(f"{train}: {len(fold.train)} images, {valid}: {len(fold.valid)}")
@@ -74,18 +77,20 @@ def check(
     root: Annotated[
         Path | None, typer.Option(help="Folder that its paths start from; the CSV's by default.")
     ] = None,
+    columns: ColumnsFlag = None,
     options: OptionsFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Read every image of a data set once, and list what is wrong.
 
-    That is: images that are missing, unreadable, identical to others (with different labels, in
-    both splits, or merely twice), or blank. Exits with 1 when there is anything.
+    That is: whatever halfstep train would refuse the set for, and images that are missing,
+    unreadable, identical to others (with different labels, in both splits, or merely twice), or
+    blank. Exits with 1 when there is anything.
     """
     from rich.console import Console
 
-    entries = _entries(config, csv, root, options or [])
-    found = _faults(entries, Console(stderr=True))
+    refused, entries = _listed(config, csv, root, columns, options or [])
+    found = [*refused, *_faults(entries, Console(stderr=True))]
     if as_json:
         _print_json(len(entries), found)
     else:
@@ -94,12 +99,18 @@ def check(
         raise typer.Exit(1)
 
 
-def _entries(
-    config: str | None, csv: Path | None, root: Path | None, options: "Sequence[str]"
-) -> "list[Entry]":
+def _listed(
+    config: str | None,
+    csv: Path | None,
+    root: Path | None,
+    columns: str | None,
+    options: "Sequence[str]",
+) -> "tuple[list[Fault], list[Entry]]":
+    """Return what is wrong with the set as a whole, and its images as far as they are known."""
     from halfstep.errors import UserError
     from halfstep.train.config import files as config_files
-    from halfstep.train.data import listing
+    from halfstep.train.data import check as checking
+    from halfstep.train.data import csv_rows, listing
 
     if (config is None) == (csv is None):
         given = "neither is given" if csv is None else "both are given"
@@ -107,11 +118,28 @@ def _entries(
     if csv is not None:
         if options:
             raise UserError("--options changes a CONFIG, not --csv FILE; leave one of them out")
-        return listing.of_csv(csv, root or csv.parent)
-    if root is not None:
-        raise UserError(f"--root goes with --csv FILE; write --options data.root={root}")
+        named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
+        base = root or csv.parent
+        refused = checking.refused_list(csv, base, named)
+        return refused, _images(lambda: listing.of_csv(csv, base, columns=named), refused)
+    for flag, value in (("root", root), ("columns", columns)):
+        if value is not None:
+            raise UserError(f"--{flag} goes with --csv FILE; write --options data.{flag}=...")
     assert config is not None
-    return listing.of_config(config_files.load(config, options).data)
+    chosen = config_files.load(config, options)
+    refused = checking.refused(chosen)
+    return refused, _images(lambda: listing.of_config(chosen.data), refused)
+
+
+def _images(listing: "Callable[[], list[Entry]]", refused: "Sequence[Fault]") -> "list[Entry]":
+    from halfstep.errors import UserError
+
+    try:
+        return listing()
+    except UserError:
+        if refused:  # which says why
+            return []
+        raise
 
 
 def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
@@ -158,6 +186,8 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
         column.overflow = "fold"  # a name that is cut cannot be looked up
     for fault in found:
         kind, detail = str(fault.kind), fault.detail
+        if not fault.places:
+            table.add_row(kind, "", "", "", "", detail)
         for place in fault.places:
             where = f"{Path(place.file).name} row {place.row}" if place.file else ""
             table.add_row(kind, where, place.image, place.label, place.split, detail)

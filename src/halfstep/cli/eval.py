@@ -8,7 +8,7 @@ import typer
 
 from halfstep.cli.notices import in_one_line
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import DeviceFlag
+from halfstep.cli.train import ColumnsFlag, DeviceFlag
 
 if TYPE_CHECKING:
     from halfstep.train.evaluate import Evaluation
@@ -51,6 +51,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="A folder for classes.csv and confusion.csv.")
     ] = None,
+    columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -62,6 +63,7 @@ def evaluate(
     """
     with without_collections():
         from halfstep.train import evaluate as evaluation
+        from halfstep.train.data.csv_rows import columns_of
         from halfstep.train.files import json_text
         from halfstep.train.metrics import write_tables
 
@@ -70,7 +72,8 @@ def evaluate(
         if data is None:
             result = evaluation.evaluate(run, which, device, root)
         else:
-            result = evaluation.evaluate_on(run, data, which, device, root)
+            named = columns_of(columns) if columns is not None else None
+            result = evaluation.evaluate_on(run, data, which, device, root, named)
     if out is not None and result.measured.confusion is not None:
         write_tables(out, result.measured.confusion, result.classes)
     if as_json:

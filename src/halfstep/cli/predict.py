@@ -7,7 +7,7 @@ import typer
 
 from halfstep.cli.eval import CheckpointFlag, Which
 from halfstep.cli.start_up import without_collections
-from halfstep.cli.train import DeviceFlag
+from halfstep.cli.train import ColumnsFlag, DeviceFlag
 from halfstep.errors import UserError
 
 
@@ -46,6 +46,7 @@ def predict(
             "probability,label_2,probability_2,...",
         ),
     ] = None,
+    columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
 ) -> None:
@@ -54,12 +55,21 @@ def predict(
     Exits with 1 when an image cannot be read: it is named, and has no line.
     """
     with without_collections():
+        from halfstep.train.data.csv_rows import columns_of
         from halfstep.train.files import write_atomically
         from halfstep.train.predict import predict as predict_images
 
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
-    found = predict_images(run, images, which=checkpoint.value, device=device, root=root, top=top_k)
+    found = predict_images(
+        run,
+        images,
+        which=checkpoint.value,
+        device=device,
+        root=root,
+        top=top_k,
+        columns=columns_of(columns) if columns is not None else None,
+    )
     text = found.csv(probabilities=probabilities, top=top_k)
     if csv is None:
         typer.echo(text, nl=False)

@@ -32,6 +32,13 @@ OptionsFlag = Annotated[
         help="Override the config, values in YAML: --options optimizer.lr=0.02 epochs=3",
     ),
 ]
+ColumnsFlag = Annotated[
+    str | None,
+    typer.Option(
+        metavar="image=NAME,label=NAME",
+        help="What a CSV file calls its columns, where not image and label.",
+    ),
+]
 DeviceFlag = Annotated[
     str | None, typer.Option(metavar="auto|cpu|cuda[:N]", help="Where to run; auto by default.")
 ]

@@ -24,7 +24,7 @@ from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
 from halfstep.train.config.text import dump
 from halfstep.train.diagnosis_file import in_a_line
-from halfstep.train.files import write_atomically
+from halfstep.train.files import parse_json, write_atomically
 from halfstep.train.lock import locked
 from halfstep.train.replaced import make_way
 
@@ -121,7 +121,7 @@ def prepare(cell: Cell, *, fresh: bool = False) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """Return the mapping in a JSON file; None if there is no such file or nothing whole in it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

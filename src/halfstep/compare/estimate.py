@@ -6,10 +6,11 @@ expected to take as long as others of its recipe, and as the mean of all only wh
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from halfstep.train.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ def epochs_done(run_directory: Path) -> int:
 
 def _epoch_validated(line: str) -> int:
     try:
-        figures = json.loads(line)
+        figures = parse_json(line)
         return int(figures["epoch"]) if figures["kind"] == "val" else 0
     except (ValueError, KeyError, TypeError):
         # The run is writing: its last line may be a part of one.

@@ -124,10 +124,38 @@ def look_into(file: Path) -> Checkpoint:
     """
     with _explained(file):
         _verify(file)
+        refuse_compressed(file)
         stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
+        _refuse_other_types(stored)
         if stored.parts is not None:
             parts_of.verify(file.parent, stored.parts)
         return stored
+
+
+def _refuse_other_types(stored: Checkpoint) -> None:
+    """Refuse fields that `save` never writes so.
+
+    Raises:
+        TypeError: If there are any.
+    """
+    sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
+    numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
+    if not all(isinstance(getattr(stored, name), dict) for name in sections):
+        raise TypeError("a section is no mapping")
+    shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
+    weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
+    are_right = (
+        all(type(getattr(stored, name)) is kind for name, kind in numbers.items())
+        and all(isinstance(each, float) for each in (stored.loss, stored.accuracy))
+        and len(stored.classes) > 1
+        and all(isinstance(name, str) for name in stored.classes)
+        and [type(side) for side in shape] == [int] * 3
+        and all(len(each) == shape[0] and set(map(type, each)) == {float} for each in levels)
+        and all(isinstance(each, dict) for each in weights)
+        and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
+    )
+    if not are_right:
+        raise TypeError("a field is not what a run writes there")
 
 
 def named_parts(file: Path) -> Parts | None:
@@ -184,13 +212,35 @@ def _explained(file: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split())[:120]
+    except (
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        OSError,
+        MemoryError,
+    ) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
             f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
         ) from error
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+
+
+def refuse_compressed(file: Path) -> None:
+    """Refuse an archive that unpacks to more than its size: torch.save compresses nothing.
+
+    Raises:
+        OSError: If a part of it is compressed.
+        zipfile.BadZipFile: If it is a damaged archive; a file that is none is left to torch.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        for part in archive.infolist():
+            if part.compress_type != zipfile.ZIP_STORED or part.file_size > part.compress_size:
+                raise OSError(f"{part.filename} is compressed, to {part.file_size:,} bytes")
 
 
 class _Hashing:

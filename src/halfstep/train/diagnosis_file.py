@@ -10,11 +10,11 @@ Reading them takes neither torch nor doctor.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from halfstep.errors import UserError
+from halfstep.train.files import parse_json
 
 RECORD = "diagnosis.json"
 TEXT = "diagnosis.txt"
@@ -30,7 +30,7 @@ def read(run: Path) -> dict[str, Any] | None:
     if file is None:
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {str(file)!r}: {error}") from error
     if not (isinstance(found, dict) and {"diagnosis", "evidence"} <= found.keys()):

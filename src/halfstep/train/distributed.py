@@ -9,7 +9,6 @@ GPUs and by gloo between CPUs; what the trainer itself has to say always goes by
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -22,6 +21,7 @@ import torch.distributed as dist
 
 from halfstep.errors import UserError
 from halfstep.train.environment import pick_device
+from halfstep.train.files import parse_json
 from halfstep.train.meeting import meet
 from halfstep.train.processes import ALONE, Processes, job
 
@@ -65,7 +65,7 @@ def local() -> int:
 def began(run: Path) -> bool:
     """Tell whether this very job began the run in a directory, before a restart."""
     try:
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        environment = parse_json((run / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return "job" in environment and environment["job"] == job()

@@ -18,7 +18,7 @@ from halfstep.train.config import DistributedConfig
 from halfstep.train.environment import pick_device
 from halfstep.train.metrics import Metrics
 from halfstep.train.setup import set_up
-from halfstep.train.trained import config_of, open_run
+from halfstep.train.trained import columns_of, config_of, open_run
 from halfstep.train.validate import Figures, validate
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.train.checkpoint import Which
+    from halfstep.train.config.data import ColumnsConfig
 
 _LOSS_TOLERANCE = 1e-5
 """Relative; another number of threads or another processor adds up in another order."""
@@ -95,6 +96,7 @@ def evaluate_on(
     which: Which = "best",
     device: str | None = None,
     root: Path | None = None,
+    columns: ColumnsConfig | None = None,
 ) -> Evaluation:
     """Run the images of a CSV file through a checkpoint of a run, under the run's recipe.
 
@@ -104,13 +106,14 @@ def evaluate_on(
         which: The run's best or last checkpoint.
         device: Where; by default as the run's config says.
         root: What the paths in `data` start from; its own folder by default.
+        columns: What `data` calls its columns; by default what the run's own lists call them.
 
     Raises:
         UserError: If the run, its checkpoint or the file cannot be had, if the file has a label
             that the run does not know, or if no image can be read.
     """
     trained = open_run(run, which, device)
-    listed = image_files.of_csv(data, root, labelled=True)
+    listed = image_files.of_csv(data, root, columns_of(run, columns), labelled=True)
     _refuse_unknown(listed, trained.classes)
     target = pick_device(trained.config.device)
     numbers = {name: number for number, name in enumerate(trained.classes)}

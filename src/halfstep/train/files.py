@@ -44,6 +44,18 @@ def write_atomically(path: Path, content: str | bytes | Callable[[BinaryIO], obj
         temporary.unlink(missing_ok=True)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says.
+
+    Raises:
+        ValueError: If it is no JSON, or nested deeper than Python's stack.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return `value` as strict JSON; nan and the infinities become "nan", "inf" and "-inf"."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)

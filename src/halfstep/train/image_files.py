@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.trained import Trained
 
 SUFFIXES = frozenset(
@@ -61,13 +62,18 @@ class Batch(NamedTuple):
     faults: list[str]
 
 
-def find(inputs: Sequence[Path], root: Path | None = None) -> list[Listed]:
+def find(
+    inputs: Sequence[Path],
+    root: Path | None = None,
+    columns: ColumnsConfig = csv_rows.STANDARD,
+) -> list[Listed]:
     """Return the images that paths name.
 
     Args:
         inputs: Images, folders (with all images in them and their folders, by name), or CSV files
             with a column image.
         root: What paths in CSV files start from; by default each file's own folder.
+        columns: What CSV files call their columns.
 
     Raises:
         UserError: If a path does not exist, or nothing is found.
@@ -83,7 +89,7 @@ def find(inputs: Sequence[Path], root: Path | None = None) -> list[Listed]:
         elif not path.exists():
             raise UserError(f"{str(path)!r} does not exist; write images, folders, or a CSV file")
         elif path.suffix.lower() == ".csv":
-            found += of_csv(path, root)
+            found += of_csv(path, root, columns)
         else:
             found.append(Listed(str(path), path, where=str(path)))
     if not found:
@@ -92,12 +98,19 @@ def find(inputs: Sequence[Path], root: Path | None = None) -> list[Listed]:
     return found
 
 
-def of_csv(file: Path, root: Path | None, *, labelled: bool = False) -> list[Listed]:
+def of_csv(
+    file: Path,
+    root: Path | None,
+    columns: ColumnsConfig = csv_rows.STANDARD,
+    *,
+    labelled: bool = False,
+) -> list[Listed]:
     """Return the images that a CSV file lists.
 
     Args:
         file: With a column image, and perhaps label.
         root: What its paths start from; its own folder by default.
+        columns: What it calls its columns.
         labelled: Whether it must have labels.
 
     Raises:
@@ -106,7 +119,7 @@ def of_csv(file: Path, root: Path | None, *, labelled: bool = False) -> list[Lis
     base = root or file.parent
     return [
         Listed(row.image, base / row.image, row.label, f"{file}, row {row.number}: {row.image}")
-        for row in csv_rows.read(file, labelled=labelled)
+        for row in csv_rows.read(file, columns, labelled=labelled)
     ]
 
 

@@ -69,7 +69,7 @@ def _taken(directory: Path, refusal: Callable[[str], str], until: float) -> int:
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            lock = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
             if not directory.is_dir():  # another process left, and removed what it had made
                 continue

@@ -26,6 +26,7 @@ from halfstep.train import (
     schedules,
     sinks,
 )
+from halfstep.train.data.loader import dead_workers_explained
 from halfstep.train.diagnosis import diagnosed
 from halfstep.train.energy import Energy
 from halfstep.train.environment import describe, pick_device
@@ -119,7 +120,11 @@ def train(
                     training = _assemble(config, setup, run, tracker, memory)
                     try:
                         since = start.checkpoint.step if start else 0
-                        with diagnosed(training, since), out_of_memory_explained(config):
+                        with (
+                            diagnosed(training, since),
+                            out_of_memory_explained(config),
+                            dead_workers_explained(),
+                        ):
                             _epochs(training, start)
                     except KeyboardInterrupt:
                         raise KeyboardInterrupt(_what_is_left(training)) from None

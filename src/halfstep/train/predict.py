@@ -14,7 +14,7 @@ from halfstep.errors import UserError
 from halfstep.train import image_files
 from halfstep.train.environment import pick_device
 from halfstep.train.metrics import csv_text
-from halfstep.train.trained import open_run
+from halfstep.train.trained import columns_of, open_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.train.checkpoint import Which
+    from halfstep.train.config.data import ColumnsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def predict(
     device: str | None = None,
     root: Path | None = None,
     top: int | None = None,
+    columns: ColumnsConfig | None = None,
 ) -> Predictions:
     """Classify images, under the run's recipe.
 
@@ -90,12 +92,13 @@ def predict(
         device: Where; by default as the run's config says.
         root: What paths in CSV files start from; by default each file's own folder.
         top: How many classes of an image will be asked for, which the run must have.
+        columns: What CSV files call their columns; by default what the run's own call them.
 
     Raises:
         UserError: If the run or its checkpoint cannot be had, if an input does not exist, or if the
             run has fewer classes than `top`.
     """
-    listed = image_files.find(inputs, root)
+    listed = image_files.find(inputs, root, columns_of(run, columns))
     trained = open_run(run, which, device)
     if top is not None and top > len(trained.classes):
         raise UserError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
 from halfstep.train import checkpoint, each_process, extend, rotation
-from halfstep.train.files import write_atomically
+from halfstep.train.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from halfstep.train.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ def tidy(run: Path, start: Start) -> None:
 
 def _came_before(line: str, stored: Checkpoint) -> bool:
     try:
-        figures: dict[str, Any] = json.loads(line)
+        figures: dict[str, Any] = parse_json(line)
         # A validation right after the step of the checkpoint is made again.
         again = figures["kind"] == "val" and figures["epoch"] > stored.epoch
         return bool(figures["step"] <= stored.step) and not again
@@ -139,7 +139,7 @@ def _came_before(line: str, stored: Checkpoint) -> bool:
 
 def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
     before = each_process.number(stored)
-    images = stored.config["batch_size"] * before
+    images = stored.config.get("batch_size", config.batch_size) * before
     if processes != before and config.batch_size * processes == images:
         stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
     elif processes != before:

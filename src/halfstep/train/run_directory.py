@@ -11,7 +11,6 @@ a time may write into it; see `lock`.
 from __future__ import annotations
 
 import errno
-import json
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from halfstep.errors import UserError
 from halfstep.train import diagnosis_file, replaced
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
-from halfstep.train.files import json_text, write_atomically
+from halfstep.train.files import json_text, parse_json, write_atomically
 from halfstep.train.lock import locked
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     """
     file = run / "summary.json"
     try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
+        summary = parse_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

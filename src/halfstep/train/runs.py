@@ -6,7 +6,6 @@ in progress and runs that were killed are listed too. Nothing here imports torch
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
 from halfstep.train.config.text import parse
+from halfstep.train.files import parse_json
 from halfstep.train.run_directory import read_summary
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _validations(file: Path) -> list[dict[str, Any]]:
     found = []
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            figures = json.loads(line)
+            figures = parse_json(line)
             is_one = figures["kind"] == "val" and isinstance(figures["accuracy"], float)
         except (ValueError, KeyError, TypeError):
             continue

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.errors import UserError
-from halfstep.train.files import write_atomically
+from halfstep.train.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -247,13 +247,13 @@ def _known_id(run: Path, name: str, resumed_at: int | None) -> str | None:
     """Return what a run that goes on was called by a service."""
     if resumed_at is None or not (run / _IDS).is_file():
         return None
-    known: str | None = json.loads((run / _IDS).read_text(encoding="utf-8")).get(name)
+    known: str | None = parse_json((run / _IDS).read_text(encoding="utf-8")).get(name)
     return known
 
 
 def _keep_id(run: Path, name: str, known: str) -> None:
     file = run / _IDS
-    others = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    others = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
     write_atomically(file, json.dumps({**others, name: known}) + "\n")
 
 

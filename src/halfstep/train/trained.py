@@ -14,6 +14,7 @@ from torch.optim import SGD
 from halfstep.engine import Engine
 from halfstep.errors import UserError
 from halfstep.train import checkpoint, models
+from halfstep.train.config.data import ColumnsConfig, CsvConfig
 from halfstep.train.config.files import load
 from halfstep.train.data import batch_augment
 
@@ -90,6 +91,18 @@ def config_of(run: Path, device: str | None = None, options: Sequence[str] = ())
             "such as runs/digits/fp32-seed0"
         )
     return load(str(config_file), options, {"device": device})
+
+
+def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
+    """Return what a CSV file beside a run calls its columns: what is given, or as the run's data.
+
+    Raises:
+        UserError: If there is no such run.
+    """
+    if columns is not None:
+        return columns
+    data = config_of(run).data
+    return data.columns if isinstance(data, CsvConfig) else ColumnsConfig()
 
 
 def open_run(run: Path, which: Which = "best", device: str | None = None) -> Trained:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from timm.models import adapt_input_conv
 
 from halfstep.errors import UserError
+from halfstep.train.checkpoint import refuse_compressed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,9 +44,10 @@ def read(path: str) -> dict[str, torch.Tensor]:
         if file.suffix == ".safetensors":
             found: Any = load_file(file)
         else:
+            refuse_compressed(file)
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes that are no pickle raise anything in torch
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
             f"model.weights is {path!r}, which cannot be read as tensors alone: {reason}"
         ) from error

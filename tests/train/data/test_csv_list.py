@@ -3,7 +3,7 @@ import warnings
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.data.faults import DataWarning
+from halfstep.train.data.faults import DataWarning, Unusable
 
 from .small import encoded, labels_of, load, section
 
@@ -144,3 +144,35 @@ def test_defaults_are_what_the_fields_say():
     config = section(name="csv")
     assert (config.root, config.train.ann_file, config.val.ann_file) == (".", "train.csv", None)
     assert encoded(1) != encoded(2)
+
+
+def test_all_that_is_wrong_with_lists_is_counted_and_numbers_are_compared_by_value(
+    tmp_path, write_csv
+):
+    write_csv("train.csv", [("1.png", "0"), ("2.png", "1"), ("3.png", "0")], missing=("2.png",))
+    write_csv("val.csv", [("4.png", "0.0")])
+    with pytest.raises(Unusable, match=r"2.png.* \(and 1 more; halfstep data check") as error:
+        open_csv(tmp_path)
+    assert str(error.value.reasons[1]).endswith(
+        "training; '0.0' and '0' are the same number: write both alike"
+    )
+
+
+def test_a_name_that_is_too_long_for_a_file_is_missing(tmp_path, write_csv):
+    write_csv("val.csv", VAL)
+    (tmp_path / "train.csv").write_text("image,label\n" + "x" * 300 + ",oak\nb/1.png,elm\n")
+    with pytest.raises(UserError, match=r"1 of 2 images do not exist under .*row 2 \(xxx"):
+        open_csv(tmp_path)
+
+
+def test_columns_have_the_names_that_the_config_gives(tmp_path, write_csv):
+    header = ("filename", "species")
+    write_csv("train.csv", ROWS, header=header)
+    write_csv("val.csv", VAL, header=header)
+    with pytest.raises(UserError, match=r"data.columns.image=filename in a config"):
+        open_csv(tmp_path)
+    data = open_csv(tmp_path, columns={"image": "Filename", "label": "species"})
+    assert data.classes == ("ash", "elm", "oak")
+    named = {"image": "filename", "label": "species", "split": "fold"}
+    with pytest.raises(UserError, match=r"data.columns.split is 'fold', a column that .*train.csv"):
+        open_csv(tmp_path, columns=named)

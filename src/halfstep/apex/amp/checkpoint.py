@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from halfstep.apex.amp._amp_state import _amp_state, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from halfstep.apex.amp.interfaces import Scaler
 
 
@@ -39,7 +39,7 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
         state_dict: From here or from Apex.
 
     Raises:
-        RuntimeError: If a key is not one of a loss scale.
+        RuntimeError: If a key is not one of a loss scale, or does not hold one.
     """
     scalers = _scalers()
     if len(state_dict) != len(scalers):
@@ -53,6 +53,11 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
             say(f"Skipping loss_scaler[{index}], since num_losses was set to {len(scalers)}")
             break
         saved, scaler = state_dict[key], scalers[index]
+        if not (_is_number(saved, "loss_scale") and _is_number(saved, "unskipped")):
+            raise RuntimeError(
+                f"Error(s) in loading state_dict. {key!r} is {str(saved)[:80]!r}; allowed: "
+                "{'loss_scale': number, 'unskipped': number}, as amp.state_dict() returned it"
+            )
         # Scales that had fallen to zero were saved; nothing can be divided by one.
         scaler._loss_scale = saved["loss_scale"] or scaler.floor()
         scaler._unskipped = saved["unskipped"]
@@ -63,6 +68,11 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
             f"{', '.join(repr(key) for key in unexpected)}. Write amp.load_state_dict("
             "checkpoint['amp']), with what amp.state_dict() returned"
         )
+
+
+def _is_number(saved: object, name: str) -> bool:
+    value = saved.get(name) if isinstance(saved, Mapping) else None
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def _scalers() -> list[Scaler]:

@@ -157,8 +157,10 @@ class AmpOptimizerState:
 
 def _refuse_format(param: torch.Tensor) -> None:
     if param.dtype != torch.float32 and param.dtype not in HALVES:
+        # Module.float() leaves complex parameters as they are.
+        instead = "" if param.is_complex() else "model.float() before amp.initialize, or "
         raise TypeError(
             "Optimizer's parameters must be either torch.cuda.FloatTensor or "
             f"torch.cuda.HalfTensor. Received {param.type()} of shape {tuple(param.shape)}; write "
-            "model.float() before amp.initialize, or leave that parameter to another optimizer"
+            f"{instead}an optimizer of its own for that parameter, which amp leaves alone"
         )

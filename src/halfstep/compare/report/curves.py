@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
+
+from halfstep.train.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     found = []
     for line in text.splitlines():
         try:
-            content = json.loads(line)
+            content = parse_json(line)
         except ValueError:
             continue  # half a line, of a run that goes on or was killed
         if isinstance(content, dict):

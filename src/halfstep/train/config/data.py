@@ -107,6 +107,17 @@ class ImagesConfig(Section):
     """What happens to the pixels between the file and the model."""
 
 
+class ColumnsConfig(Section):
+    """What CSV files call their columns; letter case does not count."""
+
+    image: str = Field("image", min_length=1)
+    """Column of the paths of the images."""
+    label: str = Field("label", min_length=1)
+    """Column of the names of their classes."""
+    split: str = Field("split", min_length=1)
+    """Column that says "train" or "val", where one file serves both splits."""
+
+
 class CsvConfig(ImagesConfig):
     """Images named by CSV files, as on Kaggle: image,label and perhaps split."""
 
@@ -114,6 +125,8 @@ class CsvConfig(ImagesConfig):
     """Which source."""
     root: str = "."
     """Folder that the paths in the column image start from."""
+    columns: ColumnsConfig = ColumnsConfig()
+    """What the files call their columns."""
     train: CsvTrainConfig = CsvTrainConfig()
     """The training split; its labels, sorted, are the classes."""
     val: CsvSplitConfig = CsvSplitConfig()

@@ -13,9 +13,19 @@ import yaml
 
 from halfstep.errors import UserError
 
+_MOST_VALUES = 100_000
+
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with numbers as in YAML 1.2 and unique, textual keys."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Refuse aliases of aliases that make a page of text into millions of values."""
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _written_out(node) > _MOST_VALUES:
+            problem = f"its aliases make it more than {_MOST_VALUES:,} values; write it out"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse keys that are no text or that stand twice; then as PyYAML does."""
@@ -32,6 +42,17 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+def _written_out(node: yaml.Node, known: dict[yaml.Node, int] | None = None) -> int:
+    """Return how many values a node holds where each alias counts as what it stands for."""
+    known = {} if known is None else known
+    if node not in known:
+        known[node] = 1  # a node may hold itself
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        flat = (each for pair in inner for each in (pair if isinstance(pair, tuple) else (pair,)))
+        known[node] = 1 + sum(_written_out(each, known) for each in flat)
+    return known[node]
 
 
 def parse(text: str, source: str) -> Any:

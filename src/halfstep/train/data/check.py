@@ -1,11 +1,13 @@
 """Finds what is wrong with a data set before a run does: every image is read once.
 
+What a run would refuse of the set as a whole is found by the code that a run loads it with.
 Identical images are those of identical pixels, whatever their files are called or say besides.
 """
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,15 +15,24 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from halfstep.errors import UserError
+from halfstep.train import data
+from halfstep.train.data import csv_list, csv_rows
+from halfstep.train.data.csv_list import MissingImages
 from halfstep.train.data.decode import CorruptImage
+from halfstep.train.data.faults import DataWarning, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
+    from halfstep.train.config import Config
+    from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.data.listing import Entry
 
-Kind = Literal["missing", "unreadable", "conflict", "shared", "duplicate", "blank"]
+Kind = Literal["refused", "missing", "unreadable", "conflict", "shared", "duplicate", "blank"]
 MEANINGS: dict[Kind, str] = {
+    "refused": "training refuses it",
     "missing": "the file does not exist",
     "unreadable": "the file holds no whole image",
     "conflict": "identical images with different labels",
@@ -29,7 +40,7 @@ MEANINGS: dict[Kind, str] = {
     "duplicate": "identical images with the same label",
     "blank": "nearly all of the image is one colour",
 }
-"""What can be wrong with images, in the order in which it is reported."""
+"""What can be wrong, in the order in which it is reported."""
 
 BLANK_SHARE = 0.997
 """Part of an image's pixels that must look alike for it to be blank."""
@@ -76,11 +87,56 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong with one image, or with several that are identical."""
+    """Something that is wrong with one image, with several that are identical, or with the set.
+
+    Attributes:
+        kind: What it is; see `MEANINGS`.
+        places: Where the images are listed; none if it is the set.
+        detail: More about that.
+    """
 
     kind: Kind
     places: tuple[Place, ...]
     detail: str
+
+
+def refused(config: Config) -> list[Fault]:
+    """Return why a run of `config` would refuse its data, images that are missing aside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # of images that `faults` finds by themselves
+        try:
+            data.load(
+                config.data,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                device=torch.device("cpu"),
+            )
+        except Unusable as error:
+            return _of_set(error.reasons)
+        except UserError as error:
+            return _of_set([error])
+    return []
+
+
+def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
+    """Return why a run would refuse a CSV file, images that are missing aside.
+
+    Args:
+        file: Of training; its column split, if it has one, gives some rows to validation.
+        root: Folder that its paths start from.
+        columns: What it calls its columns.
+
+    Raises:
+        UserError: If it is no such file.
+    """
+    try:
+        rows = csv_rows.read(file, columns)
+    except Unusable as error:
+        return _of_set(error.reasons)
+    try:
+        return _of_set(csv_list.refusals(csv_list.splits(file, rows), root))
+    except UserError as error:  # a split without rows
+        return _of_set([error])
 
 
 def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
@@ -117,11 +173,21 @@ def _look_at(entry: Entry) -> Look:
         return Look(place, None, "missing", str(error.filename or error))
     except (CorruptImage, OSError) as error:
         return Look(place, None, "unreadable", str(error))
+    except UserError as error:
+        return Look(place, None, "refused", str(error))
     place = replace(place, label=label)
     colour = _colour_if_blank(image)
     if colour is None:
         return Look(place, _digest(image))
     return Look(place, _digest(image), "blank", colour)
+
+
+def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
+    return [
+        Fault("refused", (), str(reason))
+        for reason in reasons
+        if not isinstance(reason, MissingImages)
+    ]
 
 
 def _digest(image: torch.Tensor) -> bytes:

@@ -8,14 +8,15 @@ in both splits.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from halfstep.errors import UserError, closest
 from halfstep.train.data import csv_rows, duplicates
-from halfstep.train.data.faults import DataWarning
-from halfstep.train.data.pictures import Pictures, Texts, folder, locate
+from halfstep.train.data.faults import DataWarning, Unusable
+from halfstep.train.data.pictures import Pictures, Texts, folder, is_there, locate
 from halfstep.train.data.source import Source, limited
 
 if TYPE_CHECKING:
@@ -36,26 +37,28 @@ def load(config: CsvConfig) -> Source:
         DataWarning: Of images that have two labels, are listed twice, or are in both splits.
 
     Raises:
-        UserError: If a file is missing, is no such CSV, lists images that do not exist, or if
-            validation has a label that training has not.
+        Unusable: If the lists are empty or list images that do not exist, or if the labels are none
+            that can be learned.
+        UserError: If a file is missing or is no such CSV.
     """
     root = folder(config.root)
-    files = _files(config, root)
-    needs_column = None in (config.train.ann_file, config.val.ann_file)
-    rows = {key: _rows_of(key, file, needs_column=needs_column) for key, file in files.items()}
-    listed = [(str(file), rows[key]) for key, file in files.items()]
-    for file, of_split in listed:
-        _refuse_missing(file, of_split, root)
-    classes = _classes(listed[0])
-    _refuse_unknown_labels(listed[1], listed[0], classes)
+    listed = _listed(config, root)
+    refused = refusals(listed, root)
+    if refused:
+        raise Unusable(refused)
     _warn_of(duplicates.find(listed, root))
+    classes = _classes(listed[0][1])
     numbers = {name: number for number, name in enumerate(classes)}
     train, val = (_pictures(file, of_split, root, numbers) for file, of_split in listed)
     return Source(limited(train, config.train), limited(val, config.val), classes)
 
 
-def _files(config: CsvConfig, root: Path) -> dict[str, Path]:
-    """Return the file of each split; one that is not given is the other's."""
+def files(config: CsvConfig, root: Path) -> dict[str, Path]:
+    """Return the file of each split that has one of its own.
+
+    Raises:
+        UserError: If a file is missing, or neither split has one.
+    """
     given = {"train": config.train.ann_file, "val": config.val.ann_file}
     found = {
         key: locate(name, root, f"data.{key}.ann_file")
@@ -67,61 +70,115 @@ def _files(config: CsvConfig, root: Path) -> dict[str, Path]:
             "data.train.ann_file and data.val.ann_file are both null; "
             "write --options data.train.ann_file=train.csv"
         )
+    return found
+
+
+def refusals(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> list[UserError]:
+    """Return every reason for which lists cannot be trained on.
+
+    Args:
+        listed: The file and the rows of training, and those of validation if there is any.
+        root: Folder that their paths start from.
+    """
+    found = [_missing(file, rows, root) for file, rows in listed]
+    (train, rows), *others = listed
+    classes = _classes(rows)
+    found.append(_single(train, classes))
+    found += [_unknown_labels(val, (train, classes)) for val in others]
+    return [each for each in found if each is not None]
+
+
+def splits(file: Path, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of training and, if a column says so, those of validation.
+
+    Raises:
+        UserError: If a split has none.
+    """
+    keys = csv_rows.SPLITS if rows and rows[0].split else ("",)
+    return [(str(file), _of_split(file, rows, key)) for key in keys]
+
+
+def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[Row]]]:
+    """Return file and rows of each split; a file that is not given is the other's."""
+    found = files(config, root)
     only = next(iter(found.values()))
-    return {key: found.get(key, only) for key in given}
-
-
-def _rows_of(key: str, file: Path, *, needs_column: bool) -> list[Row]:
-    rows = csv_rows.read(file)
-    if not rows:
-        raise UserError(f"{file} lists no image; allowed: at least one row under the header")
-    if not rows[0].split:
-        if needs_column:
+    each = {key: found.get(key, only) for key in csv_rows.SPLITS}
+    rows = {file: csv_rows.read(file, config.columns) for file in dict.fromkeys(each.values())}
+    listed = []
+    for key, file in each.items():
+        has_column = bool(rows[file]) and bool(rows[file][0].split)
+        name = config.columns.split
+        if rows[file] and not has_column and name != csv_rows.STANDARD.split:
+            raise UserError(f"data.columns.split is {name!r}, a column that {file} does not have")
+        if rows[file] and not has_column and len(found) == 1:
             raise UserError(
-                f"{file} has no column split and is the only list; write data.train.ann_file=... "
+                f"{file} has no column {name} and is the only list; write data.train.ann_file=... "
                 "and data.val.ann_file=..., which halfstep data folds makes of one list"
             )
-        return rows
+        listed.append((str(file), _of_split(file, rows[file], key if has_column else "")))
+    return listed
+
+
+def _of_split(file: Path, rows: Sequence[Row], key: str) -> list[Row]:
+    if not rows:
+        raise UserError(f"{file} lists no image; allowed: at least one row under the header")
     kept = [row for row in rows if row.split == key]
     if not kept:
         raise UserError(f"{file} has no row whose split is {key!r}; write some")
     return kept
 
 
-def _refuse_missing(file: str, rows: Sequence[Row], root: Path) -> None:
-    missing = [row for row in rows if not (root / row.image).is_file()]
+class MissingImages(UserError):  # noqa: N818  (it names what was found)
+    """A list of images that do not all exist."""
+
+
+def _missing(file: str, rows: Sequence[Row], root: Path) -> UserError | None:
+    missing = [row for row in rows if not is_there(root / row.image)]
     if not missing:
-        return
-    raise UserError(
+        return None
+    return MissingImages(
         f"{file}: {_count(missing)} of {len(rows)} images do not exist under {str(root)!r}: "
         f"{_listing(f'row {row.number} ({row.image})' for row in missing)}; "
         "leave the rows out, or write --options data.root=FOLDER"
     )
 
 
-def _classes(train: tuple[str, list[Row]]) -> tuple[str, ...]:
-    file, rows = train
+def _classes(rows: Sequence[Row]) -> tuple[str, ...]:
     names = sorted({row.label for row in rows})
     if all(name.isascii() and name.isdigit() for name in names):
         names.sort(key=int)  # 2 before 10
-    if len(names) < 2:
-        raise UserError(f"{file}: every row has the label {names[0]!r}; allowed: two or more")
     return tuple(names)
 
 
-def _refuse_unknown_labels(
-    val: tuple[str, list[Row]], train: tuple[str, list[Row]], classes: Sequence[str]
-) -> None:
+def _single(file: str, classes: Sequence[str]) -> UserError | None:
+    if len(classes) > 1:
+        return None
+    return UserError(f"{file}: every row has the label {classes[0]!r}; allowed: two or more")
+
+
+def _unknown_labels(
+    val: tuple[str, Sequence[Row]], train: tuple[str, Sequence[str]]
+) -> UserError | None:
+    classes = train[1]
     known = set(classes)
     unknown = [row for row in val[1] if row.label not in known]
     if not unknown:
-        return
+        return None
     first = unknown[0].label
-    raise UserError(
+    return UserError(
         f"{val[0]}: {_count(unknown)} rows have a label that no row for training in {train[0]} "
         f"has: {_listing(f'row {row.number} ({row.label!r})' for row in unknown)}; "
-        f"leave them out, or add such images to training{closest(first, classes)}"
+        f"leave them out, or add such images to training{_same_number(first, classes)}"
     )
+
+
+def _same_number(label: str, classes: Sequence[str]) -> str:
+    """Return a hint at the class that is meant: a spreadsheet writes 0 as 0.0."""
+    for name in classes:
+        with suppress(ValueError):
+            if float(name) == float(label):
+                return f"; {label!r} and {name!r} are the same number: write both alike"
+    return closest(label, classes)
 
 
 def _warn_of(found: duplicates.Duplicates) -> None:

@@ -20,12 +20,17 @@ from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
 
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**26)
+"""Where Pillow refuses an image, which may be a few bytes that fill the memory."""
+MOST_BYTES = 2**30
+_PNG = b"\x89PNG\r\n\x1a\n"
+
 try:
     from torchvision.io import decode_jpeg, decode_png
 except ImportError:  # deprecated since torchvision 0.29: one day Pillow will read everything
     _DECODERS = {}
 else:
-    _DECODERS = {b"\xff\xd8\xff": decode_jpeg, b"\x89PNG\r\n\x1a\n": decode_png}
+    _DECODERS = {b"\xff\xd8\xff": decode_jpeg, _PNG: decode_png}
 
 
 _SPECIAL = (
@@ -63,11 +68,15 @@ def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Ten
 
 
 def _refuse_special(path: Path, name: str) -> None:
-    """Refuse what is no file, before it is opened: a FIFO would wait for a writer for ever."""
-    mode = path.stat().st_mode
+    """Refuse what is no image before it is opened: a FIFO would wait for a writer for ever."""
+    status = path.stat()
     for is_kind, kind in _SPECIAL:
-        if is_kind(mode):
+        if is_kind(status.st_mode):
             raise CorruptImage(f"{name} is {kind}, not an image file; take it out of the set")
+    if status.st_size > MOST_BYTES:
+        raise CorruptImage(
+            f"{name} has {status.st_size:,} bytes; allowed: up to {MOST_BYTES:,}; leave it out"
+        )
 
 
 def _decode(content: bytearray, name: str) -> torch.Tensor:
@@ -75,6 +84,7 @@ def _decode(content: bytearray, name: str) -> torch.Tensor:
         raise CorruptImage(f"{name} is empty; restore it, or leave it out")
     for magic, decode in _DECODERS.items():
         if content.startswith(magic):
+            _refuse_bomb(content, name)
             encoded = torch.frombuffer(content, dtype=torch.uint8)
             try:
                 image: torch.Tensor = decode(encoded, mode="RGB", apply_exif_orientation=True)
@@ -84,6 +94,41 @@ def _decode(content: bytearray, name: str) -> torch.Tensor:
                 image = functional.to_dtype(image, torch.uint8, scale=True)
             return image
     return _decode_with_pillow(bytes(content), name)
+
+
+def _refuse_bomb(content: bytearray, name: str) -> None:
+    """Refuse a JPEG or PNG of so many pixels that decoding it would fill the memory.
+
+    Raises:
+        CorruptImage: If it has more than `MOST_PIXELS`, as Pillow has it for every other format.
+    """
+    if content.startswith(_PNG):
+        height, width = _sides(content, 20), _sides(content, 16)
+    else:
+        height, width = _jpeg_sides(content)
+    if height * width > MOST_PIXELS:
+        raise CorruptImage(
+            f"{name} has {width} x {height} pixels; allowed: up to {MOST_PIXELS:,}; leave it out"
+        )
+
+
+def _sides(content: bytearray, start: int, length: int = 4) -> int:
+    return int.from_bytes(content[start : start + length])
+
+
+def _jpeg_sides(content: bytearray) -> tuple[int, int]:
+    """Return height and width that the frame header of a JPEG gives (ITU-T T.81, B.2.2)."""
+    place = 2
+    while place + 9 < len(content):
+        if content[place] != 0xFF:  # what no marker starts is passed over, as libjpeg does
+            place += 1
+            continue
+        marker = content[place + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:
+            return _sides(content, place + 5, 2), _sides(content, place + 7, 2)
+        alone = marker in {0x00, 0x01, 0xFF} or 0xD0 <= marker <= 0xD9
+        place += (marker != 0xFF) + 1 if alone else 2 + _sides(content, place + 2, 2)
+    return 0, 0
 
 
 def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
@@ -97,6 +142,8 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
         raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
         raise CorruptImage(f"{name} is no image; restore it, or leave it out") from error
+    except MemoryError:  # which says nothing of the file
+        raise
     except Exception as error:  # what a damaged file raises depends on the format
         reason = " ".join(str(error).split())[:120]
         raise CorruptImage(

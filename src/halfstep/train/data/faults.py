@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Literal
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+
+class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
+    """Data that cannot be trained on; the message has the first reason.
+
+    Args:
+        reasons: Each of them, the first one first.
+    """
+
+    def __init__(self, reasons: Sequence[UserError]) -> None:
+        more = len(reasons) - 1
+        said = f" (and {more:,} more; halfstep data check lists all)" if more else ""
+        super().__init__(f"{reasons[0]}{said}")
+        self.reasons = tuple(reasons)
 
 
 class DataWarning(UserWarning):

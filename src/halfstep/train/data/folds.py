@@ -18,12 +18,14 @@ import numpy as np
 
 from halfstep.errors import UserError
 from halfstep.train.data import csv_rows
+from halfstep.train.data.pictures import is_there
 from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.data.csv_rows import Row
 
 _SHOWN = 5
@@ -57,7 +59,9 @@ class Folds:
     conflicting: int
 
 
-def split(file: Path, root: Path, *, k: int, seed: int) -> Folds:
+def split(
+    file: Path, root: Path, *, k: int, seed: int, columns: ColumnsConfig = csv_rows.STANDARD
+) -> Folds:
     """Split the rows of a CSV file.
 
     Args:
@@ -65,12 +69,13 @@ def split(file: Path, root: Path, *, k: int, seed: int) -> Folds:
         root: Folder that its paths start from.
         k: Number of folds.
         seed: Decides which images share a fold.
+        columns: What the file calls its columns.
 
     Raises:
         UserError: If the file is no such CSV, if images are missing, or if a class has too few
             distinct images to be in both parts of every fold.
     """
-    rows = csv_rows.read(file)
+    rows = csv_rows.read(file, columns)
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
     _refuse_missing(file, rows, root)
@@ -157,7 +162,7 @@ def _text(rows: Sequence[Row]) -> str:
 
 
 def _refuse_missing(file: Path, rows: Sequence[Row], root: Path) -> None:
-    missing = [row for row in rows if not (root / row.image).is_file()]
+    missing = [row for row in rows if not is_there(root / row.image)]
     if missing:
         shown = ", ".join(f"row {row.number} ({row.image})" for row in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from halfstep.errors import UserError
 from halfstep.train.config.data import CsvConfig
-from halfstep.train.data import csv_rows, open_source
+from halfstep.train.data import csv_list, csv_rows, open_source
 from halfstep.train.data.decode import read_image
-from halfstep.train.data.pictures import folder, locate
+from halfstep.train.data.pictures import folder
+from halfstep.train.data.samples import refuse_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.train.config.data import DataConfig
+    from halfstep.train.config.data import ColumnsConfig, DataConfig
+    from halfstep.train.data.samples import Shape
     from halfstep.train.data.source import Split
 
 Labelled = tuple["torch.Tensor", str]
@@ -49,13 +50,16 @@ class Entry:
     row: int | None = None
 
 
-def of_csv(file: Path, root: Path, split: str = "") -> list[Entry]:
+def of_csv(
+    file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
+) -> list[Entry]:
     """Return the images that a CSV file lists.
 
     Args:
         file: Its columns are image, label and perhaps split.
         root: Folder that its paths start from.
         split: What its rows are for where they do not say.
+        columns: What it calls its columns.
 
     Raises:
         UserError: If it is no such file.
@@ -69,7 +73,7 @@ def of_csv(file: Path, root: Path, split: str = "") -> list[Entry]:
             file=str(file),
             row=row.number,
         )
-        for row in csv_rows.read(file)
+        for row in csv_rows.read(file, columns)
     ]
 
 
@@ -82,35 +86,31 @@ def of_config(config: DataConfig) -> list[Entry]:
     if isinstance(config, CsvConfig):
         return _of_csv_config(config)
     source = open_source(config)
+    side = config.resolution
     return [
         entry
         for name, split in (("train", source.train), ("val", source.val))
-        for entry in _of_split(name, split, source.classes)
+        for entry in _of_split(name, split, source.classes, (source.channels, side, side))
     ]
 
 
 def _of_csv_config(config: CsvConfig) -> list[Entry]:
     root = folder(config.root)
-    given = {"train": config.train.ann_file, "val": config.val.ann_file}
-    files = {
-        locate(name, root, f"data.{split}.ann_file"): split
-        for split, name in reversed(given.items())  # a file of both splits is listed once
-        if name is not None
-    }
-    if not files:
-        raise UserError(
-            "data.train.ann_file and data.val.ann_file are both null; "
-            "write --options data.train.ann_file=train.csv"
-        )
-    return [entry for file, split in reversed(files.items()) for entry in of_csv(file, root, split)]
+    entries = [
+        entry
+        for split, file in csv_list.files(config, root).items()
+        for entry in of_csv(file, root, split, config.columns)
+    ]
+    # A file that says of each row which split it is for is listed once.
+    return list({(each.file, each.row, each.split): each for each in entries}.values())
 
 
-def _of_split(name: str, split: Split, classes: Sequence[str]) -> list[Entry]:
+def _of_split(name: str, split: Split, classes: Sequence[str], shape: Shape) -> list[Entry]:
     return [
         Entry(
             image=split.where(index),
             split=name,
-            read=partial(_read_from_split, split, index, classes),
+            read=partial(_read_from_split, split, index, classes, shape),
         )
         for index in range(len(split))
     ]
@@ -120,6 +120,7 @@ def _read_file(path: Path, label: str) -> Labelled:
     return read_image(path), label
 
 
-def _read_from_split(split: Split, index: int, classes: Sequence[str]) -> Labelled:
+def _read_from_split(split: Split, index: int, classes: Sequence[str], shape: Shape) -> Labelled:
     image, label = split.read(index)
+    refuse_shape(image, shape, lambda: split.where(index))
     return image, classes[label]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from halfstep.errors import UserError
 from halfstep.train.orphans import end_with
 
 if TYPE_CHECKING:
@@ -18,6 +20,27 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halfstep.train.data.samples import Loaded
+
+
+@contextmanager
+def dead_workers_explained() -> Iterator[None]:
+    """Say what follows where a worker has died, as the kernel ends it where memory runs out.
+
+    torch raises it wherever the training process is when it hears of it.
+
+    Raises:
+        UserError: In place of torch's own error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"a process that loads images has died ({reason}), often because memory ran out; write "
+            "a smaller data.workers, and --resume auto to go on from the newest checkpoint"
+        ) from error
 
 
 class Loader:

@@ -85,6 +85,14 @@ class Pictures:
         return f"{self.listed}, row {self.rows[index]} ({path})"
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file, also of a path that no file system takes."""
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def locate(given: str, root: Path, key: str) -> Path:
     """Return the file that a config names: in the working directory, or else in `root`.
 
@@ -97,7 +105,7 @@ def locate(given: str, root: Path, key: str) -> Path:
         UserError: If it is in neither.
     """
     for path in (Path(given), root / given):
-        if path.is_file():
+        if is_there(path):
             return path
     places = " or ".join(dict.fromkeys((str(Path(given)), str(root / given))))
     raise UserError(f"{key} is {given!r}, but there is no file {places}; write --options {key}=...")

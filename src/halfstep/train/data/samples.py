@@ -51,6 +51,25 @@ class Loaded(NamedTuple):
     mistake: UserError | None
 
 
+def refuse_shape(image: torch.Tensor, shape: Shape, where: Callable[[], str]) -> None:
+    """Refuse an image that is unlike the others of its set.
+
+    Args:
+        image: As its source has it: fp32 is ready, and uint8 will get its size.
+        shape: What the model sees.
+        where: What messages call the image.
+
+    Raises:
+        UserError: If its channels, or if it is ready its size, are others.
+    """
+    compared = 1 if image.dtype == torch.uint8 else len(shape)
+    if image.shape[:compared] != shape[:compared]:
+        raise UserError(
+            f"{where()} has the shape {tuple(image.shape)} and others have {shape} "
+            "(channels, height, width); make all grey or all RGB, and of one size"
+        )
+
+
 @dataclass(slots=True)
 class Collector:
     """Takes the images of a job one by one, and the faults of those that have some.
@@ -83,13 +102,9 @@ class Collector:
         except OSError as fault:
             self.faults.append(f"{where()} cannot be read: {fault}")
             return
+        refuse_shape(image, self.shape, where)
         if self.transform is not None and image.dtype == torch.uint8:
             image = self.transform(image)
-        if image.shape != self.shape:
-            raise UserError(
-                f"{where()} has the shape {tuple(image.shape)} and others have {self.shape} "
-                "(channels, height, width); make all grey or all RGB, and of one size"
-            )
         self.images.append(image)
         self.labels.append(label)
         self.places.append(place)

@@ -6,16 +6,18 @@ and the samples that are shuffled, saves reading a shard again from its beginnin
 
 from __future__ import annotations
 
+import tarfile
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from webdataset.gopen import gopen
-from webdataset.tariterators import group_by_keys, tar_file_expander
+from webdataset.tariterators import group_by_keys
 
 from halfstep.errors import UserError
+from halfstep.train.data import shards
 from halfstep.train.data.seeding import generator
 
 if TYPE_CHECKING:
@@ -106,6 +108,21 @@ class ShardReader:
         return stream
 
 
+def _files(url: str, stream: IO[bytes]) -> Iterator[Raw]:
+    """Yield the files of a shard as WebDataset groups them.
+
+    Raises:
+        tarfile.TarError: If it is damaged, or would fill the memory.
+    """
+    with tarfile.open(fileobj=stream, mode="r|*", tarinfo=shards.Member) as tar:
+        for member in tar:
+            if member.isreg() and not shards.META.match(member.name):
+                content = tar.extractfile(member)
+                assert content is not None  # it is a regular file
+                yield {"fname": member.name, "data": content.read(), "__url__": url}
+            tar.members = []  # type: ignore[attr-defined]  # or it remembers every header
+
+
 class _Stream:
     """One shard, being read.
 
@@ -123,9 +140,7 @@ class _Stream:
             self._file = gopen(url)
         except (OSError, ValueError) as error:
             raise UserError(f"{url} cannot be opened: {error}") from error
-        self._samples: Iterator[Raw] = iter(
-            group_by_keys(tar_file_expander([{"url": url, "stream": self._file}]))
-        )
+        self._samples: Iterator[Raw] = iter(group_by_keys(_files(url, self._file)))
 
     def advance(self, window: int, first: int, size: int) -> None:
         """Hold a window: `size` samples from number `first` on."""

@@ -8,13 +8,14 @@ those behind URLs come with an index.
 from __future__ import annotations
 
 import glob
-import json
+import lzma
 import re
 import tarfile
+import zlib
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -25,12 +26,39 @@ from webdataset.tariterators import base_plus_ext
 from halfstep.errors import UserError
 from halfstep.train.data.pictures import locate
 from halfstep.train.data.seeding import generator
+from halfstep.train.files import parse_json
 
 if TYPE_CHECKING:
     from halfstep.train.config.data import ShardsConfig
 
 _URL = re.compile(r"[a-z0-9]+://|pipe:")
-_META = re.compile(r"__[^/]*__($|/)")
+_COMMAND = re.compile(r"pipe:")
+META = re.compile(r"__[^/]*__($|/)")
+MOST_BYTES = 2**30
+"""Of one file in a shard, which is read as a whole."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?\d+)?")
+_MOST_SHARDS = 1_000_000
+_MOST_SAMPLES = 100_000_000
+
+
+class Member(tarfile.TarInfo):
+    """A file in a shard, refused before it is read if it would fill the memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Make one of a header.
+
+        Raises:
+            tarfile.ReadError: If it is too large, or stands for more bytes than there are.
+        """
+        member = super().frombuf(buf, encoding, errors)
+        if member.size > MOST_BYTES or member.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(
+                f"{member.name!r} promises {member.size:,} bytes; allowed: up to {MOST_BYTES:,}, "
+                "all of them there"
+            )
+        return member
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +118,10 @@ def find(config: ShardsConfig, root: Path, key: str) -> Shards:
         counts = [_count(url) for url in urls]
     else:
         counts = _indexed(urls, config.index, root, f"data.{key}.index")
+    if sum(counts) > _MOST_SAMPLES:
+        raise UserError(
+            f"data.{key}.index promises {sum(counts):,} samples; allowed: up to {_MOST_SAMPLES:,}"
+        )
     if not sum(counts):
         raise UserError(f"data.{key}.urls is {config.urls!r}, whose shards hold no sample")
     return Shards(tuple(urls), _limited(counts, config.limit))
@@ -125,12 +157,14 @@ def _side_by_side(order: np.ndarray, counts: np.ndarray, interleave: int) -> Pos
 
 
 def _expand(given: str, root: Path, key: str) -> list[str]:
+    _refuse_many(given, key)
     try:
         patterns = expand_urls(given)
     except ValueError as error:
         raise UserError(f"{key} is {given!r}, which is no pattern: {error}") from error
     urls: list[str] = []
     for pattern in patterns:
+        _refuse_command(pattern, key)
         if _URL.match(pattern):
             urls.append(pattern)
             continue
@@ -148,32 +182,54 @@ def _expand(given: str, root: Path, key: str) -> list[str]:
     return urls
 
 
+def _refuse_many(given: str, key: str) -> None:
+    """Refuse braces that stand for more names than memory holds."""
+    count = 1
+    for inside in _BRACES.findall(given):
+        ends = _RANGE.fullmatch(inside)
+        count *= abs(int(ends[1]) - int(ends[2])) + 1 if ends else max(inside.count(",") + 1, 1)
+    if count > _MOST_SHARDS:
+        raise UserError(
+            f"{key} is {given[:80]!r}, which are {count:,} shards; allowed: up to {_MOST_SHARDS:,}"
+        )
+
+
+def _refuse_command(given: str, key: str) -> None:
+    """Refuse what WebDataset would give to a shell."""
+    if _COMMAND.match(given):
+        raise UserError(
+            f"{key} names {given!r}, a shell command, which a config does not run; fetch the "
+            "shards first, or write a URL"
+        )
+
+
 def _count(url: str) -> int:
     """Count the samples of a shard on disk by its headers, as WebDataset groups files."""
     samples = 0
     last = None
     try:
-        with tarfile.open(url) as tar:
+        with tarfile.open(url, tarinfo=Member) as tar:
             for member in tar:
                 key = None
-                if member.isreg() and not _META.match(member.name):
+                if member.isreg() and not META.match(member.name):
                     key, _ = base_plus_ext(member.name)
                 samples += key is not None and key != last
                 last = key or last
                 tar.members = []  # type: ignore[attr-defined]  # or it remembers every header
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{url} cannot be read as a tar file: {reason}") from error
     return samples
 
 
 def _indexed(urls: list[str], index: str, root: Path, key: str) -> list[int]:
+    _refuse_command(index, key)
     try:
         if _URL.match(index):
             with gopen(index) as stream:
-                known = json.loads(stream.read())
+                known = parse_json(stream.read())
         else:
-            known = json.loads(locate(index, root, key).read_bytes())
+            known = parse_json(locate(index, root, key).read_bytes())
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise

@@ -1,0 +1,164 @@
+"""What goes wrong around a run leaves it equal to one that nothing happened to, or to be resumed.
+
+Full disks have a file of their own, `test_full_disk`; kills are in `test_kills`.
+"""
+
+import errno
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from sameness import assert_same_run
+
+from halfstep.errors import UserError
+from halfstep.train import metrics, rotation
+from halfstep.train.data import pictures as listed
+from halfstep.train.loop import train
+from halfstep.train.rotation import CheckpointWarning
+from halfstep.train.run_directory import read_summary
+
+
+@pytest.fixture(scope="module")
+def whole(pictures, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(pictures(), run, quiet=True)
+    return run
+
+
+def assert_resumes(pictures, run, whole):
+    assert read_summary(run) is None
+    train(pictures(), run, quiet=True, go_on="auto")
+    assert_same_run(run, whole)
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_directory_that_becomes_read_only_is_told_and_the_run_resumes(
+    pictures, whole, tmp_path, monkeypatch, code
+):
+    real, written = Path.replace, []
+
+    def replace(source, target):
+        written.append(target)
+        if len(written) > 12:
+            raise OSError(code, os.strerror(code), str(target))
+        return real(source, target)
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(UserError, match=r"could not be written.*make room and write --resume"):
+            train(pictures(), tmp_path / "run", quiet=True)
+    assert_resumes(pictures, tmp_path / "run", whole)
+
+
+def test_directory_that_is_read_only_from_the_start_is_refused_in_one_line(
+    pictures, tmp_path, monkeypatch
+):
+    def refuse(path, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    said = r"cannot write the run directory .*: Permission denied"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(UserError, match=said):
+            train(pictures(), tmp_path / "run", quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clock_that_jumps_changes_nothing(pictures, whole, tmp_path, monkeypatch):
+    real, jumps = time.time, itertools.cycle([0, -1e6, 1e6, -1e9, 1e9])
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    train(pictures(), tmp_path / "run", quiet=True)
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_worker_that_dies_ends_the_run_in_one_line_and_it_resumes(
+    pictures, whole, tmp_path, monkeypatch
+):
+    real = rotation.save
+
+    def save(run, state, **given):
+        if state.step == 4:
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.join()
+        return real(run, state, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rotation, "save", save)
+        with pytest.raises(UserError, match="a process that loads images has died") as error:
+            train(pictures("data.workers=1"), tmp_path / "run", quiet=True)
+    assert "\n" not in str(error.value)
+    assert_resumes(pictures, tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
+    pictures, whole, tmp_path, monkeypatch, workers
+):
+    real, reads = listed.read_image, []
+
+    def read(*args, **given):
+        reads.append(None)
+        if len(reads) > 60:
+            raise MemoryError
+        return real(*args, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listed, "read_image", read)
+        with pytest.raises(UserError, match="memory does not suffice for batches of 4 images"):
+            train(pictures(f"data.workers={workers}"), tmp_path / "run", quiet=True)
+    assert_resumes(pictures, tmp_path / "run", whole)
+
+
+def test_memory_that_runs_out_in_a_step_is_explained_and_the_run_resumes(
+    pictures, whole, tmp_path, monkeypatch
+):
+    def add(*_):
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics.Metrics, "add", add)
+        with pytest.raises(UserError, match=r"memory does not suffice .* try auto_microbatch=true"):
+            train(pictures(), tmp_path / "run", quiet=True)
+    assert_resumes(pictures, tmp_path / "run", whole)
+
+
+def test_renames_that_a_file_server_shows_late_leave_a_run_that_is_whole_or_resumes(
+    pictures, whole, tmp_path, monkeypatch
+):
+    real, late = Path.replace, []
+
+    def show():
+        for source, target in late:
+            real(source, target)
+        late.clear()
+
+    def replace(source, target):
+        if Path(target).parent.name != "checkpoints":
+            return real(source, target)
+        show()
+        # Hidden from the clean-up after it, as the server has taken the file.
+        taken = source.with_name(f"{source.name}.taken")
+        real(source, taken)
+        late.append((taken, target))
+        return Path(target)
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)
+        patch.setattr(Path, "replace", replace)
+        try:
+            train(pictures(), tmp_path / "run", quiet=True)
+        except UserError as error:
+            assert "--resume auto" in str(error)  # noqa: PT017  (either end is right)
+        show()
+    if read_summary(tmp_path / "run") is None:
+        train(pictures(), tmp_path / "run", quiet=True, go_on="auto")
+    assert_same_run(tmp_path / "run", whole)
