@@ -12,6 +12,7 @@ from halfstep.doctor.record import Bad, BadGradients, Birth, Precision, Replay
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.tape.tape import Entry, given_tensors
+from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import is_finite, summary
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
 
 
 def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
+    tensor = local(tensor)
     wrong = ~tensor.detach().isfinite()
     first = wrong.nonzero()[0].tolist()
     return Bad(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, site
-from halfstep.doctor.signals.numbers import local
+from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Sample
-from halfstep.doctor.signals.numbers import local
+from halfstep.doctor.tensors.local import local
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Look:
             each
             for group in optimizer.param_groups
             for each in group["params"]
-            if each.grad is not None and not each.grad.is_sparse and each.numel() > 1
+            if each.grad is not None and not each.grad.is_sparse and local(each).numel() > 1
         ]
         stride = max(1, len(chosen) // PARAMETERS)
         self._before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from halfstep.doctor.record import Event, Fact, Loop, Shape
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.signals.numbers import local
+from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

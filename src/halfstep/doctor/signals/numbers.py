@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.record import Numbers, StepNumbers
+from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -199,11 +199,3 @@ def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     first = norms[0].device
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(first) for each in norms]))
     return total
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this process has of a tensor."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    part: torch.Tensor = tensor.to_local()
-    return part

@@ -1,15 +1,17 @@
-"""What is in a tensor, in a few numbers."""
+"""What is in a tensor, in a few numbers; of a sharded one, in the part of this process."""
 
 from __future__ import annotations
 
 import torch
 
 from halfstep.doctor.record import TensorSummary
+from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 
 
 def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
     """Return the numbers that tell whether a tensor is sound; reads the device."""
+    tensor = local(tensor)
     shape = tuple(tensor.shape)
     form = format_name(tensor.dtype)
     if not tensor.is_floating_point() or tensor.numel() == 0:
@@ -35,6 +37,7 @@ def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Return whether a tensor holds only finite numbers; reads the device."""
+    tensor = local(tensor)
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
     if tensor.is_sparse:
