@@ -102,3 +102,25 @@ def test_kinds_of_operators_and_modules_are_told_apart() -> None:
     assert not internals.is_compiled(model)
     model[0].compile(backend="eager")
     assert internals.is_compiled(model)
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_a_loader_without_workers_reads_its_batches_through_a_fetcher(
+    iterable, monkeypatch
+) -> None:
+    class Numbers(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(4))
+
+    fetched = []
+    for kind in internals.fetchers():
+        original = kind.fetch
+        monkeypatch.setattr(
+            kind, "fetch", lambda *args, original=original: fetched.append(1) or original(*args)
+        )
+    data = Numbers() if iterable else range(4)
+    assert [each.tolist() for each in torch.utils.data.DataLoader(data, batch_size=2)] == [
+        [0, 1],
+        [2, 3],
+    ]
+    assert len(fetched) >= 2

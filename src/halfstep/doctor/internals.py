@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, overrides
+from torch.utils.data._utils import fetch
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -105,6 +106,11 @@ def changes_inputs(operator: Any) -> bool:
 def is_operator(value: Any) -> bool:
     """Return whether something is an operator of torch's dispatcher."""
     return isinstance(value, torch._ops.OpOverload)
+
+
+def fetchers() -> tuple[type[Any], ...]:
+    """Return the classes whose `fetch` reads a batch for a data loader without workers."""
+    return fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
 
 
 def is_cast(operator: Any) -> bool:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from halfstep.doctor.internals import fetchers
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.step_observer import observe
 
@@ -48,6 +49,7 @@ class Attachment:
         self._wrap_compile()
         self._wrap_save()
         self._wrap_autocast()
+        self._wrap_loading()
         self._undo.append(observe(EngineObserver(receiver, look_back)))
         _watched_process(receiver)
 
@@ -243,6 +245,22 @@ class Attachment:
 
         self._replace(torch.autocast, "__enter__", make)
         self._replace(torch.autocast, "__exit__", make)
+
+    def _wrap_loading(self) -> None:
+        # A data set without workers asks a dozen things of torch for each sample.
+        receiver = self._receiver
+
+        def make(original: Any) -> Any:
+            def fetch(*args: Any, **kwargs: Any) -> Any:
+                if not receiver.is_here():
+                    return original(*args, **kwargs)
+                with receiver.listener.mute():
+                    return original(*args, **kwargs)
+
+            return fetch
+
+        for kind in fetchers():
+            self._replace(kind, "fetch", make)
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:
