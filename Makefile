@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak check bench clean
+.PHONY: demo test oldest soak check bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -16,10 +16,16 @@ demo: $(VENV)/installed  ## compare seven recipes on the digits
 	$(BIN)/halfstep compare digits
 
 test: $(VENV)/installed  ## all tests but the long campaigns
-	$(BIN)/pytest -n auto -m "not slow and not peers"
+	$(BIN)/pytest -n auto -m "not slow"
+
+oldest:  ## the tests of what computes, under the oldest torch that is supported
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --editable '.[test]' 'torch==2.11.*' torchvision
+	.venv-oldest/bin/pytest -n auto -m "not slow" tests/kernels tests/recipe tests/techniques \
+	    tests/engine tests/apex_api tests/doctor
 
 soak: $(VENV)/installed  ## the long campaigns
-	$(BIN)/pytest -m "slow or peers"
+	$(BIN)/pytest -m slow
 
 check: $(VENV)/installed  ## linter, formatter, type checker
 	$(BIN)/ruff check
@@ -30,4 +36,4 @@ bench: $(VENV)/installed  ## measure every claim; results go to benchmarks/resul
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
