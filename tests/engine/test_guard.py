@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adagrad
 from torch.optim.lr_scheduler import StepLR
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from halfstep.engine import Engine
 
@@ -59,6 +60,19 @@ def dropped_by_an_error(model: nn.Module, optimizer: Optimizer, recipe: str) -> 
 
     with pytest.raises(KeyError):
         fails()
+
+
+def test_an_engine_may_be_collected_while_another_optimizer_steps() -> None:
+    model, other = mlp(norm=True), mlp(norm=True)
+    dropped_in_a_cycle(model, SGD(model.parameters(), lr=0.1), "bf16-kahan")
+    optimizer = SGD(other.parameters(), lr=0.1)
+    handle = register_optimizer_step_pre_hook(lambda *_: gc.collect() and None)
+    last = register_optimizer_step_pre_hook(lambda *_: None)
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
+        last.remove()
 
 
 @pytest.mark.parametrize("recipe", CHANGING)

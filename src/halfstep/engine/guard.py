@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.optim import Optimizer
-    from torch.utils.hooks import RemovableHandle
 
     from halfstep.techniques import Technique
 
@@ -52,14 +52,13 @@ class ParameterGuard:
         self.params = frozenset(param for model in models for param in model.parameters())
         self.changes = any(technique.changes_models for technique in techniques)
         self._reshapes = any(technique.reshapes_params for technique in techniques)
-        self._handle: RemovableHandle | None = None
 
     def hold(self) -> None:
         """Take hold of the models."""
         _in_use.add(self)
         if self._reshapes:
             # Whoever steps their parameters may have no engine, and so no guard of its own.
-            self._handle = register_optimizer_step_pre_hook(self._refuse)
+            _refuse_steps_of_others()
 
     def refuse_taken(self) -> None:
         """Refuse models of another engine, where one of the two changes them.
@@ -79,8 +78,13 @@ class ParameterGuard:
             for other in list(_in_use)
         )
 
-    def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
-        groups = () if optimizer in _owned else optimizer.param_groups
+    def refuse_step(self, optimizer: Optimizer) -> None:
+        """Refuse a step of an optimizer without an engine that would move reshaped parameters.
+
+        Raises:
+            RuntimeError: Naming what to do.
+        """
+        groups = () if optimizer in _owned or not self._reshapes else optimizer.param_groups
         if not all(self.params.isdisjoint(group["params"]) for group in groups):
             raise RuntimeError(
                 f"{type(optimizer).__name__}.step() would move parameters that the recipe of an "
@@ -92,9 +96,21 @@ class ParameterGuard:
     def close(self) -> None:
         """Let others have the models."""
         self.params = frozenset()
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+
+
+@cache
+def _refuse_steps_of_others() -> None:
+    """Ask all guards before any optimizer's step, from now on.
+
+    The hook stays. An engine that was dropped in a reference cycle may be collected while torch
+    goes through the hooks of a step, and a hook that it then removed would fail that step.
+    """
+
+    def ask(optimizer: Optimizer, *_: Any) -> None:
+        for guard in list(_in_use):
+            guard.refuse_step(optimizer)
+
+    register_optimizer_step_pre_hook(ask)
 
 
 class StepGuard:
