@@ -117,6 +117,8 @@ def _prepare(argv: Sequence[str]) -> Any:
         sys.path.insert(0, str(Path.cwd()))
         return lambda: runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     path = Path(argv[0])
+    if path.is_dir():
+        raise UserError(f"{argv[0]} is neither a run's directory nor a bundle; write {USAGE}")
     if not path.is_file():
         raise UserError(f"there is no file {argv[0]}; write {USAGE}")
     sys.argv = list(argv)

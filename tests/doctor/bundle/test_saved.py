@@ -166,6 +166,11 @@ def first_operator(record) -> dict:
         (lambda b: (b / "tensors.safetensors").write_bytes(b"zip"), "tensors.safetensors is not"),
         (lambda b: save_file({}, b / "tensors.safetensors"), "tensors.safetensors lacks tensor"),
         (lambda b: (b / "evidence.json").write_text('{"loop": 3}'), "evidence.json is not"),
+        (
+            lambda b: (b / "evidence.json").write_text("{}"),
+            "evidence.json is not what doctor wrote",
+        ),
+        (lambda b: (b / "step.json").unlink(), "neither a run's directory nor a bundle"),
         (lambda b: change(b / "step.json", lambda r: r["about"].update(format=9)), "has format 9"),
     ],
 )

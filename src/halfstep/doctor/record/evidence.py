@@ -332,7 +332,10 @@ def from_json(text: str | bytes) -> Evidence:
     Raises:
         ValueError: If it is not such a record.
     """
-    return _ADAPTER.validate_json(text)
+    found = _ADAPTER.validate_json(text)
+    if not found.signals:
+        raise ValueError("no signals: nothing was observed")
+    return found
 
 
 def as_plain(record: Any) -> Any:
