@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from halfstep.kernels.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime the module, which can be called
+    from halfstep.train.observer import Observer
 
 __all__ = [
     "EMA",
@@ -32,6 +33,7 @@ __all__ = [
     "Engine",
     "LossScale",
     "LossScaleCollapse",
+    "Observer",
     "Recipe",
     "StepResult",
     "__version__",
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
     "cpu_half": "halfstep.kernels.cpu_half",
+    "Observer": "halfstep.train.observer",
     "watch": "halfstep.doctor",
 }
 

@@ -16,8 +16,9 @@ from sameness import assert_same_run, lines
 
 from halfstep.cli import main
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, loop, metrics, rotation, run_directory, tracking
+from halfstep.train import checkpoint, loop, metrics, rotation, run_directory
 from halfstep.train.loop import train
+from halfstep.train.metrics_log import MetricsLog
 from halfstep.train.rotation import CheckpointWarning
 from halfstep.train.run_directory import read_summary
 
@@ -30,7 +31,7 @@ WRITES = {
     "checkpoint": (checkpoint, "save"),
     "name": (rotation, "link"),
     "tables": (metrics, "write_tables"),
-    "metrics": (tracking.Tracker, "write_out"),
+    "metrics": (MetricsLog, "write_out"),
     "summary": (run_directory, "write_summary"),
 }
 

@@ -16,12 +16,13 @@ import pickle
 import sys
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, cast
 
 import torch
 
 from halfstep.errors import UserError
+from halfstep.train import migration
 from halfstep.train import parts as parts_of
 from halfstep.train.files import write_atomically
 
@@ -37,6 +38,17 @@ _MARK = b"halfstep sha256:"
 _COMMENT = len(_MARK) + hashlib.sha256().digest_size * 2
 _LENGTH = 2  # bytes at the end of a zip archive that say how long its comment is
 _CHUNK = 2**20
+
+
+State = dict[str, Any]
+"""What an observer has to save: tensors on the CPU and plain data."""
+
+
+class Rank(TypedDict):
+    """What one of several processes has of its own: random numbers, and its observers' states."""
+
+    rng: dict[str, Any]
+    observers: dict[str, State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +70,10 @@ class Checkpoint:
         preprocessing: `image_shape` (channels, height, width), and `mean` and `std` of each
             channel, for pixels from 0 to 1.
         rng: States of the random number generators; see `random_state`.
-        progress: Counters, the best validation, early stopping; see `progress`. Where several
-            processes train, also what the others have of their own; see `each_process`.
+        progress: Counters and the best validation; see `progress`.
         config: The whole config, as plain data.
+        observers: State of each observer that has one, by its name; see `observer`.
+        others: What each process but the first has of its own, by rank: `rng` and `observers`.
         parts: Where `model`, `averaged` and `engine` lie if not in the file itself; they are empty
             until they are read from there.
     """
@@ -80,7 +93,14 @@ class Checkpoint:
     rng: dict[str, Any]
     progress: dict[str, Any]
     config: dict[str, Any]
+    observers: dict[str, State] = field(default_factory=dict)
+    others: list[Rank] = field(default_factory=list)
     parts: Parts | None = None
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """What each process has of its own, by rank."""
+        return [{"rng": self.rng, "observers": self.observers}, *self.others]
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -99,7 +119,8 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    state = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
+    fields = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
+    state = {"format": migration.FORMAT, **fields}
     write_atomically(file, functools.partial(_write, _with_strings_once(state)))
 
 
@@ -125,7 +146,10 @@ def look_into(file: Path) -> Checkpoint:
     with _explained(file):
         _verify(file)
         refuse_compressed(file)
-        stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
+        found = migration.migrated(torch.load(file, map_location="cpu", weights_only=True))
+        stored = Checkpoint(
+            **{name: found[name] for name in Checkpoint.__dataclass_fields__ if name in found}
+        )
         _refuse_other_types(stored)
         if stored.parts is not None:
             parts_of.verify(file.parent, stored.parts)
@@ -138,7 +162,10 @@ def _refuse_other_types(stored: Checkpoint) -> None:
     Raises:
         TypeError: If there are any.
     """
-    sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
+    sections = (
+        *("model", "engine", "schedule", "preprocessing", "rng", "progress", "config"),
+        "observers",
+    )
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
     if not all(isinstance(getattr(stored, name), dict) for name in sections):
         raise TypeError("a section is no mapping")
@@ -153,6 +180,10 @@ def _refuse_other_types(stored: Checkpoint) -> None:
         and all(len(each) == shape[0] and set(map(type, each)) == {float} for each in levels)
         and all(isinstance(each, dict) for each in weights)
         and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
+        and all(isinstance(rank["rng"], dict) for rank in stored.others)
+        and all(
+            isinstance(each, dict) for rank in stored.ranks for each in rank["observers"].values()
+        )
     )
     if not are_right:
         raise TypeError("a field is not what a run writes there")
@@ -210,6 +241,8 @@ def size(file: Path) -> int:
 def _explained(file: Path) -> Iterator[None]:
     try:
         yield
+    except migration.NewerFormatError as error:
+        raise UserError(f"{str(file)!r} {error}") from error
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
     except (

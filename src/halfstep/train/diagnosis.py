@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,11 +22,11 @@ from halfstep.train import diagnosis_file, rotation
 from halfstep.train.diagnosis_file import RECORD, TEXT
 from halfstep.train.distributed import Lost
 from halfstep.train.files import write_atomically
+from halfstep.train.observer import Observer
 from halfstep.train.processes import FailedElsewhere
 from halfstep.train.signals import Asked, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from halfstep.doctor import Diagnosis, Evidence
@@ -75,53 +75,52 @@ class Report:
         return json.dumps({**place, **record}, indent=1) + "\n"
 
 
-@contextmanager
-def diagnosed(training: Training, since: int) -> Iterator[None]:
-    """Watch what trains inside, and leave a diagnosis if it goes wrong.
+class Doctor(Observer):
+    """Watches a run train, and leaves a diagnosis if it goes wrong.
 
     Of several processes each one watches itself, and the first one writes what the one that is
     surest has found; after an exception, of which the others may know nothing, each one that has
     one writes its own.
-
-    Args:
-        training: The run.
-        since: The step that it goes on from; 0 for a new one.
     """
-    watch = _begin() if training.config.doctor else None
-    if watch is None:
-        yield
-        return
-    try:
-        yield
-        progress = training.progress
+
+    def begin(self, training: Training) -> None:
+        """Watch, unless somebody does already, who will say what there is to say."""
+        self._training = training
+        self._watch: Watch | None = None
+        with suppress(ValueError):
+            self._watch = Watch().start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Leave a diagnosis, if there is anything to diagnose."""
+        if self._watch is None:
+            return
+        try:
+            if error is None:
+                self._look_back(self._watch)
+            elif isinstance(error, Exception) and not isinstance(error, _NO_FAULT):
+                self._explain(self._watch, error)
+        finally:
+            self._watch.abandon()
+
+    def _look_back(self, watch: Watch) -> None:
+        progress, processes = self._training.progress, self._training.processes
         failed = progress.status != "finished" or progress.first_nonfinite_step is not None
-        if training.processes.any(failed or watch.saw_nonfinite):
-            each = training.processes.gather(_report(watch, training, since))
+        if processes.any(failed or watch.saw_nonfinite):
+            each = processes.gather(self._report(watch))
             if each:
-                _leave(training.run, min(each, key=lambda report: report.weight), name="")
-    except Exception as error:
-        if not isinstance(error, _NO_FAULT):
-            watch.note_ending(error)
-            rank = training.processes.rank
-            found = _report(watch, training, since)
-            _leave(training.run, found, name=f"-{rank}" if rank else "")
-            found.show(sys.stderr)  # The exception's own traceback follows.
-        raise
-    finally:
-        watch.abandon()
+                _leave(self._training.run, min(each, key=lambda report: report.weight), name="")
 
+    def _explain(self, watch: Watch, error: Exception) -> None:
+        watch.note_ending(error)
+        rank = self._training.processes.rank
+        found = self._report(watch)
+        _leave(self._training.run, found, name=f"-{rank}" if rank else "")
+        found.show(sys.stderr)  # The exception's own traceback follows.
 
-def _begin() -> Watch | None:
-    try:
-        return Watch().start()
-    except ValueError:
-        return None  # Somebody watches already, and will say what there is to say.
-
-
-def _report(watch: Watch, training: Training, since: int) -> Report:
-    evidence = watch.close()
-    processes = training.processes
-    return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
+    def _report(self, watch: Watch) -> Report:
+        evidence = watch.close()
+        processes, since = self._training.processes, self._training.resumed_at or 0
+        return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
 
 
 def _leave(run: Path, report: Report, name: str) -> None:

@@ -6,22 +6,42 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.train.observer import Observer
+from halfstep.train.processes import ALONE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfstep.train.processes import Processes
+    from halfstep.train.training import Training
 
 _JOULES_PER_MILLIJOULE = 1e-3
 
 
-class Energy:
+class Energy(Observer):
     """Counts from when it is made, whatever else the GPU does included.
 
     Args:
         device: A GPU, or any other device, of which nothing is known.
+        processes: Those that train together, each on a GPU.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, processes: Processes = ALONE) -> None:
+        self._processes = processes
         self._counter = _counter(device) if device.type == "cuda" else None
         self._before = self._counter() if self._counter else 0.0
+        self._is_whole = True
+
+    def begin(self, training: Training) -> None:
+        """See whether the whole run is counted, on all GPUs: a part would look like a saving."""
+        on_one_gpu = training.config.distributed.strategy != "dp"
+        self._is_whole = training.resumed_at is None and on_one_gpu
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the energy of all processes; None if one does not know."""
+        mine = self.joules() if self._is_whole else None
+        known, total = self._processes.sums([float(mine is not None), mine or 0.0])
+        return {"energy_joules": total if known == self._processes.size else None}
 
     def joules(self) -> float | None:
         """Return the energy so far, or None where nobody counts it."""

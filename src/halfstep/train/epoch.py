@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,16 +12,33 @@ from halfstep.train.in_step import in_step
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
-
     from halfstep.engine import StepResult
-    from halfstep.train.checkpoint import Which
+    from halfstep.train.microbatch import MicroBatches
+    from halfstep.train.observer import Observers
+    from halfstep.train.saving import CheckpointWriter
     from halfstep.train.training import Training
 
 _Item = TypeVar("_Item")
 
 
-def train_epoch(training: Training) -> None:
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the loop works with.
+
+    Attributes:
+        training: The run.
+        observers: Who watches it.
+        micro_batches: Forward and backward.
+        checkpoints: Where it is saved.
+    """
+
+    training: Training
+    observers: Observers
+    micro_batches: MicroBatches
+    checkpoints: CheckpointWriter
+
+
+def train_epoch(loop: Loop) -> None:
     """Train to the end of the epoch, to the run's last step, or until something goes wrong.
 
     Raises:
@@ -27,15 +46,17 @@ def train_epoch(training: Training) -> None:
         Asked: If a signal came, to whichever process; everything is between two micro-batches then.
         FailedElsewhere: If another process has an error.
     """
+    training, observers, micro_batches = loop.training, loop.observers, loop.micro_batches
     if training.all_steps_done:
         return
     setup, progress = training.setup, training.progress
     engine, data, processes = setup.engine, setup.data, setup.processes
-    training.step_times.begin()
+    observers.call("after_pause")
     # A window that was open when the run stopped may have to be made again.
     start = progress.batch - progress.batch % engine.accumulate
     loaded = in_step(processes, data.train, progress.epoch, start)
     for number, (portion, last) in enumerate(engine.batches(_with_last(loaded)), start):
+        observers.call("batch_loaded")
         images, labels = data.prepare(
             *portion.batch,
             device=setup.device,
@@ -44,81 +65,61 @@ def train_epoch(training: Training) -> None:
             # Each process mixes and erases in its own way.
             number=number * processes.size + processes.rank,
         )
+        observers.call("batch_prepared")
         if processes.size > 1:
-            training.micro_batches.expect(portion)
+            micro_batches.expect(portion)
         if number < progress.batch:
-            training.micro_batches.remember(images, labels)
+            micro_batches.remember(images, labels)
             continue
-        with training.nonfinite.guarding():
-            loss, logits = training.micro_batches.add(images, labels)
+        with observers.around_micro_batch():
+            loss, logits = micro_batches.add(images, labels)
         if portion.counted:
-            training.meter.add(loss, logits, labels)
-            training.nonfinite.add(loss)
+            observers.call("micro_batch", loss, logits, labels)
         progress.images += portion.total
         progress.batch = number + 1
         if not (last or progress.batch % engine.accumulate == 0):
             engine.step()
             continue
-        _close_window(training, last=last)
+        _close_window(loop, last=last)
         if training.all_steps_done or progress.status != "finished":
             break
     engine.flush()
 
 
-def _close_window(training: Training, *, last: bool) -> None:
+def _close_window(loop: Loop, *, last: bool) -> None:
     """Step, or leave the step out; then log and save what is due."""
-    training.micro_batches.close()
+    training, observers = loop.training, loop.observers
+    loop.micro_batches.close()
     result: StepResult | None = None
-    refused = training.nonfinite.refuses()
-    if refused:
-        training.nonfinite.drop()
+    if observers.any("veto"):
+        training.leave_out()
     else:
-        training.probes.before_step(last=last)
+        observers.call("before_step", last=last)
         result = training.setup.engine.step(close=True)
-        training.probes.after_step(result)
-        training.nonfinite.keep()
+        training.progress.dropped_in_a_row = 0
     config, step = training.config, training.step
-    training.meter.close(step, result)
-    training.step_times.step_done()
+    observers.call("stepped", step, result)
     if step % config.log_every == 0 or last or training.all_steps_done:
-        training.log(result)
-    if refused:
-        leave_behind(training)
+        _record_interval(training, observers, result)
+    observers.call("step_done", result)
     every = config.checkpoints.every_steps
     if training.progress.status == "finished" and every and step % every == 0 and not last:
-        save_if_sound(training)
+        loop.checkpoints.save_if_sound()
 
 
-def leave_behind(training: Training) -> None:
-    """After a loss that was not finite: go back to a checkpoint if asked to, or give up."""
-    progress = training.progress
-    if progress.first_nonfinite_step is None:
-        progress.first_nonfinite_step = training.step
-    hopeless = training.nonfinite.is_hopeless()
-    if hopeless:
-        progress.stop("nonfinite", hopeless)
-    elif training.config.on_nonfinite == "rollback":
-        training.roll_back()
-
-
-def save_if_sound(
-    training: Training,
-    *names: Which,
-    validated: bool = False,
-    confusion: torch.Tensor | None = None,
-) -> None:
-    """Write a checkpoint, unless it would be one that nobody wants to go back to.
-
-    Args:
-        training: The run.
-        names: What else it is from now on.
-        validated: Whether the newest validation is of these weights.
-        confusion: Counts of the best validation, if this is it; see `metrics.write_tables`.
-    """
-    if training.config.on_nonfinite == "rollback" and not training.weights_are_finite():
-        leave_behind(training)
-    else:
-        training.save(*names, validated=validated, confusion=confusion)
+def _record_interval(training: Training, observers: Observers, result: StepResult | None) -> None:
+    """Read and record what has come up since the last line of figures."""
+    engine = training.setup.engine
+    seen = observers.figures("interval")
+    norm = None if result is None else result.grad_norm
+    figures = {
+        "step": training.step,
+        "epoch": training.progress.epoch,
+        "lr": float(engine.optimizer.param_groups[0]["lr"]),
+        "loss_scale": engine.loss_scale if result is None else result.loss_scale,
+        "grad_norm": math.nan if norm is None else norm,
+    }
+    observers.record("train", {**figures, **seen})
 
 
 def _with_last(items: Iterator[_Item]) -> Iterator[tuple[_Item, bool]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.train.config import CosineConfig, OneCycleConfig
+from halfstep.train.early_stopping import waited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ def refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
             f"nothing; write --resume with epochs={before}"
         )
     stopping = config.early_stopping
-    if stopping is not None and stored.progress["waiting"] >= stopping.patience:
+    if stopping is not None and waited(stored.observers) >= stopping.patience:
         raise UserError(
             f"{said} and was stopped early after {stored.epoch}, so that more epochs add nothing; "
             f"write --resume with epochs={before}"

@@ -1,62 +1,54 @@
 """The run: epochs of training and validation under a recipe, from a config to a run directory.
 
-What happens within an epoch is in `epoch.py`; here is what comes before, between and after.
+What happens within an epoch is in `epoch.py`, what a run leaves when it ends in `ending.py`; here
+is what comes before and between. Whatever else goes on in a run is an observer.
 """
 
 from __future__ import annotations
 
 import math
-import signal
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, replace
-from statistics import mean
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
-from halfstep.errors import UserError
 from halfstep.train import (
-    checkpoint,
     distributed,
-    early_stopping,
+    ending,
     extend,
+    observing,
     resume,
-    rotation,
     run_directory,
+    saving,
     schedules,
     sinks,
 )
 from halfstep.train.data.loader import dead_workers_explained
-from halfstep.train.diagnosis import diagnosed
-from halfstep.train.energy import Energy
 from halfstep.train.environment import describe, pick_device
-from halfstep.train.epoch import save_if_sound, train_epoch
-from halfstep.train.memory import PeakMemory
-from halfstep.train.meter import Meter
+from halfstep.train.epoch import Loop, train_epoch
 from halfstep.train.microbatch import MicroBatches, out_of_memory_explained
-from halfstep.train.nonfinite import NonFinite
-from halfstep.train.probes import Probes
+from halfstep.train.observer import Observers
 from halfstep.train.processes import ALONE
-from halfstep.train.progress import Progress, Score
-from halfstep.train.run_directory import Summary
+from halfstep.train.progress import Score
+from halfstep.train.saving import CheckpointWriter
 from halfstep.train.setup import Setup, set_up
-from halfstep.train.signals import Asked, Stopped, StopRequests
-from halfstep.train.step_times import StepTimes
-from halfstep.train.stopwatch import Stopwatch
-from halfstep.train.tracking import NoTracker, Tracker
-from halfstep.train.training import Training, pick_up
+from halfstep.train.signals import Asked, StopRequests
+from halfstep.train.training import Training
 from halfstep.train.validate import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import torch
 
     from halfstep.train.checkpoint import Which
     from halfstep.train.config import Config
+    from halfstep.train.observer import Observer
     from halfstep.train.processes import Processes
     from halfstep.train.resume import Start
+    from halfstep.train.run_directory import Summary
 
 
 def train(
@@ -68,6 +60,7 @@ def train(
     quiet: bool = False,
     go_on: str | None = None,
     processes: Processes = ALONE,
+    observers: Sequence[Observer] = (),
 ) -> Summary:
     """Train what `config` says and leave the run directory `run`.
 
@@ -83,6 +76,7 @@ def train(
         go_on: Where to go on from: "auto" for the newest whole checkpoint in `run`, if there is
             any; or the path of a checkpoint or of a run directory.
         processes: Those that train together.
+        observers: Who watches the run besides the observers that the config names.
 
     Returns:
         The summary, as `summary.json` has it. A run that went wrong numerically has one too.
@@ -98,42 +92,37 @@ def train(
     began = time.perf_counter()
     device = processes.device or pick_device(config.device)
     processes.together(lambda: sinks.require(config.tracking))
+    own = [*processes.together(lambda: observing.named(config)), *observers]
     with _claimed(run, config, processes):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
         goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
         ended = start is not None and not goes_further
-        done = processes.from_first(lambda: _summary_of_finished(run)) if ended else None
+        done = processes.from_first(lambda: run_directory.finished(run)) if ended else None
         if done is not None and go_on == resume.AUTO:
             return done
         if not (overwrite or (start is not None and start.here)):
             auto = go_on == resume.AUTO
             processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
         setup = processes.together(lambda: _set_up(config, device, start, processes))
-        with setup.engine:
+        with setup.engine, StopRequests() as requests:
+            setup = replace(setup, data=requests.obeyed(setup.data))
+            training = Training(config, setup, run, start.checkpoint.step if start else None)
+            watching = Observers(observing.of_run(training, own, quiet=quiet), processes)
+            loop = assemble(training, watching)
             processes.from_first(lambda: _take_directory(run, config, setup, start))
-            # Of a part of a run, or of one GPU of several, it would look like a saving.
-            known = start is None and config.distributed.strategy != "dp"
-            energy = Energy(device) if known else None
-            with StopRequests() as requests, PeakMemory(device) as memory:
-                setup = replace(setup, data=requests.obeyed(setup.data))
-                with _tracker(run, config, setup, start, quiet=quiet) as tracker:
-                    training = _assemble(config, setup, run, tracker, memory)
-                    try:
-                        since = start.checkpoint.step if start else 0
-                        with (
-                            diagnosed(training, since),
-                            out_of_memory_explained(config),
-                            dead_workers_explained(),
-                        ):
-                            _epochs(training, start)
-                    except KeyboardInterrupt:
-                        raise KeyboardInterrupt(_what_is_left(training)) from None
-                    except Asked as asked:
-                        _leave(training, asked.number)
-                    finally:
-                        training.nonfinite.close()
-                summary = _summary(training, tag, time.perf_counter() - began, energy)
-        processes.from_first(lambda: _declare_over(training, summary))
+            with watching.watching(training):
+                try:
+                    with out_of_memory_explained(config), dead_workers_explained():
+                        _epochs(loop, start)
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(ending.what_is_left(training)) from None
+                except Asked as asked:
+                    loop.checkpoints.save()
+                    ending.leave(training, asked.number)
+                seconds = time.perf_counter() - began
+                summary = ending.summary(training, watching, tag, seconds)
+        unsaved = loop.checkpoints.unsaved
+        processes.from_first(lambda: ending.declare_over(run, summary, unsaved))
     return summary
 
 
@@ -149,37 +138,6 @@ def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
 
         processes.from_first(claim)
         yield
-
-
-def _declare_over(training: Training, summary: Summary) -> None:
-    """Write the summary, if the checkpoints hold what it says.
-
-    Raises:
-        UserError: If they do not, or if it cannot be written.
-    """
-    run = training.run
-    missing = [f"checkpoints/{name}.pt" for name in sorted(training.unsaved)]
-    try:
-        if not missing:
-            run_directory.write_summary(run, summary)
-            return
-        reason = ""
-    except OSError as error:
-        missing, reason = ["summary.json"], f" ({error.strerror or error})"
-    newest = rotation.newest_first(run)
-    begins = f"goes on from {newest[0].name}" if newest else "starts anew, as nothing was saved"
-    ended = f"{summary.status}: {summary.error}; " if summary.error else ""
-    raise UserError(
-        f"{ended}the run in {str(run)!r} is not finished, as {' and '.join(missing)} could not be "
-        f"written{reason}; make room and write --resume auto, which {begins}"
-    )
-
-
-def _summary_of_finished(run: Path) -> Summary | None:
-    """Return the summary of a run that has come to its end, of which nothing is left to do."""
-    found = run_directory.read_summary(run)
-    same = found is not None and found.keys() == Summary.__dataclass_fields__.keys()
-    return Summary(**found) if found and same and found["status"] == "finished" else None
 
 
 def _set_up(
@@ -208,56 +166,34 @@ def _take_directory(
             resume.tidy(run, start)
 
 
-def _tracker(
-    run: Path, config: Config, setup: Setup, start: Start | None, *, quiet: bool
-) -> Tracker | NoTracker:
-    if not setup.processes.is_first:
-        return NoTracker()
-    return Tracker(
-        run,
-        steps=setup.steps,
-        title=f"{config.name} {setup.engine.recipe.name} seed {config.seed}",
-        quiet=quiet,
-        names=config.tracking,
-        settings=config.model_dump(mode="json"),
-        resumed_at=start.checkpoint.step if start else None,
+def assemble(training: Training, observers: Observers) -> Loop:
+    """Return a loop over a run that was set up.
+
+    Args:
+        training: The run.
+        observers: Who watches it.
+    """
+    setup = training.setup
+    return Loop(
+        training,
+        observers,
+        MicroBatches(setup.engine, training.config, training.progress, setup.processes),
+        CheckpointWriter(training, observers),
     )
 
 
-def _assemble(
-    config: Config,
-    setup: Setup,
-    run: Path,
-    tracker: Tracker | NoTracker,
-    memory: PeakMemory,
-) -> Training:
-    progress, stopwatch, processes = Progress(), Stopwatch(), setup.processes
-    return Training(
-        config=config,
-        setup=setup,
-        run=run,
-        progress=progress,
-        stopwatch=stopwatch,
-        meter=Meter(setup.device, lambda: stopwatch.seconds, processes),
-        step_times=StepTimes(setup.device, lambda: stopwatch.seconds),
-        micro_batches=MicroBatches(setup.engine, config, progress, processes),
-        nonfinite=NonFinite(setup.engine, config, progress, processes),
-        tracker=tracker,
-        memory=memory,
-        probes=Probes(config, setup),
-    )
-
-
-def _epochs(training: Training, start: Start | None) -> None:
+def _epochs(loop: Loop, start: Start | None) -> None:
+    training, observers = loop.training, loop.observers
     config, progress = training.config, training.progress
     if start is not None:
-        pick_up(training, start.checkpoint, start.file.parent)
+        saving.pick_up(training, observers, start.checkpoint, start.file.parent)
+        progress.note = observers.reason_to_end()
     elif config.on_nonfinite == "rollback":
-        training.save()  # something to go back to, from the first step on
+        loop.checkpoints.save()  # something to go back to, from the first step on
     while not _is_over(training):
         training.stopwatch.start()
         try:
-            train_epoch(training)
+            train_epoch(loop)
         except LossScaleCollapse as error:
             progress.stop("collapsed", str(error))
         finally:
@@ -265,7 +201,7 @@ def _epochs(training: Training, start: Start | None) -> None:
             progress.train_seconds = training.stopwatch.seconds
         if progress.status != "finished":
             return
-        _finish_epoch(training)
+        _finish_epoch(loop)
     assert progress.final is not None
     if not math.isfinite(progress.final.loss):
         progress.stop(
@@ -276,128 +212,31 @@ def _epochs(training: Training, start: Start | None) -> None:
 def _is_over(training: Training) -> bool:
     """Tell whether a run that stands between two epochs, or was picked up in one, is done."""
     config, progress = training.config, training.progress
-    patience = config.early_stopping.patience if config.early_stopping else math.inf
-    at_an_end = progress.batch == 0 and (training.all_steps_done or progress.waiting >= patience)
+    at_an_end = progress.batch == 0 and (training.all_steps_done or progress.note is not None)
     return progress.epochs >= config.epochs or at_an_end or progress.status != "finished"
 
 
-def _finish_epoch(training: Training) -> None:
+def _finish_epoch(loop: Loop) -> None:
+    training, observers = loop.training, loop.observers
     config, setup, progress = training.config, training.setup, training.progress
     epoch = progress.epoch
     names: list[Which] = []
     confusion: torch.Tensor | None = None
-    with training.memory.paused() if config.probes else nullcontext():
-        seen = training.probes.epoch_done()
+    seen = observers.figures("epoch_done")
     if seen:
-        training.tracker.probe({"epoch": epoch, "step": training.step, **seen})
-    # A run that was picked up behind the last step of its epoch has not seen that step.
-    if "unchanged_share" in seen:
-        progress.unchanged_shares.append(seen["unchanged_share"])
+        observers.record("probe", {"epoch": epoch, "step": training.step, **seen})
     due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
     if due:
         figures = validate(setup)
         setup.schedules.per_epoch(figures)
-        training.tracker.validation(
-            {"epoch": epoch, "step": training.step, **figures.scalars()}, figures.samples
-        )
+        observers.record("val", {"epoch": epoch, "step": training.step, **figures.scalars()})
+        observers.call("validated", figures)
         progress.final = Score(figures.loss, figures.accuracy, epoch, figures.top5)
         names.append("last")
         if progress.best is None or figures.accuracy > progress.best.accuracy:
             progress.best = progress.final
             names.append("best")
             confusion = figures.confusion
-        progress.note = early_stopping.look(config.early_stopping, progress, figures)
+    progress.note = observers.reason_to_end()
     progress.epochs, progress.batch = epoch, 0
-    save_if_sound(training, *names, validated=due, confusion=confusion)
-
-
-def _leave(training: Training, number: int) -> None:
-    """Save, and end as the signal asks.
-
-    Raises:
-        KeyboardInterrupt: For SIGINT.
-        Stopped: For any other.
-    """
-    training.save()
-    line = _what_is_left(training)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt(line)
-    raise Stopped(number, line)
-
-
-def _summary(
-    training: Training, tag: str | None, wall_seconds: float, energy: Energy | None
-) -> Summary:
-    config, setup, progress = training.config, training.setup, training.progress
-    best, final = progress.best, progress.final
-    return Summary(
-        status=progress.status,
-        config=config.name,
-        tag=tag,
-        recipe=setup.engine.recipe.name,
-        seed=config.seed,
-        best_accuracy=best.accuracy if best else None,
-        best_epoch=best.epoch if best else None,
-        final_accuracy=final.accuracy if final else None,
-        final_val_loss=final.loss if final else None,
-        best_accuracy_top5=best.top5 if best else None,
-        final_accuracy_top5=final.top5 if final else None,
-        train_seconds=progress.train_seconds,
-        wall_seconds=wall_seconds,
-        images_per_second=progress.images / progress.train_seconds,
-        peak_memory_bytes=training.memory.peak(),
-        peak_memory_kind=training.memory.kind,
-        peak_memory_reserved_bytes=training.memory.peak_reserved(),
-        step_seconds_median=training.step_times.quantile(0.5),
-        step_seconds_p95=training.step_times.quantile(0.95),
-        core_wait_share=training.step_times.cores.share,
-        energy_joules=_of_all(training.processes, energy.joules() if energy else None),
-        skipped_steps=setup.engine.skipped + progress.dropped,
-        first_nonfinite_step=progress.first_nonfinite_step,
-        steps=training.step,
-        epochs=progress.epochs,
-        device=str(setup.device),
-        error=progress.error,
-        note=progress.note,
-        rehearsed=setup.engine.resolution.those("rehearsed"),
-        loss_scales=_loss_scales(setup),
-        checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
-        processes=training.processes.size,
-        unchanged_share=mean(progress.unchanged_shares) if progress.unchanged_shares else None,
-        **asdict(training.probes.findings),
-    )
-
-
-def _of_all(processes: Processes, mine: float | None) -> float | None:
-    """Return the sum of what each process has; None if one does not know."""
-    known, total = processes.sums([float(mine is not None), mine or 0.0])
-    return total if known == processes.size else None
-
-
-def _loss_scales(setup: Setup) -> list[list[float]]:
-    """Return each change of the shared loss scale: after which step, and to what."""
-    scalers = setup.engine.loss_scales
-    history = scalers[None].history if scalers else []
-    return [[change.step, change.scale] for change in history]
-
-
-def _size(file: Path) -> int | None:
-    try:
-        return checkpoint.size(file)
-    except OSError:
-        return None
-
-
-def _what_is_left(training: Training) -> str:
-    run = training.run
-    epoch = checkpoint.epoch_of(checkpoint.path(run, "last"))
-    if epoch is not None:
-        kept = f"checkpoints/last.pt holds epoch {epoch}"
-    elif training.progress.epochs == 0:
-        kept = "no epoch was finished"
-    else:
-        kept = "no finished epoch was saved"
-    newest = rotation.newest_first(run)
-    on = f"; --resume auto goes on from {newest[0].name}" if newest else ""
-    interrupted = training.progress.epoch
-    return f"interrupted in epoch {interrupted}; the run lies in {str(run)!r}; {kept}{on}"
+    loop.checkpoints.save_if_sound(*names, validated=due, confusion=confusion)

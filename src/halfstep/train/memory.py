@@ -13,13 +13,16 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from halfstep.train.observer import Observer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+
+    from halfstep.train.training import Training
 
 MemoryKind = Literal["device", "resident-rise"]
 
@@ -29,8 +32,8 @@ _RESET_PEAK = "5"  # proc_pid_clear_refs(5): reset the peak resident set size
 _SAMPLE_EVERY_S = 0.01
 
 
-class PeakMemory:
-    """Measures from `with` to the end of its block.
+class PeakMemory(Observer):
+    """Measures from the beginning of training to its end.
 
     Args:
         device: Where the training runs.
@@ -47,26 +50,30 @@ class PeakMemory:
         self._sampler: threading.Thread | None = None
         self._done = threading.Event()
 
-    def __enter__(self) -> Self:
+    def begin(self, training: Training) -> None:
+        """Measure from now on."""
         if self.kind == "device":
             torch.cuda.reset_peak_memory_stats(self._device)
-            return self
+            return
         _give_back_freed_memory()
         self._baseline = self._sampled = _resident()
         if not _reset_peak():
             self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """Measure no more."""
         self._done.set()
         if self._sampler:
             self._sampler.join()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the peak, its kind, and what torch had taken from a GPU."""
+        return {
+            "peak_memory_bytes": self.peak(),
+            "peak_memory_kind": self.kind,
+            "peak_memory_reserved_bytes": self.peak_reserved(),
+        }
 
     def peak(self) -> int:
         """Return the most memory so far, in bytes."""

@@ -1,10 +1,9 @@
 """What becomes of a step whose loss is not finite: `on_nonfinite` of a config.
 
-Under "stop" the loop looks at each log interval, which costs nothing, and ends the run once an
-update was made with such a loss; where a loss scale skips the update there is nothing to end it
-for. The other two ask the device before every update, whatever the recipe:
+Under "stop" there is no guard, and `nonfinite_steps` ends the run. The other two ask the device
+before every update, whatever the recipe:
 
-- "skip" leaves the step out. The running statistics of norm layers are put back too.
+- "skip" leaves the step out.
 - "rollback" goes back to the newest checkpoint with all its weights finite, and on with the batch
   after the one that did it: batches between that checkpoint and here are not repeated, and the
   schedule goes on from where the checkpoint was.
@@ -12,23 +11,21 @@ for. The other two ask the device before every update, whatever the recipe:
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep import step_observer
-from halfstep.engine.statistics import RunningStatistics
-from halfstep.train.processes import ALONE
+from halfstep.engine.parallel.shards import local
+from halfstep.train import restore
+from halfstep.train.observer import Observer
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
-    from halfstep.engine import Engine
+    from halfstep.engine import StepResult
     from halfstep.recipe import Recipe
-    from halfstep.train.config import Config
-    from halfstep.train.processes import Processes
-    from halfstep.train.progress import Progress
+    from halfstep.train.checkpoint import State
+    from halfstep.train.training import Training
 
 MOST_IN_A_ROW = 20
 """Steps left out one after the other after which the weights, and not the batches, are to blame."""
@@ -44,100 +41,86 @@ def remedy(recipe: Recipe) -> str:
     return f"a lower optimizer.lr, a longer schedule.warmup, clip_norm=1{others}"
 
 
-class NonFinite:
-    """Watches the losses of one run.
+class NonFinite(Observer):
+    """Leaves out the steps of one run whose loss was not finite.
 
     Args:
-        engine: What trains.
-        config: Says what to do.
-        progress: Where what was left out is counted.
-        processes: Those that decide together.
+        training: The run; its progress counts what was left out.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: Config,
-        progress: Progress,
-        processes: Processes = ALONE,
-    ) -> None:
-        self._engine = engine
-        self._processes = processes
-        self._progress = progress
-        self._rolls_back = config.on_nonfinite == "rollback"
-        self._finite: torch.Tensor | None = None
-        self._statistics: RunningStatistics | None = None
-        if config.on_nonfinite != "stop":
-            self._finite = torch.ones(
-                (), dtype=torch.bool, device=next(engine.bare_model.parameters()).device
-            )
-            self._statistics = RunningStatistics(engine.bare_model)
+    name = "nonfinite"
 
-    def guarding(self) -> AbstractContextManager[None]:
-        """Keep the statistics of before the forward passes in it, those of compiled code too."""
-        return self._statistics.step_going_on() if self._statistics else nullcontext()
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._rolls_back = training.config.on_nonfinite == "rollback"
+        self._finite = torch.ones((), dtype=torch.bool, device=training.setup.device)
+        self._refused = False
 
-    def add(self, loss: torch.Tensor) -> None:
-        """Look at the loss of a micro-batch."""
-        if self._finite is not None:
-            self._finite &= loss.isfinite()
+    def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Look at the loss of a micro-batch, on the device."""
+        self._finite &= loss.isfinite()
 
-    def refuses(self) -> bool:
+    def veto(self) -> bool:
         """Tell whether the window that closes now may not be stepped; waits for the device."""
-        return self._finite is not None and self._processes.any(not bool(self._finite))
+        self._refused = self._training.processes.any(not bool(self._finite))
+        return self._refused
 
-    def keep(self) -> None:
-        """End a window that was stepped."""
-        self._progress.dropped_in_a_row = 0
-        self._open()
+    def stepped(self, step: int, result: StepResult | None) -> None:
+        """End the window."""
+        self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
 
-    def drop(self) -> None:
-        """Leave the window out as if it had never been."""
-        for optimizer in self._engine.optimizers:
-            step_observer.active.drops(optimizer)
-        self._engine.zero_grad()
-        if self._statistics is not None:
-            self._statistics.settle(torch.ones(()))
-        self._progress.dropped += 1
-        self._progress.dropped_in_a_row += 1
-        self._open()
+    def step_done(self, result: StepResult | None) -> None:
+        """After a step that was left out for its loss, go back if asked to, or give up."""
+        if self._refused:
+            self._leave_behind()
 
-    def is_hopeless(self) -> str | None:
+    def veto_checkpoint(self) -> bool:
+        """Refuse weights that are not finite, and leave them behind; waits for the device."""
+        if not self._rolls_back or self._weights_are_finite():
+            return False
+        self._leave_behind()
+        return True
+
+    def state_dict(self) -> State:
+        """Return what is known of the open window."""
+        return {"finite": bool(self._finite)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned."""
+        self._finite.fill_(state["finite"])
+
+    def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
+        """Give every process what all of them know."""
+        return {"finite": all(each["finite"] for each in states)}
+
+    def _leave_behind(self) -> None:
+        progress = self._training.progress
+        if progress.first_nonfinite_step is None:
+            progress.first_nonfinite_step = self._training.step
+        hopeless = self._is_hopeless()
+        if hopeless:
+            progress.stop("nonfinite", hopeless)
+        elif self._rolls_back:
+            restore.roll_back(self._training)
+
+    def _is_hopeless(self) -> str | None:
         """Return why the run should end rather than leave out yet another window, or None."""
-        progress = self._progress
+        progress, recipe = self._training.progress, self._training.setup.engine.recipe
         if self._rolls_back and progress.rollbacks >= MOST_ROLLBACKS:
             return (
                 f"the run went back to a checkpoint {MOST_ROLLBACKS} times and the loss was not "
-                f"finite again; try {remedy(self._engine.recipe)}"
+                f"finite again; try {remedy(recipe)}"
             )
         if progress.dropped_in_a_row >= MOST_IN_A_ROW:
             return (
                 f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, which "
                 "on_nonfinite=skip left out; try on_nonfinite=rollback, or "
-                f"{remedy(self._engine.recipe)}"
+                f"{remedy(recipe)}"
             )
         return None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is known of the open window, on the CPU: another process may unpickle it."""
-        saved = self._statistics.state_dict() if self._statistics else None
-        return {
-            "finite": self._finite is None or bool(self._finite),
-            "statistics": None if saved is None else [tensor.cpu() for tensor in saved],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        if self._finite is not None and self._statistics is not None:
-            self._finite.fill_(state["finite"])
-            self._statistics.load_state_dict(state["statistics"])
-
-    def close(self) -> None:
-        """Take the hooks off the model."""
-        if self._statistics is not None:
-            self._statistics.close()
-
-    def _open(self) -> None:
-        if self._finite is not None and self._statistics is not None:
-            self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
-            self._statistics.forget()
+    def _weights_are_finite(self) -> bool:
+        """Tell whether a checkpoint made now could be gone back to; waits for the device."""
+        tensors = map(local, self._training.setup.engine.bare_model.state_dict().values())
+        finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
+        return not self._training.processes.any(not finite)

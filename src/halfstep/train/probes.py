@@ -6,17 +6,24 @@ A run with probes ends in the same weights as one without.
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.train import models
 from halfstep.train.microbatch import is_out_of_memory
+from halfstep.train.observer import Observer
 from halfstep.train.probe import Probe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from halfstep.engine import StepResult
+    from halfstep.train.checkpoint import State
     from halfstep.train.config import Config
     from halfstep.train.setup import Setup
 
@@ -40,19 +47,29 @@ class Findings:
     newest: dict[str, float] = field(default_factory=dict)
 
 
-class Probes:
-    """Looks into a run if its config asks for it.
+class Probes(Observer):
+    """Looks into a run.
 
     Args:
         config: What the run is.
         setup: Its parts.
+        paused: Leaves out of the peak of memory what a look takes.
 
     Attributes:
         findings: What was found so far.
     """
 
-    def __init__(self, config: Config, setup: Setup) -> None:
+    name = "probes"
+
+    def __init__(
+        self,
+        config: Config,
+        setup: Setup,
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._config = config
+        self._paused = paused
+        self._unchanged_shares: list[float] = []
         self._setup = setup
         self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
         self._before: list[torch.Tensor] | None = None
@@ -63,16 +80,16 @@ class Probes:
     def before_step(self, *, last: bool) -> None:
         """Remember the weights before the last step of an epoch, outside of the GPU's memory."""
         self._unchanged = self._before = None
-        if not (last and self._config.probes) or self._too_large:
+        if not last or self._too_large:
             return
         try:
             self._before = [param.detach().to("cpu", copy=True) for param in self._held()]
         except (RuntimeError, MemoryError) as error:
             self._give_up(error)
 
-    def after_step(self, result: StepResult) -> None:
+    def stepped(self, step: int, result: StepResult | None) -> None:
         """See which of them the step has changed, if it was made."""
-        if self._before is None or not result.stepped:
+        if self._before is None or result is None or not result.stepped:
             return
         pairs = zip(self._before, self._held(), strict=True)
         same = sum(int((before == now.detach().cpu()).sum()) for before, now in pairs)
@@ -80,23 +97,39 @@ class Probes:
         self._before = None
 
     def epoch_done(self) -> dict[str, float]:
-        """Look at the weights that an epoch ended with; return the figures, none without probes.
+        """Look at the weights that an epoch ended with; return the figures.
 
         A look needs the gradients of fp32, so where memory just suffices for training it does not
         for the look: there is none from then on, and the run goes on.
         """
-        if not self._config.probes or self._too_large:
+        if self._too_large:
             return {}
         try:
-            figures = self._look()
+            with self._paused():
+                figures = self._look()
         except (RuntimeError, MemoryError) as error:
             self._give_up(error)
             self._setup.engine.zero_grad()
             return {}
+        # A run that was picked up behind the last step of its epoch has not seen that step.
         if self._unchanged is not None:
             figures["unchanged_share"] = self._unchanged
+            self._unchanged_shares.append(self._unchanged)
         self.findings.newest = figures
         return figures
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was found, and the share that a step leaves unchanged, on average."""
+        shares = self._unchanged_shares
+        return {**asdict(self.findings), "unchanged_share": mean(shares) if shares else None}
+
+    def state_dict(self) -> State:
+        """Return the share of each look."""
+        return {"unchanged_shares": list(self._unchanged_shares)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned."""
+        self._unchanged_shares = list(state["unchanged_shares"])
 
     def _look(self) -> dict[str, float]:
         probe = self._build()

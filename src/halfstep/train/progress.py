@@ -42,10 +42,6 @@ class Progress:
         first_nonfinite_step: Step whose loss was the first that was not finite.
         best: The best validation.
         final: The newest one.
-        waiting: Validations since early stopping last saw a better one.
-        target: What they would have to be better than; None before the first.
-        unchanged_shares: Of each look into the run (`probes`), the share of the weights that a step
-            left unchanged.
         status: How the run stands; not part of a checkpoint.
         error: What ended it early, in one line; not part of a checkpoint.
         note: What ended it in good order before its last epoch; not part of a checkpoint.
@@ -62,9 +58,6 @@ class Progress:
     first_nonfinite_step: int | None = None
     best: Score | None = None
     final: Score | None = None
-    waiting: int = 0
-    target: float | None = None
-    unchanged_shares: list[float] = field(default_factory=list)
     status: Status = field(default="finished")
     error: str | None = None
     note: str | None = None

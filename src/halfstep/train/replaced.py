@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from halfstep.train import diagnosis_file
+from halfstep.train import diagnosis_file, metrics_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LEFT_BY_A_RUN = (
     "summary.json",
     "checkpoints",
-    "metrics.jsonl",
+    metrics_log.FILE,
     "environment.json",
     "tensorboard",
     "tracking.json",

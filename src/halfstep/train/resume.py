@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, each_process, extend, rotation
-from halfstep.train.files import parse_json, write_atomically
+from halfstep.train import checkpoint, extend, metrics_log, rotation
 
 if TYPE_CHECKING:
     from halfstep.train.checkpoint import Checkpoint
@@ -24,7 +23,7 @@ AUTO = "auto"
 _MAY_DIFFER = frozenset(
     {
         *("name", "description", "device", "log_every", "checkpoints", "tracking"),
-        *("auto_microbatch", "doctor", "epochs"),
+        *("auto_microbatch", "doctor", "epochs", "observers"),
     }
 )
 """Fields that do not change what is learned (but for rounding, of the device); `extend` decides on
@@ -121,24 +120,11 @@ def tidy(run: Path, start: Start) -> None:
         best = stored.progress["best"]
         if best is not None and best["epoch"] == stored.epoch:
             rotation.link(start.file, checkpoint.path(run, "best"))
-    metrics = run / "metrics.jsonl"
-    if metrics.is_file():
-        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-        write_atomically(metrics, "".join(line for line in lines if _came_before(line, stored)))
-
-
-def _came_before(line: str, stored: Checkpoint) -> bool:
-    try:
-        figures: dict[str, Any] = parse_json(line)
-        # A validation right after the step of the checkpoint is made again.
-        again = figures["kind"] == "val" and figures["epoch"] > stored.epoch
-        return bool(figures["step"] <= stored.step) and not again
-    except (ValueError, KeyError, TypeError):  # the half line of a kill
-        return False
+    metrics_log.cut_after(run, step=stored.step, epochs=stored.epoch)
 
 
 def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
-    before = each_process.number(stored)
+    before = len(stored.ranks)
     images = stored.config.get("batch_size", config.batch_size) * before
     if processes != before and config.batch_size * processes == images:
         stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})

@@ -82,6 +82,7 @@ class Summary:
         processes: How many trained it together.
         core_wait_share: Of the time that threads of the process computed or could have, the share
             in which other processes had the cores, 0 to 1; None where the kernel does not say.
+        observed: What a user's own observers say of the run.
     """
 
     status: Status
@@ -120,6 +121,7 @@ class Summary:
     unchanged_share: float | None = None
     processes: int = 1
     core_wait_share: float | None = None
+    observed: dict[str, Any] = field(default_factory=dict)
 
 
 def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:
@@ -280,3 +282,21 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     if not isinstance(summary, dict):
         raise UserError(f"{str(file)!r} holds no summary of a run")
     return summary
+
+
+def finished(run: Path) -> Summary | None:
+    """Return the summary of a run that has come to its end, of which nothing is left to do.
+
+    Of another release's summary, fields that are not known are left out.
+
+    Raises:
+        UserError: If the file is no summary.
+    """
+    found = read_summary(run)
+    if found is None or found.get("status") != "finished":
+        return None
+    known = {name: found[name] for name in Summary.__dataclass_fields__ if name in found}
+    try:
+        return Summary(**known)
+    except TypeError:  # a field without which nothing can be said of a run
+        return None

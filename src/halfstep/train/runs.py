@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
+from halfstep.train import metrics_log
 from halfstep.train.config.text import parse
-from halfstep.train.files import parse_json
 from halfstep.train.run_directory import read_summary
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def find(root: Path) -> list[Run]:
             "halfstep train"
         )
     configs = (file.parent for file in root.rglob("config.yaml"))
-    # metrics.jsonl is what sets a run apart from a config that a person wrote.
-    return [_read(path) for path in sorted(configs) if (path / "metrics.jsonl").is_file()]
+    return [_read(path) for path in sorted(configs) if metrics_log.exists(path)]
 
 
 def _read(path: Path) -> Run:
@@ -77,7 +76,7 @@ def _read(path: Path) -> Run:
         summary = read_summary(path)
     except (OSError, ValueError, TypeError, KeyError):
         values, named, summary = {}, "", {"status": DAMAGED}
-    validations = _validations(path / "metrics.jsonl")
+    validations = _validations(path)
     best = max(validations, key=lambda each: (each["accuracy"], -each["epoch"]), default=None)
     summary = summary or {}
     return Run(
@@ -102,15 +101,8 @@ def _is_written(file: Path) -> bool:
     return file.is_file() and not file.name.startswith(".")
 
 
-def _validations(file: Path) -> list[dict[str, Any]]:
-    """Return the validations in a metrics.jsonl; a line that a kill cut short does not count."""
-    found = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            figures = parse_json(line)
-            is_one = figures["kind"] == "val" and isinstance(figures["accuracy"], float)
-        except (ValueError, KeyError, TypeError):
-            continue
-        if is_one:
-            found.append(figures)
-    return found
+def _validations(run: Path) -> list[dict[str, Any]]:
+    """Return the validations of a run."""
+    return [
+        each for each in metrics_log.read(run, "val") if isinstance(each.get("accuracy"), float)
+    ]

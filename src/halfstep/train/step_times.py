@@ -13,19 +13,22 @@ import numpy as np
 import torch
 
 from halfstep.train.core_wait import CoreWait
+from halfstep.train.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfstep.engine import StepResult
 
 _WARM_UP = 3
 """First steps of a process that choose kernels and fill caches."""
 _MOST_PENDING = 1000
 
 
-class StepTimes:
+class StepTimes(Observer):
     """Takes the time from the end of each step to the end of the next.
 
-    The first step after `begin`, which starts data workers, is not counted, nor is warm-up.
+    The first step after a pause, which may start data workers, is not counted, nor is warm-up.
 
     Args:
         device: Where the steps run.
@@ -46,12 +49,12 @@ class StepTimes:
         self._to_warm_up = _WARM_UP
         self._seconds: list[float] = []
 
-    def begin(self) -> None:
-        """Start anew after a pause: the next step has nothing to be measured from."""
+    def after_pause(self) -> None:
+        """Start anew: the next step has nothing to be measured from."""
         self._before = None
         self.cores.begin()
 
-    def step_done(self) -> None:
+    def stepped(self, step: int, result: StepResult | None) -> None:
         """Count the time since the last step ended."""
         self.cores.step_done()
         now = self._now()
@@ -63,6 +66,14 @@ class StepTimes:
             self._pending.append((self._before, now))
             self._read(leave=_MOST_PENDING)
         self._before = now
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the median, what 95 of 100 steps stayed within, and the wait for cores."""
+        return {
+            "step_seconds_median": self.quantile(0.5),
+            "step_seconds_p95": self.quantile(0.95),
+            "core_wait_share": self.cores.share,
+        }
 
     def quantile(self, share: float) -> float | None:
         """Return the seconds that this share of the steps (0 to 1) stayed within.

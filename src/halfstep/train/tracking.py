@@ -1,161 +1,131 @@
-"""Where the figures of a run go: `metrics.jsonl`, a progress bar, and the sinks of the config.
+"""Observers that record what a run comes to: in `metrics.jsonl`, on a progress bar, in sinks.
 
 The files are for programs and for later; the bar is for the person who watches, and is not drawn
-where nobody does.
+where nobody does. The first of several processes alone has them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halfstep.train import rotation, sinks
-from halfstep.train.files import json_text
+from halfstep.train.metrics_log import FILE, MetricsLog
+from halfstep.train.observer import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Callable, Mapping
 
-    import torch
-
-Figures = dict[str, Any]
+    from halfstep.train.sinks import Sink
+    from halfstep.train.training import Training
+    from halfstep.train.validate import Figures
 
 
-class Tracker:
-    """Writes the figures of one run; a context manager.
+class MetricsLines(Observer):
+    """Writes every line of figures to `metrics.jsonl`."""
+
+    def begin(self, training: Training) -> None:
+        """Open the file."""
+        self._log = MetricsLog(training.run, goes_on=training.resumed_at is not None)
+
+    def end(self, error: BaseException | None) -> None:
+        """Close it."""
+        self._log.close()
+
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Write a line."""
+        try:
+            self._log.append(kind, figures)
+        except OSError as error:  # a full disk is no reason to end a run
+            rotation.warn(f"{FILE} could not be written: {error.strerror or error}")
+
+    def before_checkpoint(self) -> None:
+        """Write the lines that a full disk did not take when they came."""
+        self._log.write_out()
+
+
+class Bar(Observer):
+    """Draws how far a run is.
 
     Args:
-        run: The run directory.
-        steps: Optimizer steps of the whole run.
-        title: What the bar is called, and the run elsewhere.
-        quiet: Whether to draw no bar even on a terminal.
-        names: The sinks: of tensorboard, wandb, mlflow.
-        settings: The config as plain data, for sinks that keep it.
-        resumed_at: The step that the run goes on from; None starts the files anew.
+        memory_bytes: Returns the most memory that was needed so far.
+        quiet: Whether to draw nothing even on a terminal.
         console: Where the bar goes.
-
-    Raises:
-        UserError: If the package of a sink is not installed.
     """
 
     def __init__(
-        self,
-        run: Path,
-        *,
-        steps: int,
-        title: str,
-        quiet: bool,
-        names: Sequence[str] = ("tensorboard",),
-        settings: Mapping[str, Any] | None = None,
-        resumed_at: int | None = None,
-        console: Console | None = None,
+        self, memory_bytes: Callable[[], int], *, quiet: bool, console: Console | None = None
     ) -> None:
-        console = console or Console()
-        self._sinks = sinks.build(
-            names, run, title=title, settings=settings or {}, resumed_at=resumed_at
-        )
-        mode = "w" if resumed_at is None else "a"
-        # Without a buffer: it would lose what a full disk does not take.
-        self._lines = (run / "metrics.jsonl").open(f"{mode}b", buffering=0)
-        self._unwritten = b""
+        self._memory_bytes = memory_bytes
+        self._console = console or Console()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=console,
-            disable=quiet or not console.is_terminal,
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=steps, completed=resumed_at or 0, figures="")
 
-    def train(self, figures: Figures, memory_bytes: int) -> None:
-        """Record an interval of training; `figures` holds at least step, epoch, loss, accuracy."""
-        self._write("train", figures)
-        said = (
-            f"epoch {figures['epoch']}  loss {figures['loss']:.4f}  "
-            f"acc {figures['accuracy']:.1%}  {figures['images_per_second']:.0f} img/s  "
-            f"{memory_bytes / 2**20:.0f} MiB  scale {figures['loss_scale']:g}"
-        )
-        self._bar.update(self._task, completed=figures["step"], figures=said)
+    def begin(self, training: Training) -> None:
+        """Draw it."""
+        steps, done = training.setup.steps, training.resumed_at or 0
+        self._task = self._bar.add_task(training.title, total=steps, completed=done, figures="")
+        self._bar.start()
 
-    def validation(self, figures: Figures, samples: torch.Tensor | None = None) -> None:
-        """Record a validation.
+    def end(self, error: BaseException | None) -> None:
+        """Draw it no more."""
+        self._bar.stop()
 
-        Args:
-            figures: At least step, epoch, loss, accuracy.
-            samples: A picture of some predictions, uint8, shape (3, height, width).
-        """
-        self._write("val", figures)
-        if samples is not None:
-            for sink in self._sinks:
-                sink.picture("val/samples", samples, figures["step"])
-        if not self._bar.disable:
-            self._bar.console.print(
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Say how it goes."""
+        if self._bar.disable:
+            return
+        if kind == "train":
+            said = (
+                f"epoch {figures['epoch']}  loss {figures['loss']:.4f}  "
+                f"acc {figures['accuracy']:.1%}  {figures['images_per_second']:.0f} img/s  "
+                f"{self._memory_bytes() / 2**20:.0f} MiB  scale {figures['loss_scale']:g}"
+            )
+            self._bar.update(self._task, completed=figures["step"], figures=said)
+        elif kind == "val":
+            self._console.print(
                 f"epoch {figures['epoch']}: val loss {figures['loss']:.4f}, "
                 f"val accuracy {figures['accuracy']:.2%}",
                 highlight=False,
             )
 
-    def probe(self, figures: Figures) -> None:
-        """Record a look into the run; `figures` holds at least step and epoch."""
-        self._write("probe", figures)
 
-    def write_out(self) -> None:
-        """Write the lines that a full disk did not take when they came.
+class Sinks(Observer):
+    """Gives figures to the sinks of the config."""
 
-        Raises:
-            OSError: If it still does not.
-        """
-        while self._unwritten:
-            self._unwritten = self._unwritten[self._lines.write(self._unwritten) :]
+    def begin(self, training: Training) -> None:
+        """Open them."""
+        self._training = training
+        self._sinks: list[Sink] = sinks.build(
+            training.config.tracking,
+            training.run,
+            title=training.title,
+            settings=training.config.model_dump(mode="json"),
+            resumed_at=training.resumed_at,
+        )
 
-    def _write(self, kind: str, figures: Figures) -> None:
-        self._unwritten += f"{json_text({'kind': kind, **figures})}\n".encode()
-        try:
-            self.write_out()
-        except OSError as error:  # a full disk is no reason to end a run
-            rotation.warn(f"metrics.jsonl could not be written: {error.strerror or error}")
+    def end(self, error: BaseException | None) -> None:
+        """Close them."""
+        for sink in self._sinks:
+            sink.close()
+
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Hand on what is a number."""
         scalars = {f"{kind}/{name}": v for name, v in figures.items() if isinstance(v, float)}
         for sink in self._sinks:
             sink.scalars(scalars, figures["step"])
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-        for sink in self._sinks:
-            sink.close()
-        self._lines.close()
-
-
-class NoTracker:
-    """Records nothing: the first of several processes tells of all of them."""
-
-    def train(self, figures: Figures, memory_bytes: int) -> None:
-        """Record nothing."""
-
-    def validation(self, figures: Figures, samples: torch.Tensor | None = None) -> None:
-        """Record nothing."""
-
-    def probe(self, figures: Figures) -> None:
-        """Record nothing."""
-
-    def write_out(self) -> None:
-        """Write nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def validated(self, figures: Figures) -> None:
+        """Hand on the picture of some predictions."""
+        if figures.samples is not None:
+            for sink in self._sinks:
+                sink.picture("val/samples", figures.samples, self._training.step)

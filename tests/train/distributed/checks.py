@@ -187,7 +187,7 @@ def check_a_signal_to_one_stops_all_and_a_resume_leaves_no_trace(processes, give
             assert our.pop("kind") == their.pop("kind")
             assert our == pytest.approx(their, rel=tolerance, abs=tolerance)
         one, two = (checkpoint.load(checkpoint.path(run, "last")) for run in (whole, stopped))
-        assert len(one.progress["others"]) == 1
+        assert len(one.others) == 1
         for field in ("model", "averaged"):
             first, second = getattr(one, field), getattr(two, field)
             for name in first:
