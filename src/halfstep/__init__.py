@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from halfstep.kernels.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime the module, which can be called
     from halfstep.train.observer import Observer
+    from halfstep.train.python import train  # the same
 
 __all__ = [
     "EMA",
@@ -43,6 +44,7 @@ __all__ = [
     "recipes",
     "save_sharded",
     "shard",
+    "train",
     "watch",
 ]
 __version__ = "0.1.0"
@@ -56,6 +58,8 @@ _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":
+        return importlib.import_module("halfstep.train")
     if name in _NEEDS_TORCH:
         return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module 'halfstep' has no attribute {name!r}")

@@ -53,7 +53,7 @@ def test_a_later_format_is_named(tmp_path, example):
     file = tmp_path / "step.pt"
     checkpoint.save(file, example())
     rewritten(file, format=9)
-    with pytest.raises(UserError, match="has format 9 of a later halfstep.*install that release"):
+    with pytest.raises(UserError, match=r"has format 9 of a later halfstep.*install that release"):
         checkpoint.load(file)
 
 

@@ -15,12 +15,12 @@ import logging
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import safetensors.torch
 import torch
 
-import halfstep
 from halfstep.errors import UserError
 from halfstep.train.files import write_atomically
 from halfstep.train.trained import open_run
@@ -118,7 +118,7 @@ def describe(trained: Trained) -> dict[str, str]:
     }
     return {
         "format": "pt",
-        "halfstep": halfstep.__version__,
+        "halfstep": version("halfstep"),
         "model": json.dumps(
             {"name": trained.config.model.name, "args": trained.config.model.args}, default=str
         ),
