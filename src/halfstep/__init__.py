@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     )
     from halfstep.kernels.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime the module, which can be called
-    from halfstep.train.observer import Observer
     from halfstep.train.python import train  # the same
+    from halfstep.train.run.observer import Observer
 
 __all__ = [
     "EMA",
@@ -52,7 +52,7 @@ __version__ = "0.1.0"
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
     "cpu_half": "halfstep.kernels.cpu_half",
-    "Observer": "halfstep.train.observer",
+    "Observer": "halfstep.train.run.observer",
     "watch": "halfstep.doctor",
 }
 

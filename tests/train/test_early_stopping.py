@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from halfstep.train import loop
 from halfstep.train.config import EarlyStoppingConfig
-from halfstep.train.early_stopping import EarlyStopping
-from halfstep.train.loop import train
-from halfstep.train.validate import Figures
+from halfstep.train.loop import loop
+from halfstep.train.loop.loop import train
+from halfstep.train.observers.early_stopping import EarlyStopping
+from halfstep.train.run.validate import Figures
 
 
 def stops_at(metric, values, patience=2):

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from halfstep.train import memory
-from halfstep.train.memory import PeakMemory
+from halfstep.train.observers import memory
+from halfstep.train.observers.memory import PeakMemory
 
 CPU = torch.device("cpu")
 MIB = 2**20

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from halfstep.train.meter import Meter
+from halfstep.train.observers.meter import Meter
 
 TAKEN = SimpleNamespace(stepped=True)
 

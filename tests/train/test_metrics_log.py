@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from halfstep.train import metrics_log
-from halfstep.train.metrics_log import MetricsLog
+from halfstep.train.store import metrics_log
+from halfstep.train.store.metrics_log import MetricsLog
 
 
 def written(run, *lines, goes_on=False):
@@ -33,7 +33,7 @@ def test_what_is_no_whole_line_is_left_out(tmp_path):
     assert metrics_log.read(tmp_path) == []
     written(tmp_path, ("train", 1, 1))
     with (tmp_path / metrics_log.FILE).open("a") as file:
-        file.write('[1]\n{"kind": "train"}\n\xff\n{"kind": "train", "step": 2, "epo')
+        file.write('[1]\n{"step": 2}\n\xff\n{"kind": "train", "step": 2, "epo')
     assert steps(tmp_path) == [1]
 
 

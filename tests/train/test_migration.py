@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, migration
+from halfstep.train.store import checkpoint, migration
 
 METER_1 = {
     "loss_sum": 3.0, "hits": 2, "images": 4, "seen": 4, "seconds": 0.5, "windows": 1,

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from halfstep.recipe import recipe as find_recipe
-from halfstep.train import checkpoint, nonfinite, restore
 from halfstep.train.data import Data
-from halfstep.train.loop import train
-from halfstep.train.nonfinite import NonFinite
-from halfstep.train.run_directory import read_summary
+from halfstep.train.loop.loop import train
+from halfstep.train.observers import nonfinite
+from halfstep.train.observers.nonfinite import NonFinite
+from halfstep.train.run import restore
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 RECIPES = ("fp32", "fp16", "o2")
 
@@ -69,7 +71,7 @@ def test_skip_leaves_the_step_out_whatever_the_recipe(tiny, tmp_path, poison, re
 
 
 def leave_out(monkeypatch, places):
-    from halfstep.train.data.batches import IndexedBatches
+    from halfstep.train.data.pipeline.batches import IndexedBatches
 
     real = IndexedBatches.epoch
 
@@ -199,7 +201,7 @@ def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, mo
         model.compile(backend="eager")
         return model
 
-    monkeypatch.setattr("halfstep.train.models.compiled", compiled)
+    monkeypatch.setattr("halfstep.train.build.models.compiled", compiled)
     train(tiny("on_nonfinite=skip", "epochs=1"), tmp_path / "run", quiet=True)
     state = last(tmp_path / "run").model
     assert all(bool(value.isfinite().all()) for value in state.values())

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from halfstep.recipe import recipe
-from halfstep.train.nonfinite_steps import NonFiniteSteps
-from halfstep.train.progress import Progress
+from halfstep.train.observers.nonfinite_steps import NonFiniteSteps
+from halfstep.train.run.progress import Progress
 
 TAKEN, SKIPPED = SimpleNamespace(stepped=True), SimpleNamespace(stepped=False)
 

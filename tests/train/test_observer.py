@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, observing
-from halfstep.train.loop import train
-from halfstep.train.observer import HOOKS, Observer, Observers, overrides
-from halfstep.train.processes import ALONE
-from halfstep.train.run_directory import read_summary
+from halfstep.train.loop.loop import train
+from halfstep.train.observers import observing
+from halfstep.train.processes.processes import ALONE
+from halfstep.train.run.observer import HOOKS, Observer, Observers, overrides
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 ALL_ON = ("probes=true", "early_stopping={patience: 9}", "on_nonfinite=skip", "epochs=1")
 
@@ -209,7 +210,7 @@ def test_a_veto_leaves_nothing_behind_and_a_reason_ends_the_run(tiny, tmp_path):
 
 
 OWN = """
-from halfstep.train.observer import Observer
+from halfstep.train.run.observer import Observer
 
 class Norms(Observer):
     def interval(self):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import halfstep
-from halfstep.train import checkpoint
-from halfstep.train.run_directory import read_summary
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 SHORT = {"epochs": 1, "schedule.name": "constant"}
 
@@ -74,6 +74,6 @@ def test_a_mistake_is_a_value_error_in_a_line(config, overrides, said):
 
 
 def test_the_package_is_still_a_package():
-    from halfstep.train import loop
+    from halfstep.train.loop import loop
 
-    assert halfstep.train.loop is loop
+    assert halfstep.train.loop.loop is loop

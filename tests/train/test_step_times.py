@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halfstep.train.loop import train
-from halfstep.train.step_times import StepTimes
+from halfstep.train.loop.loop import train
+from halfstep.train.observers.step_times import StepTimes
 
 CPU = torch.device("cpu")
 

@@ -8,10 +8,10 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from halfstep.errors import UserError
-from halfstep.train.observer import Observers
-from halfstep.train.processes import ALONE
-from halfstep.train.tracking import Bar, MetricsLines, Sinks
-from halfstep.train.validate import Figures
+from halfstep.train.observers.tracking import Bar, MetricsLines, Sinks
+from halfstep.train.processes.processes import ALONE
+from halfstep.train.run.observer import Observers
+from halfstep.train.run.validate import Figures
 
 FIGURES = {
     "step": 10,

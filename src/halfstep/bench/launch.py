@@ -18,11 +18,11 @@ from halfstep.bench.outcome import processors, subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.training_process import HALFSTEP, training, write_config
 from halfstep.bench.turns import take_turns
-from halfstep.compare.units import duration
 from halfstep.errors import UserError
-from halfstep.train import metrics_log
+from halfstep.show.units import duration
+from halfstep.train.build.setup import set_up
 from halfstep.train.environment import pick_device
-from halfstep.train.setup import set_up
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

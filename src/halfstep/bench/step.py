@@ -18,18 +18,18 @@ from halfstep.bench.marks import Marks, marked, total
 from halfstep.bench.outcome import subject
 from halfstep.bench.turns import take_turns
 from halfstep.compare.arguments import parse_recipes
-from halfstep.compare.units import milliseconds
 from halfstep.errors import UserError
+from halfstep.show.units import milliseconds
+from halfstep.train.build.setup import set_up
 from halfstep.train.config import CheckpointsConfig
 from halfstep.train.config.files import load
 from halfstep.train.environment import pick_device
-from halfstep.train.epoch import train_epoch
-from halfstep.train.loop import assemble
-from halfstep.train.microbatch import out_of_memory_explained
-from halfstep.train.observer import Observer, Observers
-from halfstep.train.observing import steps_and_losses
-from halfstep.train.setup import set_up
-from halfstep.train.training import Training
+from halfstep.train.loop.epoch import train_epoch
+from halfstep.train.loop.loop import assemble
+from halfstep.train.observers.observing import steps_and_losses
+from halfstep.train.run.microbatch import out_of_memory_explained
+from halfstep.train.run.observer import Observer, Observers
+from halfstep.train.run.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from halfstep.bench.marks import Seconds
     from halfstep.bench.outcome import Outcome
     from halfstep.engine import StepResult
+    from halfstep.train.build.setup import Setup
     from halfstep.train.config import Config
-    from halfstep.train.setup import Setup
 
 
 def bench(

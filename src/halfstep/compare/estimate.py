@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.train import metrics_log
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def share_done(cell: Cell) -> float:
 
 def epochs_done(run_directory: Path) -> int:
     """Return the last epoch that a run has validated, going by its metrics; 0 without any."""
-    return max((line["epoch"] for line in metrics_log.read(run_directory, "val")), default=0)
+    return max((line.get("epoch", 0) for line in metrics_log.read(run_directory, "val")), default=0)
 
 
 def _total(known: Mapping[str, Sequence[float]], cell: Running) -> float:

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train import run_directory
 from halfstep.train.config import Config
 from halfstep.train.config import files as config_files
-from halfstep.train.loop import train as train_run
+from halfstep.train.loop.loop import train as train_run
+from halfstep.train.store import run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.train.observer import Observer
-    from halfstep.train.run_directory import Summary
+    from halfstep.train.run.observer import Observer
+    from halfstep.train.store.run_directory import Summary
 
 
 def train(

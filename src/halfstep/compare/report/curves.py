@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train import metrics_log
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def read_curves(run: Path) -> dict[str, Curve]:
         points = [
             (int(line["step"]), _number(line[key]))
             for line in lines
-            if line["kind"] == kind and key in line
+            if line["kind"] == kind and key in line and "step" in line
         ]
         if points:
             found[name] = _thinned(points)
