@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 import torch
 
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train import parts as parts_of
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
+from halfstep.files import parse_json, write_atomically
 from halfstep.train import checkpoint, each_process, extend, rotation
-from halfstep.train.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from halfstep.train.checkpoint import Checkpoint
