@@ -204,7 +204,7 @@ def _take_directory(
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
     if start is not None:
-        with run_directory.explained(run):
+        with run_directory.explained(run), checkpoint.explained(start.file):
             resume.tidy(run, start)
 
 
@@ -251,7 +251,8 @@ def _assemble(
 def _epochs(training: Training, start: Start | None) -> None:
     config, progress = training.config, training.progress
     if start is not None:
-        pick_up(training, start.checkpoint, start.file.parent)
+        with checkpoint.explained(start.file), out_of_memory_explained(config):
+            pick_up(training, start.checkpoint, start.file.parent)
     elif config.on_nonfinite == "rollback":
         training.save()  # something to go back to, from the first step on
     while not _is_over(training):
