@@ -146,9 +146,9 @@ def test_image_that_memory_does_not_hold_is_no_damaged_image_and_the_run_resumes
     Image.new("RGB", (9000, 9000)).save(tmp_path / "data" / "train" / "dark" / "0.png")
     options = (f"data.root={tmp_path / 'data'}", "epochs=1", "data.on_error=skip")
     train(pictures(*options), tmp_path / "whole", quiet=True)
-    with little_memory(150 * 2**20):
-        with pytest.raises(UserError, match="memory does not suffice for batches of 4 images"):
-            train(pictures(*options, f"data.workers={workers}"), tmp_path / "run", quiet=True)
+    said = "memory does not suffice for batches of 4 images"
+    with little_memory(150 * 2**20), pytest.raises(UserError, match=said):
+        train(pictures(*options, f"data.workers={workers}"), tmp_path / "run", quiet=True)
     train(pictures(*options), tmp_path / "run", quiet=True, go_on="auto")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 

@@ -126,6 +126,8 @@ def tidy(run: Path, start: Start) -> None:
     if metrics.is_file():
         lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
         write_atomically(metrics, "".join(line for line in lines if _came_before(line, stored)))
+    else:
+        metrics.unlink(missing_ok=True)  # a link to nothing: what follows would be written there
 
 
 def _came_before(line: str, stored: Checkpoint) -> bool:
