@@ -257,30 +257,12 @@ def test_mutated_checkpoints(finished, write_results, cases):
 FAILED = json.loads(Path(__file__).with_name("once_failed.json").read_text())
 
 
-@pytest.mark.parametrize("line", FAILED["command lines"])
-def test_command_lines_that_once_failed(stops, tmp_path, line):
-    sound_files(tmp_path)
-    end(line)
-
-
-@pytest.mark.parametrize("text", FAILED["lists"])
-def test_lists_that_once_failed(stops, tmp_path, text):
-    sound_files(tmp_path)
-    (tmp_path / "train.csv").write_text(text)
-    for command in (
-        ["train", "c.yaml"],
-        ["data", "check", "c.yaml"],
-        ["data", "folds", "train.csv"],
-    ):
-        end(command)
-
-
-@pytest.mark.parametrize("path", FAILED["checkpoints"])
+@pytest.mark.parametrize("path", FAILED)
 def test_checkpoints_that_once_failed(finished, path):
     file, (predict, resume) = finished
     stored = torch.load(file, weights_only=True)
     file.unlink()
-    value = ast.literal_eval(FAILED["checkpoints"][path])
+    value = ast.literal_eval(FAILED[path])
     checkpoint.save(file, checkpoint.Checkpoint(**placed(stored, path.split("."), value)))
     both_read = path.partition(".")[0] in {"averaged", "classes", "preprocessing"}
     assert end(predict if both_read else resume).startswith("2 error: ")
