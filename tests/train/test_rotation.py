@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from halfstep.train import files
+from halfstep import files
 from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint, rotation
 from halfstep.train.store.rotation import CheckpointWarning

@@ -26,8 +26,8 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the runs under ROOT: how they stand, and the best that each has reached."""
+    from halfstep.files import json_text
     from halfstep.train.after.runs import find
-    from halfstep.train.files import json_text
 
     found = find(root)
     if as_json:

@@ -22,8 +22,8 @@ import safetensors.torch
 import torch
 
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train.after.trained import open_run
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -90,7 +90,7 @@ def summary(
         final_accuracy_top5=final.top5 if final else None,
         train_seconds=progress.train_seconds,
         wall_seconds=wall_seconds,
-        images_per_second=progress.images / progress.train_seconds,
+        images_per_second=progress.images / max(progress.train_seconds, 1e-9),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,
         steps=training.step,

@@ -29,7 +29,7 @@ from halfstep.train.run.progress import Score
 from halfstep.train.run.signals import Asked, StopRequests
 from halfstep.train.run.training import Training
 from halfstep.train.run.validate import validate
-from halfstep.train.store import run_directory
+from halfstep.train.store import checkpoint, run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +156,7 @@ def _take_directory(
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
     if start is not None:
-        with run_directory.explained(run):
+        with run_directory.explained(run), checkpoint.explained(start.file):
             resume.tidy(run, start)
 
 
@@ -180,8 +180,11 @@ def _epochs(loop: Loop, start: Start | None) -> None:
     training, observers = loop.training, loop.observers
     config, progress = training.config, training.progress
     if start is not None:
-        saving.pick_up(training, observers, start.checkpoint, start.file.parent)
-        progress.note = observers.reason_to_end()
+        with checkpoint.explained(start.file), out_of_memory_explained(config):
+            saving.pick_up(training, observers, start.checkpoint, start.file.parent)
+            progress.note = observers.reason_to_end()
+            if _is_over(training) and progress.final is None:
+                raise ValueError("the run is over and was never validated")
     elif config.on_nonfinite == "rollback":
         loop.checkpoints.save()  # something to go back to, from the first step on
     while not _is_over(training):

@@ -87,8 +87,9 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             f"--resume is {wanted!r}, which does not exist; allowed: auto, a checkpoint's path, or "
             "a run directory"
         )
-    _refuse_another_config(found, config, wanted, processes)
-    extend.refuse_inexact(found, config, file)
+    with checkpoint.explained(file):
+        _refuse_another_config(found, config, wanted, processes)
+        extend.refuse_inexact(found, config, file)
     return Start(
         found, file, file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
     )

@@ -18,7 +18,7 @@ from halfstep.doctor.record import from_json
 from halfstep.doctor.report.show import as_json, print_diagnosis
 from halfstep.doctor.verdict import ORDER
 from halfstep.errors import UserError
-from halfstep.train.files import write_atomically
+from halfstep.files import write_atomically
 from halfstep.train.processes.distributed import Lost
 from halfstep.train.processes.processes import FailedElsewhere
 from halfstep.train.run.observer import Observer

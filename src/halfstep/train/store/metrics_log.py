@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train.files import json_text, parse_json, write_atomically
+from halfstep.files import json_text, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +89,7 @@ def cut_after(run: Path, *, step: int, epochs: int) -> None:
     """
     file = run / FILE
     if not file.is_file():
+        file.unlink(missing_ok=True)  # a link to nothing: what follows would be written there
         return
     kept = []
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
+from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
-from halfstep.train.files import json_text, parse_json, write_atomically
 from halfstep.train.store import diagnosis_file, replaced
 from halfstep.train.store.lock import locked
 
