@@ -1,6 +1,8 @@
 """What goes wrong around a run leaves it equal to one that nothing happened to, or to be resumed.
 
-Full disks have a file of their own, `test_full_disk`; kills are in `test_kills`.
+Full disks have a file of their own, `test_full_disk`; kills are in `test_kills`. A fault is forced
+where a test can force it: a dead worker, memory that runs out while images are loaded, a read-only
+mount. Where it is injected instead, the test says why.
 """
 
 import errno
@@ -12,9 +14,10 @@ import shutil
 import signal
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import file_systems
 import pytest
 from PIL import Image
 from sameness import assert_same_run
@@ -45,6 +48,7 @@ def assert_resumes(pictures, run, whole):
 def test_directory_that_becomes_read_only_is_told_and_the_run_resumes(
     pictures, whole, tmp_path, monkeypatch, code
 ):
+    """Injected, to have both errors wherever the test runs: root may write what no mode allows."""
     real, written = Path.replace, []
 
     def replace(source, target):
@@ -61,9 +65,39 @@ def test_directory_that_becomes_read_only_is_told_and_the_run_resumes(
     assert_resumes(pictures, tmp_path / "run", whole)
 
 
+@pytest.mark.slow
+def test_directory_that_really_becomes_read_only_is_told_and_the_run_resumes(
+    pictures, whole, tmp_path, monkeypatch
+):
+    real, run = rotation.save, tmp_path / "run"
+    with ExitStack() as until_the_end, monkeypatch.context() as patch:
+
+        def save(run, state, **given):
+            if state.step == 4:
+                until_the_end.enter_context(file_systems.read_only(run))
+            return real(run, state, **given)
+
+        patch.setattr(rotation, "save", save)
+        until_the_end.enter_context(pytest.warns(CheckpointWarning, match="of step 4 could not be"))
+        with pytest.raises(UserError, match=r"could not be written.*from step-00000003\.pt"):
+            train(pictures(), run, quiet=True)
+    assert_resumes(pictures, run, whole)
+
+
+@pytest.mark.slow
+def test_directory_that_really_is_read_only_is_refused_in_one_line(pictures, tmp_path):
+    reasons = "Read-only file system|Permission denied"
+    said = rf"^cannot write the run directory '[^\n]*': ({reasons}); write --out [^\n]*$"
+    with file_systems.read_only(tmp_path), pytest.raises(UserError, match=said):
+        train(pictures(), tmp_path / "run", quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_directory_that_is_read_only_from_the_start_is_refused_in_one_line(
     pictures, tmp_path, monkeypatch
 ):
+    """Injected, since it takes a mount to keep root from writing, which few places allow."""
+
     def refuse(path, *_, **__):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -76,6 +110,7 @@ def test_directory_that_is_read_only_from_the_start_is_refused_in_one_line(
 
 
 def test_clock_that_jumps_changes_nothing(pictures, whole, tmp_path, monkeypatch):
+    """Injected: setting the machine's clock would disturb every other process on it."""
     real, jumps = time.time, itertools.cycle([0, -1e6, 1e6, -1e9, 1e9])
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
     train(pictures(), tmp_path / "run", quiet=True)
@@ -106,6 +141,7 @@ def test_worker_that_dies_ends_the_run_in_one_line_and_it_resumes(
 def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
     pictures, whole, tmp_path, monkeypatch, workers
 ):
+    """Injected, to strike in the middle of the run; the test after it forces it, at the start."""
     real, reads = listed.read_image, []
 
     def read(*args, **given):
@@ -157,6 +193,8 @@ def test_image_that_memory_does_not_hold_is_no_damaged_image_and_the_run_resumes
 def test_memory_that_runs_out_in_a_step_is_explained_and_the_run_resumes(
     pictures, whole, tmp_path, monkeypatch
 ):
+    """Injected, in the allocator's own words: a limit may as well strike beside a step."""
+
     def add(*_):
         raise RuntimeError(
             "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
@@ -172,6 +210,7 @@ def test_memory_that_runs_out_in_a_step_is_explained_and_the_run_resumes(
 def test_renames_that_a_file_server_shows_late_leave_a_run_that_is_whole_or_resumes(
     pictures, whole, tmp_path, monkeypatch
 ):
+    """Injected: on a server, when another client sees a rename is a matter of chance."""
     real, late = Path.replace, []
 
     def show():

@@ -11,6 +11,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 
+import file_systems
 import pytest
 from sameness import assert_same_run, lines
 
@@ -172,24 +173,10 @@ def test_interrupted_run_says_what_its_last_checkpoint_really_holds(
         train(pictures(), tmp_path, quiet=True)
 
 
-@contextmanager
-def file_system(folder, size):
-    """Mount a tmpfs of so many bytes; the test is skipped where that is not allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"may not mount a tmpfs: {mounted.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 def filled(config, run, size, whole, capsys):
     """Train on a disk of a size, make room, go on; return how that went."""
     command = ["train", str(config), "--out", str(run), "--quiet", "--resume", "auto"]
-    with file_system(run, size), warnings.catch_warnings():
+    with file_systems.of_size(run, size), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code = main(command)
         said = capsys.readouterr().err

@@ -3,8 +3,8 @@
 import random
 import shutil
 import signal
-import subprocess
 
+import file_systems
 import killed
 import pytest
 
@@ -57,6 +57,13 @@ def test_killed_process_is_resumed_by_the_command_line(pictures_file, wholes, tm
     assert same(final(tmp_path).averaged, wholes("o2").averaged)
 
 
+def test_workers_of_a_process_that_is_killed_while_they_hand_images_over_say_nothing(
+    pictures_file, tmp_path
+):
+    ended = warm.run(killed.main, pictures_file, tmp_path / "run", "fp32", 2, "receive", 5)
+    assert ended == (-signal.SIGKILL, "", "")
+
+
 @pytest.mark.slow
 def test_twenty_random_kills_leave_no_trace(
     pictures, pictures_file, wholes, tmp_path, write_results
@@ -89,18 +96,10 @@ def test_twenty_random_kills_leave_no_trace(
 @pytest.mark.slow
 def test_full_tmpfs_loses_no_checkpoint_and_no_run(pictures, wholes, tmp_path):
     disk = tmp_path / "run"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"may not mount a tmpfs: {mounted.stderr.decode().strip()}")
-    try:
+    with file_systems.of_size(disk, "900k"):
         with pytest.warns(rotation.CheckpointWarning, match="No space left on device"):
             summary = train(pictures(), disk, quiet=True)
         assert summary.status == "finished"
         newest = rotation.newest_whole(disk)
         assert newest is not None
         assert newest[1].step < 9
-    finally:
-        subprocess.run(["umount", disk], check=True)

@@ -1,8 +1,10 @@
 import os
 import signal
 
+import killed
 import pytest
 
+import warm
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.run.microbatch import MicroBatches
@@ -78,6 +80,16 @@ def test_ctrl_c_saves_too_and_a_second_one_does_not_wait(pictures, tmp_path, ask
     ask(MicroBatches, "add", signal.SIGINT, 2)  # around the other: both in the same call
     with pytest.raises(KeyboardInterrupt, match=r"no epoch was finished$"):
         train(pictures(), tmp_path / "twice", quiet=True)
+
+
+def test_ctrl_c_that_reaches_the_workers_too_leaves_one_line(pictures_file, tmp_path):
+    run = tmp_path / "run"
+    ended = warm.run(killed.interrupted, pictures_file, run, 2, 3, session=True)
+    assert ended[:2] == (130, "")
+    assert ended.err == (
+        f"interrupted in epoch 1; the run lies in '{run}'; no epoch was finished; --resume auto "
+        "goes on from step-00000001.pt\n"
+    )
 
 
 def test_requests_are_obeyed_between_two_items_only():

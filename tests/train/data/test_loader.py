@@ -2,6 +2,7 @@ import ctypes
 import os
 import signal
 import sys
+from multiprocessing import connection
 
 import pytest
 import torch
@@ -60,6 +61,23 @@ def test_workers_that_are_terminated_make_no_error_of_it():
     worker.terminate()
     worker.join(60)
     assert worker.exitcode == 0
+
+
+def test_a_worker_whose_run_dies_while_tensors_are_handed_over_says_nothing(monkeypatch, capfd):
+    loader = Loader(Doubled(), workers=1, pinned=False)
+    assert values(loader.load(iter([0]))) == [0]
+
+    def hang_up(run, _):
+        run.close()
+        raise ConnectionResetError("as one that dies hangs up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "answer_challenge", hang_up)
+        with pytest.raises(ConnectionResetError):
+            next(loader.load(iter([1])))
+    # The same thread hands these over, so that whatever it had to say has been said.
+    assert values(loader.load(iter([2, 3]))) == [4, 6]
+    assert capfd.readouterr().err == ""
 
 
 class Failing(Dataset):
