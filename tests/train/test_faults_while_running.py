@@ -66,6 +66,7 @@ def test_directory_that_becomes_read_only_is_told_and_the_run_resumes(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_directory_that_really_becomes_read_only_is_told_and_the_run_resumes(
     pictures, whole, tmp_path, monkeypatch
 ):

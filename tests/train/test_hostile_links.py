@@ -1,4 +1,4 @@
-"""Run directories of others whose files are links: nothing is written where they point to."""
+"""Run directories with links: files are replaced, and only a run that goes on follows directories."""
 
 import shutil
 
@@ -61,3 +61,14 @@ def test_runs_with_links_are_listed(theirs, capsys, target):
         link(theirs, name, target)
     assert main(["runs", str(theirs.parent)]) == 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_linked_directory_of_checkpoints_is_followed_by_a_run_that_goes_on(pictures, theirs):
+    larger = theirs.parent / "larger_disk"
+    (theirs / "checkpoints").rename(larger)
+    (theirs / "checkpoints").symlink_to(larger)
+    for file in larger.glob("last.pt"):
+        file.unlink()
+    train(pictures(*OPTIONS), theirs, quiet=True, go_on="auto")
+    assert (theirs / "checkpoints").is_symlink()
+    assert (larger / "last.pt").is_file()

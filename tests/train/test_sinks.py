@@ -1,5 +1,6 @@
 import json
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
@@ -150,3 +151,25 @@ def test_service_that_fails_is_warned_of_once_and_the_rest_goes_on(tmp_path, mon
     )
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Scalars("train/loss")
+
+
+def test_event_file_that_cannot_be_written_is_warned_of_once_without_a_traceback(
+    tmp_path, monkeypatch
+):
+    heard = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: heard.append(ended.exc_type))
+    (sink,) = sinks.build(["tensorboard"], tmp_path, title="x", settings=SETTINGS, resumed_at=None)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    file.unlink()
+    file.mkdir()  # which nobody can write to, root included
+    sink.scalars({"train/loss": 0.5}, 10)
+    with pytest.warns(
+        sinks.TrackingWarning, match="tensorboard gets no more .*IsADirectory"
+    ) as said:
+        sink.close()
+    assert len(said) == 1
+    assert heard == []
+    other = threading.Thread(target=lambda: 1 / 0)
+    other.start()
+    other.join()
+    assert heard == [ZeroDivisionError]
