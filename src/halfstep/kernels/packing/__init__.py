@@ -7,7 +7,7 @@ Operators of torch, so that fake tensors know their shapes. `reference.py` says 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -62,8 +62,8 @@ def pack(
     flat: torch.Tensor, bits: int, *, group: int = 256, seed: int, stream: int = 0, counter: int = 0
 ) -> Packed:
     """Keep a contiguous tensor of one dimension in `bits` bits an element; see `reference.pack`."""
-    parts = torch.ops.halfstep.pack(flat, bits, group, seed, stream, counter)
-    return Packed(*parts, bits=bits, group=group, elements=flat.numel(), dtype=flat.dtype)
+    codes, low, step = torch.ops.halfstep.pack(flat, bits, group, seed, stream, counter)
+    return Packed(codes, low, step, bits=bits, group=group, elements=flat.numel(), dtype=flat.dtype)
 
 
 _operators = torch.library.Library("halfstep", "DEF")
@@ -123,8 +123,10 @@ def _on_gpu(name: str) -> Callable[..., Any]:
     try:
         from halfstep.kernels.packing import gpu
     except ImportError:  # no Triton for this platform
-        return getattr(reference, name)
-    return getattr(gpu, name)
+        found = getattr(reference, name)
+    else:
+        found = getattr(gpu, name)
+    return cast("Callable[..., Any]", found)
 
 
 for _name in ("pack", "unpack", "mask", "masked"):
@@ -139,7 +141,9 @@ def _shapes_packed(
     groups = -(-flat.numel() // group)
     low = flat.new_empty(groups, dtype=torch.bfloat16)
     return (
-        flat.new_empty(groups, group * bits // 8, dtype=torch.uint8), low, torch.empty_like(low)
+        flat.new_empty(groups, group * bits // 8, dtype=torch.uint8),
+        low,
+        torch.empty_like(low),
     )
 
 

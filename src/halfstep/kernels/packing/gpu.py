@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
+import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
 from halfstep.kernels.packing.reference import MASK_GROUP
 
 
-@triton.jit
-def _pack_kernel(
+@triton.jit  # type: ignore[untyped-decorator]
+def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     source: Any,
     codes: Any,
     low: Any,
@@ -43,6 +43,7 @@ def _pack_kernel(
     start = lowest.to(tl.float32, bitcast=True)
     width = tl.div_rn(tl.max(values, 0) - start + 0.0, float(top)).to(tl.int32, bitcast=True)
     width = ((width >> 16) + ((width & 0xFFFF) != 0).to(tl.int32)) << 16
+    width = tl.where(width < 0x00800000, 0, width)  # its inverse could not be had
     usable = finite & (width < 0x7F800000)
     step_width = width.to(tl.float32, bitcast=True)
     # Selects before it divides: a group of equal values has steps of 0.
@@ -74,7 +75,7 @@ def _pack_kernel(
     tl.store(step + program, tl.where(usable, width >> 16, 0x7FC0).to(tl.int16))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _write_plane(
     code: Any, to: Any, group: tl.constexpr, shift: tl.constexpr, width: tl.constexpr
 ) -> None:
@@ -85,7 +86,7 @@ def _write_plane(
     tl.store(to + tl.arange(0, size), tl.sum(each << shifts, 0).to(tl.uint8))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _unpack_kernel(
     codes: Any,
     low: Any,
@@ -117,7 +118,7 @@ def _unpack_kernel(
         tl.store(target + at, values, mask=at < elements)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _read_plane(source: Any, group: tl.constexpr, width: tl.constexpr) -> Any:
     size: tl.constexpr = group * width // 8
     element = tl.arange(0, group)
@@ -125,7 +126,7 @@ def _read_plane(source: Any, group: tl.constexpr, width: tl.constexpr) -> Any:
     return (byte >> (element // size * width)) & (2**width - 1)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _mask_kernel(source: Any, bits: Any, elements: Any, group: tl.constexpr) -> None:
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
@@ -134,10 +135,8 @@ def _mask_kernel(source: Any, bits: Any, elements: Any, group: tl.constexpr) -> 
     _write_plane(code, bits + program * (group // 8), group, 0, 1)
 
 
-@triton.jit
-def _masked_kernel(
-    source: Any, bits: Any, target: Any, elements: Any, group: tl.constexpr
-) -> None:
+@triton.jit  # type: ignore[untyped-decorator]
+def _masked_kernel(source: Any, bits: Any, target: Any, elements: Any, group: tl.constexpr) -> None:
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
     values = tl.load(source + at, mask=at < elements)

@@ -204,6 +204,8 @@ void pack(const void *source, int dtype, int64_t elements, int64_t first_group, 
         float from = from_bf16(low[g]);
         step[g] = bf16_above((highest - from + 0.0f) / (float)top);
         float width = from_bf16(step[g]);
+        if (width < 0x1p-126f) /* its inverse could not be had */
+            width = from_bf16(step[g] = 0);
         if (not_finite != 0.0f || !(width < INFINITY)) {
             low[g] = step[g] = 0x7fc0;
             memset(codes + (size_t)g * bytes, 0, bytes);

@@ -1,4 +1,4 @@
-"""What packing computes, in plain PyTorch on any device: slow, and the measure of the other kernels.
+"""What packing computes, in plain PyTorch on any device; the other kernels give the same bits.
 
 A tensor is packed in groups of neighbouring elements, each with a lowest value and a step of its
 own, both in bf16: the lowest rounded down and the step up, so that the levels span the group. An
@@ -50,6 +50,7 @@ def pack(
     top = 2**bits - 1
     low = _bf16_below(values.amin(1) + 0.0)  # not -0.0
     step = _bf16_above((values.amax(1) - low.float() + 0.0) / top)
+    step = torch.where(step < 2.0**-126, 0, step)  # its inverse could not be had
     usable = values.isfinite().all(1) & step.isfinite()
     width = torch.where(usable, step, 0).float()[:, None]
     inverse = torch.where(width > 0, 1 / width, 0.0)

@@ -92,16 +92,17 @@ class MaxPool(torch.autograd.Function):
             values: `[batch, channels, height, width]`.
             window: Its size, stride, padding and dilation, pairs each, and `ceil_mode`.
         """
-        result, index = torch.ops.aten.max_pool2d_with_indices(values, *window)
-        corner, step_down = _corners(values.size(3), result, *window[1:4])
+        pooled: torch.Tensor
+        pooled, index = torch.ops.aten.max_pool2d_with_indices(values, *window)
+        corner, step_down = _corners(values.size(3), pooled, *window[1:4])
         offset = index - corner
         down = torch.div(offset, step_down, rounding_mode="floor")
         place = down * window[0][1] + (offset - down * step_down) // window[3][1]
         ctx.window = window
         ctx.like = values.size(), values.dtype, values.is_contiguous()
         ctx.save_for_backward(_nibbles(place) if _fits_nibble(window[0]) else place.byte())
-        ctx.pooled = result.size()
-        return result
+        ctx.pooled = pooled.size()
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from halfstep.techniques.activations.functions import Dropout, MaxPool, Pointwise, Rectifier
+from halfstep.techniques.activations.norms import BatchNorm, LayerNorm
 from halfstep.techniques.activations.store import compressible
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ LINEAR: frozenset[Function] = frozenset(
         functional.linear, functional.bilinear,
         functional.conv1d, functional.conv2d, functional.conv3d,
         functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-        functional.batch_norm, functional.layer_norm, functional.group_norm,
+        functional.group_norm,
         functional.instance_norm, functional.rms_norm,
         functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d,
         functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
         functional.adaptive_avg_pool3d,
-        torch.conv1d, torch.conv2d, torch.conv3d, torch.batch_norm, torch.layer_norm,
+        torch.conv1d, torch.conv2d, torch.conv3d,
         torch.group_norm, torch.instance_norm, torch.rms_norm,
         torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, torch.mul,
         torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.mul,
@@ -91,6 +92,8 @@ class Operators(TorchFunctionMode):
         self._replaced: dict[Function, Function] = dict.fromkeys(RECTIFIERS, self._rectifier)
         self._replaced |= dict.fromkeys(SMOOTH, self._smooth)
         self._replaced[functional.dropout] = self._dropout
+        self._replaced |= dict.fromkeys((functional.layer_norm, torch.layer_norm), self._layer_norm)
+        self._replaced[functional.batch_norm] = self._batch_norm
         self._replaced[functional.max_pool2d] = self._max_pool2d
 
     def __torch_function__(
@@ -115,7 +118,7 @@ class Operators(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _rectifier(self, func: Function, args: Any, kwargs: Any) -> Any:
-        values, *rest = args if args else (kwargs.get("input"),)
+        values, *rest = args or (kwargs.get("input"),)
         inplace = func in _IN_PLACE or bool(rest[0] if rest else kwargs.get("inplace", False))
         if not self._applies(values) or (inplace and values._is_view()):  # noqa: SLF001
             return func(*args, **kwargs)
@@ -138,6 +141,25 @@ class Operators(TorchFunctionMode):
         if not training or inplace or not 0 < share < 1 or not self._applies(values):
             return func(*args, **kwargs)
         return Dropout.apply(values, share)
+
+    def _layer_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, shape, weight, bias, eps = _given(
+            args, kwargs, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5
+        )
+        with self._store.during(self._bits()):
+            if not self._applies(values):
+                return func(*args, **kwargs)
+            return LayerNorm.apply(values, list(shape), weight, bias, eps)
+
+    def _batch_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, mean, var, weight, bias, training, momentum, eps = _given(
+            args, kwargs, input=None, running_mean=None, running_var=None, weight=None, bias=None,
+            training=False, momentum=0.1, eps=1e-5,
+        )  # fmt: skip
+        with self._store.during(self._bits()):
+            if not training or not self._applies(values):
+                return func(*args, **kwargs)
+            return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps)
 
     def _max_pool2d(self, func: Function, args: Any, kwargs: Any) -> Any:
         values, size, stride, padding, dilation, ceil_mode, return_indices = _given(

@@ -50,7 +50,7 @@ class Whole:
         Raises:
             RuntimeError: If it has been changed since; torch itself asks only without hooks.
         """
-        version = self.tensor._version  # noqa: SLF001  (as autograd itself tells)
+        version = self.tensor._version
         if version != self.version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
@@ -266,8 +266,8 @@ def _key(tensor: torch.Tensor) -> tuple[int, ...]:
     """Tell a range of memory at a time: views of any shape have the same key."""
     return (
         tensor.untyped_storage()._cdata,  # noqa: SLF001  (its address; there is no public name)
-        tensor._version,  # noqa: SLF001  (as autograd itself tells that a tensor has changed)
-        tensor.storage_offset(),
+        tensor._version,
+        int(tensor.storage_offset()),
         tensor.numel(),
         DTYPES.index(tensor.dtype),
     )
@@ -275,5 +275,5 @@ def _key(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _whole(tensor: torch.Tensor) -> Whole:
     """Keep a tensor without its node, which keeps the tensor: they would never be freed."""
-    version = tensor._version  # noqa: SLF001
+    version = tensor._version
     return Whole(tensor if tensor.is_leaf else tensor.detach(), version)

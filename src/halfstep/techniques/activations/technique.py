@@ -8,8 +8,7 @@ and however it calls its operators, in eager mode.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +19,10 @@ from halfstep.errors import closest
 from halfstep.techniques.activations.operators import Operators
 from halfstep.techniques.activations.store import Draws, Store
 from halfstep.techniques.base import Stage, Technique, as_function
+from halfstep.techniques.exceptions import matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from torch.optim import Optimizer
 
@@ -33,7 +32,7 @@ class CompressedActivations(Technique):
 
     Args:
         layers: Patterns of module names, and the bits of what modules that match save; None keeps
-            it whole. The longest pattern that matches decides; "*" is everything.
+            it whole. Of patterns that match, the last decides; "*" is everything.
         group: Elements that share their levels.
         seed: Of the stochastic rounding.
 
@@ -59,10 +58,8 @@ class CompressedActivations(Technique):
         for pattern in self._layers:
             self._refuse_unknown(pattern, models)
         for model in models:
-            for name, module in model.named_modules():
-                matching = [each for each in self._layers if each != "*" and fnmatchcase(name, each)]
-                if name and matching:
-                    self._follow(module, self._layers[max(matching, key=len)])
+            for module, bits in self._changes(model):
+                self._follow(module, bits)
 
     @contextmanager
     def forward(self, device: torch.device) -> Iterator[None]:
@@ -92,6 +89,19 @@ class CompressedActivations(Technique):
         within: list[int | None] | None = getattr(self._running, "bits", None)
         return within[-1] if within else self._layers.get("*")
 
+    def _changes(self, model: nn.Module) -> Iterator[tuple[nn.Module, int | None]]:
+        """Yield modules whose bits are not those of the module around them, and their bits."""
+        bits: dict[nn.Module, int | None] = {}
+        bits.update(dict.fromkeys(model.modules(), self._layers.get("*")))
+        around = {inner: outer for outer in model.modules() for inner in outer.children()}
+        for pattern, given in self._layers.items():  # from the least to the most specific
+            if pattern != "*":
+                for matched in matching(model, pattern):
+                    bits.update(dict.fromkeys(matched.modules(), given))
+        for module, given in bits.items():
+            if module is not model and given != bits[around[module]]:
+                yield module, given
+
     def _follow(self, module: nn.Module, bits: int | None) -> None:
         def enter(*_: Any) -> None:
             if not hasattr(self._running, "bits"):
@@ -107,8 +117,8 @@ class CompressedActivations(Technique):
         ]
 
     def _refuse_unknown(self, pattern: str, models: Sequence[nn.Module]) -> None:
-        names = [name for model in models for name, _ in model.named_modules() if name]
-        if pattern != "*" and not any(fnmatchcase(name, pattern) for name in names):
+        if pattern != "*" and not any(matching(model, pattern) for model in models):
+            names = [name for model in models for name, _ in model.named_modules() if name]
             raise ValueError(
                 f"activations names {pattern!r}, which matches no module; allowed: "
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
