@@ -22,6 +22,7 @@ FLOORS = {
     "loss_scale": 0,
     "step_observer": 0,
     "errors": 0,
+    "files": 0,
     "kernels": 0,
     "techniques": 1,
     "optim": 1,
@@ -50,7 +51,7 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Return the line and name ("train.files") of what a file imports of halfstep, anywhere."""
+    """Return the line and name ("train.loop") of what a file imports of halfstep, anywhere."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []

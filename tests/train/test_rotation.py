@@ -5,7 +5,8 @@ import shutil
 import pytest
 import torch
 
-from halfstep.train import checkpoint, files, rotation
+from halfstep import files
+from halfstep.train import checkpoint, rotation
 from halfstep.train.loop import train
 from halfstep.train.rotation import CheckpointWarning
 

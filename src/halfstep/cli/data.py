@@ -165,7 +165,7 @@ def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
 def _print_json(images: int, found: "Sequence[Fault]") -> None:
     from dataclasses import asdict
 
-    from halfstep.train.files import json_text
+    from halfstep.files import json_text
 
     typer.echo(
         json_text({"images": images, "faults": [asdict(fault) for fault in found]}, indent=2)

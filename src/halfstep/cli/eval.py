@@ -62,9 +62,9 @@ def evaluate(
     read.
     """
     with without_collections():
+        from halfstep.files import json_text
         from halfstep.train import evaluate as evaluation
         from halfstep.train.data.csv_rows import columns_of
-        from halfstep.train.files import json_text
         from halfstep.train.metrics import write_tables
 
     which: Literal["best", "last"] = checkpoint.value

@@ -55,8 +55,8 @@ def predict(
     Exits with 1 when an image cannot be read: it is named, and has no line.
     """
     with without_collections():
+        from halfstep.files import write_atomically
         from halfstep.train.data.csv_rows import columns_of
-        from halfstep.train.files import write_atomically
         from halfstep.train.predict import predict as predict_images
 
     if probabilities and top_k is not None:

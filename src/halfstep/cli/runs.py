@@ -26,7 +26,7 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the runs under ROOT: how they stand, and the best that each has reached."""
-    from halfstep.train.files import json_text
+    from halfstep.files import json_text
     from halfstep.train.runs import find
 
     found = find(root)

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from halfstep.compare.grid import Cell, changes
 from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
+from halfstep.files import parse_json, write_atomically
 from halfstep.train.config.text import dump
 from halfstep.train.diagnosis_file import in_a_line
-from halfstep.train.files import parse_json, write_atomically
 from halfstep.train.lock import locked
 from halfstep.train.replaced import make_way
 

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.train.files import parse_json
+from halfstep.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import torch
+import torch.distributed as dist
 
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train import parts as parts_of
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,7 @@ _MARK = b"halfstep sha256:"
 _COMMENT = len(_MARK) + hashlib.sha256().digest_size * 2
 _LENGTH = 2  # bytes at the end of a zip archive that say how long its comment is
 _CHUNK = 2**20
+_OF_OTHER_CONTENT = (TypeError, KeyError, IndexError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def load(file: Path) -> Checkpoint:
     stored = look_into(file)
     if stored.parts is None:
         return stored
-    with _explained(file):
+    with _readable(file):
         return replace(stored, **parts_of.read(file.parent, stored.parts))
 
 
@@ -122,7 +124,7 @@ def look_into(file: Path) -> Checkpoint:
     Raises:
         UserError: As `load` says.
     """
-    with _explained(file):
+    with _readable(file):
         _verify(file)
         refuse_compressed(file)
         stored = Checkpoint(**torch.load(file, map_location="cpu", weights_only=True))
@@ -165,7 +167,7 @@ def named_parts(file: Path) -> Parts | None:
         OSError: If that cannot be told: the file is damaged, or cannot be read now.
     """
     named: Parts | None = _glance(file).get("parts")
-    return named
+    return named if isinstance(named, dict) else None
 
 
 def epoch_of(file: Path) -> int | None:
@@ -184,15 +186,10 @@ def _glance(file: Path) -> dict[str, Any]:
         OSError: If it is damaged, or cannot be read now.
     """
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        RuntimeError,
-        EOFError,
-        ValueError,
-    ) as error:
-        raise OSError(f"{str(file)!r} cannot be read: {error}") from error
+        with _readable(file):
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except UserError as error:
+        raise OSError(str(error)) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -207,7 +204,22 @@ def size(file: Path) -> int:
 
 
 @contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def explained(file: Path) -> Iterator[None]:
+    """Refuse, in one line, a checkpoint of whose content something cannot be used.
+
+    Raises:
+        UserError: Naming the file.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError, dist.DistError):
+        raise  # They say nothing of the file.
+    except (RuntimeError, *_OF_OTHER_CONTENT) as error:
+        raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
@@ -224,7 +236,7 @@ def _explained(file: Path) -> Iterator[None]:
         raise UserError(
             f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
         ) from error
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+    except _OF_OTHER_CONTENT as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
 
 

@@ -18,10 +18,10 @@ from halfstep.doctor.record import from_json
 from halfstep.doctor.report.show import as_json, print_diagnosis
 from halfstep.doctor.verdict import ORDER
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train import diagnosis_file, rotation
 from halfstep.train.diagnosis_file import RECORD, TEXT
 from halfstep.train.distributed import Lost
-from halfstep.train.files import write_atomically
 from halfstep.train.processes import FailedElsewhere
 from halfstep.train.signals import Asked, Stopped
 

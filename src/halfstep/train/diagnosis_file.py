@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from halfstep.errors import UserError
-from halfstep.train.files import parse_json
+from halfstep.files import parse_json
 
 RECORD = "diagnosis.json"
 TEXT = "diagnosis.txt"

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from halfstep.errors import UserError
+from halfstep.files import parse_json
 from halfstep.train.environment import pick_device
-from halfstep.train.files import parse_json
 from halfstep.train.meeting import meet
 from halfstep.train.processes import ALONE, Processes, job
 

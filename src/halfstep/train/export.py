@@ -22,7 +22,7 @@ import torch
 
 import halfstep
 from halfstep.errors import UserError
-from halfstep.train.files import write_atomically
+from halfstep.files import write_atomically
 from halfstep.train.trained import open_run
 
 if TYPE_CHECKING:

@@ -204,7 +204,7 @@ def _take_directory(
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
     if start is not None:
-        with run_directory.explained(run):
+        with run_directory.explained(run), checkpoint.explained(start.file):
             resume.tidy(run, start)
 
 
@@ -251,7 +251,10 @@ def _assemble(
 def _epochs(training: Training, start: Start | None) -> None:
     config, progress = training.config, training.progress
     if start is not None:
-        pick_up(training, start.checkpoint, start.file.parent)
+        with checkpoint.explained(start.file), out_of_memory_explained(config):
+            pick_up(training, start.checkpoint, start.file.parent)
+            if _is_over(training) and progress.final is None:
+                raise ValueError("the run is over and was never validated")
     elif config.on_nonfinite == "rollback":
         training.save()  # something to go back to, from the first step on
     while not _is_over(training):
@@ -344,7 +347,7 @@ def _summary(
         final_accuracy_top5=final.top5 if final else None,
         train_seconds=progress.train_seconds,
         wall_seconds=wall_seconds,
-        images_per_second=progress.images / progress.train_seconds,
+        images_per_second=progress.images / max(progress.train_seconds, 1e-9),
         peak_memory_bytes=training.memory.peak(),
         peak_memory_kind=training.memory.kind,
         peak_memory_reserved_bytes=training.memory.peak_reserved(),

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from halfstep.train.files import write_atomically
+from halfstep.files import write_atomically
 from halfstep.train.processes import ALONE
 
 if TYPE_CHECKING:

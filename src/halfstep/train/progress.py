@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from halfstep.train.run_directory import Status
+from pydantic import TypeAdapter
+
+from halfstep.train.run_directory import Status  # noqa: TC001  # pydantic reads it at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,15 @@ class Progress:
         return {name: value for name, value in asdict(self).items() if name not in _OF_THIS_PROCESS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        for name, value in state.items():
-            is_score = name in {"best", "final"} and value is not None
-            setattr(self, name, Score(**value) if is_score else value)
+        """Take over what `state_dict` returned.
+
+        Raises:
+            ValueError: If it is of other types.
+        """
+        found = _STATE.validate_python(state)
+        for name in found.state_dict():
+            setattr(self, name, getattr(found, name))
 
 
+_STATE: TypeAdapter[Progress] = TypeAdapter(Progress)
 _OF_THIS_PROCESS = frozenset({"status", "error", "note"})

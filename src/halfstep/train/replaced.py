@@ -56,12 +56,13 @@ def make_way(run: Path) -> None:
         aside.mkdir()
     for name in _LEFT_BY_A_RUN:
         left = run / name
-        if not left.exists():
+        linked = left.is_symlink()
+        if not (linked or left.exists()):
             continue
         if worth_keeping:
             left.rename(aside / name)
         else:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            shutil.rmtree(left) if left.is_dir() and not linked else left.unlink()
 
 
 def let_go(run: Path) -> None:

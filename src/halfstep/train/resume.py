@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
+from halfstep.files import parse_json, write_atomically
 from halfstep.train import checkpoint, each_process, extend, rotation
-from halfstep.train.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from halfstep.train.checkpoint import Checkpoint
@@ -87,8 +87,9 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             f"--resume is {wanted!r}, which does not exist; allowed: auto, a checkpoint's path, or "
             "a run directory"
         )
-    _refuse_another_config(found, config, wanted, processes)
-    extend.refuse_inexact(found, config, file)
+    with checkpoint.explained(file):
+        _refuse_another_config(found, config, wanted, processes)
+        extend.refuse_inexact(found, config, file)
     return Start(
         found, file, file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
     )
@@ -125,6 +126,8 @@ def tidy(run: Path, start: Start) -> None:
     if metrics.is_file():
         lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
         write_atomically(metrics, "".join(line for line in lines if _came_before(line, stored)))
+    else:
+        metrics.unlink(missing_ok=True)  # a link to nothing: what follows would be written there
 
 
 def _came_before(line: str, stored: Checkpoint) -> bool:

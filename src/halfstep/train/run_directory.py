@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from halfstep.errors import UserError
+from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train import diagnosis_file, replaced
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
-from halfstep.train.files import json_text, parse_json, write_atomically
 from halfstep.train.lock import locked
 
 if TYPE_CHECKING:

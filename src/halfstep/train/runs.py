@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
+from halfstep.files import parse_json
 from halfstep.recipe import recipe
 from halfstep.train.config.text import parse
-from halfstep.train.files import parse_json
 from halfstep.train.run_directory import read_summary
 
 if TYPE_CHECKING:

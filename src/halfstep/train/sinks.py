@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.errors import UserError
-from halfstep.train.files import parse_json, write_atomically
+from halfstep.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from halfstep.files import json_text
 from halfstep.train import rotation, sinks
-from halfstep.train.files import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train.files import parse_json
+from halfstep.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train.data import csv_rows
 from halfstep.train.data.pictures import is_there
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,9 +24,9 @@ from webdataset.shardlists import expand_urls
 from webdataset.tariterators import base_plus_ext
 
 from halfstep.errors import UserError
+from halfstep.files import parse_json
 from halfstep.train.data.pictures import locate
 from halfstep.train.data.seeding import generator
-from halfstep.train.files import parse_json
 
 if TYPE_CHECKING:
     from halfstep.train.config.data import ShardsConfig

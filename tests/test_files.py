@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from halfstep.train.files import json_text, write_atomically
+from halfstep.files import json_text, write_atomically
 
 
 @pytest.mark.parametrize(
