@@ -29,7 +29,7 @@ from timm.utils import AverageMeter, accuracy
 from torch import nn
 
 from halfstep.files import json_text, write_atomically
-from halfstep.train.data.source import spread
+from halfstep.train.data.sources.source import spread
 from halfstep.train.environment import describe
 
 RESULTS = Path(__file__).parent / "results" / "timm_parity.json"

@@ -29,6 +29,7 @@ FLOORS = {
     "layers": 1,
     "engine": 3,
     "train": 4,
+    "show": 4,
     "apex": 4,
     "migrate": 4,
     "compare": 5,
@@ -38,7 +39,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
-    "compare": ("train.loop", "train.setup", "train.evaluate", "bench"),
+    "compare": ("train.loop", "train.build.setup", "train.after.evaluate", "bench"),
     "train": ("apex",),
     "apex": ("train",),
     "migrate": ("apex", "train"),

@@ -24,7 +24,9 @@ from PIL import Image
 
 from halfstep.cli import main
 from halfstep.compare import comparison
-from halfstep.train import checkpoint, launch, loop
+from halfstep.train.loop import loop
+from halfstep.train.processes import launch
+from halfstep.train.store import checkpoint
 
 MANY = 1000
 MISSING = object()

@@ -20,11 +20,12 @@ from PIL import Image
 from sameness import assert_same_run
 
 from halfstep.errors import UserError
-from halfstep.train import metrics, rotation
-from halfstep.train.data import pictures as listed
-from halfstep.train.loop import train
-from halfstep.train.rotation import CheckpointWarning
-from halfstep.train.run_directory import read_summary
+from halfstep.train.data.sources import pictures as listed
+from halfstep.train.loop.loop import train
+from halfstep.train.run import metrics
+from halfstep.train.store import rotation
+from halfstep.train.store.rotation import CheckpointWarning
+from halfstep.train.store.run_directory import read_summary
 
 
 @pytest.fixture(scope="module")

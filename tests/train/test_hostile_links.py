@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from halfstep.cli import main
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
 
 OPTIONS = ("data.workers=0", "epochs=1", "average={decay: 0.5}", "recipe=bf16")
 FILES = ["metrics.jsonl", "summary.json", "config.yaml", "environment.json", "classes.csv"]

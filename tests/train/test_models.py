@@ -9,8 +9,8 @@ from torch import nn
 
 from halfstep.engine import Engine
 from halfstep.errors import UserError
+from halfstep.train.build.models import build, compiled, resolve
 from halfstep.train.config import ModelConfig
-from halfstep.train.models import build, compiled, resolve
 
 SMALL = {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 8]}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from halfstep import files
-from halfstep.train import checkpoint, rotation
-from halfstep.train.loop import train
-from halfstep.train.rotation import CheckpointWarning
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.rotation import CheckpointWarning
 
 
 def names(run):

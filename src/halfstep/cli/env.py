@@ -15,7 +15,7 @@ def env(
 ) -> None:
     """Print versions, devices, threads, and what there is to train in several processes with."""
     from halfstep.files import json_text
-    from halfstep.train.bug_report import collect
+    from halfstep.train.after.bug_report import collect
 
     found = collect()
     if as_json:

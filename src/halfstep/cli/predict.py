@@ -56,8 +56,8 @@ def predict(
     """
     with without_collections():
         from halfstep.files import write_atomically
-        from halfstep.train.data.csv_rows import columns_of
-        from halfstep.train.predict import predict as predict_images
+        from halfstep.train.after.predict import predict as predict_images
+        from halfstep.train.data.sources.csv_rows import columns_of
 
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from halfstep.train.runs import Run
+    from halfstep.train.after.runs import Run
 
 _HEADER = ("run", "config", "recipe", "seed", "status", "best", "epoch", "final", "when (UTC)")
 
@@ -27,7 +27,7 @@ def runs(
 ) -> None:
     """List the runs under ROOT: how they stand, and the best that each has reached."""
     from halfstep.files import json_text
-    from halfstep.train.runs import find
+    from halfstep.train.after.runs import find
 
     found = find(root)
     if as_json:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from halfstep.cli import main
-from halfstep.train import loop
 from halfstep.train.config import Config
 from halfstep.train.config.errors import keys
+from halfstep.train.loop import loop
 
 CONFIG = {
     "epochs": 1,
