@@ -300,6 +300,17 @@ def test_checkpointed_blocks_run_again_as_they_ran(reentrant):
     assert cosine(exact, rounded) > 0.9999
 
 
+def test_compiled_models_are_refused_whenever_they_were_compiled():
+    for compiled_first in (True, False):
+        model = nn.Sequential(nn.Linear(128, 128))
+        if compiled_first:
+            model.compile(backend="eager")
+        with Engine(model, SGD(model.parameters(), lr=0.1), recipe="act4") as engine:
+            model.compile(backend="eager")
+            with pytest.raises(ValueError, match="this one is compiled"), engine.autocast():
+                pass
+
+
 def test_a_second_derivative_is_refused():
     model = net()
     images, labels = batch()

@@ -49,12 +49,14 @@ class CompressedActivations(Technique):
         self._running = threading.local()
         self._operators = Operators(self._store, self._bits)
         self._handles: list[Any] = []
+        self._models: Sequence[nn.Module] = ()
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Note which modules keep their tensors in other bits than the rest."""
         del optimizers
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._draws.rank = torch.distributed.get_rank()
+        self._models = models
         for pattern in self._layers:
             self._refuse_unknown(pattern, models)
         for model in models:
@@ -63,9 +65,15 @@ class CompressedActivations(Technique):
 
     @contextmanager
     def forward(self, device: torch.device) -> Iterator[None]:
-        """Take hold of what is saved."""
+        """Take hold of what is saved.
+
+        Raises:
+            ValueError: If a model is compiled, before or after the engine was made.
+        """
         del device
         if torch.is_grad_enabled():
+            if not self._draws.forwards:
+                self._refuse_compiled()
             self._draws.next_forward()
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
             yield
@@ -115,6 +123,16 @@ class CompressedActivations(Technique):
             module.register_forward_pre_hook(as_function(enter), prepend=True),
             module.register_forward_hook(as_function(leave), always_call=True),
         ]
+
+    def _refuse_compiled(self) -> None:
+        for module in (each for model in self._models for each in model.modules()):
+            compiled = module._compiled_call_impl is not None  # noqa: SLF001  (as torch itself asks)
+            if compiled or isinstance(module, torch._dynamo.OptimizedModule):
+                raise ValueError(
+                    "activations are compressed as a model runs, and this one is compiled: the "
+                    "compiler decides what is saved; leave compile out, or use a recipe without "
+                    "activations and torch._functorch.config.activation_memory_budget = 0.5"
+                )
 
     def _refuse_unknown(self, pattern: str, models: Sequence[nn.Module]) -> None:
         if pattern != "*" and not any(matching(model, pattern) for model in models):
