@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-enum { LARGEST_GROUP = 1024, WIDE = 32, FP32 = 0, FP16 = 1, BF16 = 2 };
+enum { LARGEST_GROUP = 1024, FP32 = 0, FP16 = 1, BF16 = 2 };
 
 static inline float from_bits(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
 static inline uint32_t to_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
@@ -175,38 +175,57 @@ static inline void quantise(const float *restrict values, float from, float inve
     }
 }
 
+/* Finds the lowest and the highest of a group's values; tells whether all of them are finite. */
+static inline int span(const float *values, int group, float *lowest, float *highest) {
+    typedef float Values __attribute__((vector_size(64)));
+    typedef int32_t Words __attribute__((vector_size(64)));
+    Values least, most;
+    Words size = {0};
+    memcpy(&least, values, sizeof least);
+    most = least;
+    for (int i = 0; i < group; i += 16) {
+        Values value;
+        memcpy(&value, values + i, sizeof value);
+        Words below = value < least, above = value > most, magnitude = (Words)value & 0x7fffffff;
+        Words larger = magnitude > size;
+        least = (Values)(((Words)value & below) | ((Words)least & ~below));
+        most = (Values)(((Words)value & above) | ((Words)most & ~above));
+        size = (magnitude & larger) | (size & ~larger);
+    }
+    int32_t largest = 0;
+    *lowest = least[0];
+    *highest = most[0];
+    for (int i = 0; i < 16; i++) {
+        *lowest = least[i] < *lowest ? least[i] : *lowest;
+        *highest = most[i] > *highest ? most[i] : *highest;
+        largest = size[i] > largest ? size[i] : largest;
+    }
+    return largest < 0x7f800000;
+}
+
 void pack(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups, int group,
           int bits, uint64_t seed, uint32_t stream, uint64_t counter, uint8_t *codes, uint16_t *low, uint16_t *step) {
-    float values[LARGEST_GROUP];
+    float copied[LARGEST_GROUP];
     uint32_t words[LARGEST_GROUP / 2];
     uint8_t code[LARGEST_GROUP];
     int lanes = group / 8, half = group / 2, top = (1 << bits) - 1;
     size_t bytes = (size_t)group * (size_t)bits / 8;
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * group, left = elements - at;
-        read_group(source, dtype, (size_t)at, left < group ? (int)left : group, group, values);
-        float least[WIDE], most[WIDE], odd[WIDE];
-        for (int i = 0; i < WIDE; i++) { least[i] = most[i] = values[i]; odd[i] = 0.0f; }
-        for (int from = 0; from < group; from += WIDE)
-            for (int i = 0; i < WIDE; i++) {
-                float value = values[from + i];
-                least[i] = value < least[i] ? value : least[i];
-                most[i] = value > most[i] ? value : most[i];
-                odd[i] += value - value; /* 0, or NaN for inf and NaN */
-            }
-        float lowest = least[0], highest = most[0], not_finite = odd[0];
-        for (int i = 1; i < WIDE; i++) {
-            lowest = least[i] < lowest ? least[i] : lowest;
-            highest = most[i] > highest ? most[i] : highest;
-            not_finite += odd[i];
-        }
+        const float *values = copied;
+        if (dtype == FP32 && left >= group)
+            values = (const float *)source + at;
+        else
+            read_group(source, dtype, (size_t)at, left < group ? (int)left : group, group, copied);
+        float lowest, highest;
+        int finite = span(values, group, &lowest, &highest);
         low[g] = bf16_below(lowest + 0.0f);
         float from = from_bf16(low[g]);
         step[g] = bf16_above((highest - from + 0.0f) / (float)top);
         float width = from_bf16(step[g]);
         if (width < 0x1p-126f) /* its inverse could not be had */
             width = from_bf16(step[g] = 0);
-        if (not_finite != 0.0f || !(width < INFINITY)) {
+        if (!finite || !(width < INFINITY)) {
             low[g] = step[g] = 0x7fc0;
             memset(codes + (size_t)g * bytes, 0, bytes);
             continue;
@@ -229,9 +248,10 @@ void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int
         int count = left < group ? (int)left : group;
         float from = from_bf16(low[g]), width = from_bf16(step[g]);
         read_codes(codes + (size_t)g * bytes, group, bits, code);
-        for (int i = 0; i < group; i++) values[i] = from + (float)code[i] * width;
+        float *restored = dtype == FP32 && count == group ? (float *)target + at : values;
+        for (int i = 0; i < group; i++) restored[i] = from + (float)code[i] * width;
         if (dtype == FP32) {
-            memcpy((float *)target + at, values, (size_t)count * 4);
+            if (count < group) memcpy((float *)target + at, values, (size_t)count * 4);
         } else if (dtype == FP16) {
             uint16_t *to = (uint16_t *)target + at;
             for (int i = 0; i < count; i++) to[i] = nearest_fp16(values[i]);
