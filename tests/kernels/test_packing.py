@@ -160,6 +160,25 @@ def test_values_are_right_on_average_and_lie_within_a_step(bits):
     assert abs(deviations.mean()) < 5 / 512**0.5
 
 
+@pytest.mark.parametrize("bits", packing.BITS)
+def test_the_variance_is_that_of_stochastic_rounding_and_below_actnn_s_bound(bits):
+    """Chen et al. (arXiv:2104.14129), section 3.2: G R^2 / (4 B^2) for a group of range R."""
+    torch.manual_seed(0)
+    values = torch.randn(256)
+    draws = torch.stack(
+        [packing.pack(values, bits, seed=5, counter=draw).unpack() for draw in range(2000)]
+    )
+    one = packing.pack(values, bits, seed=5)
+    step, low = one.step.float(), one.low.float()
+    level = (values - low) / step
+    up = level - level.floor()
+    expected = (step**2 * up * (1 - up)).sum()
+    found = draws.var(0).sum()
+    assert abs(found / expected - 1) < 0.05
+    span = values.max() - values.min()
+    assert found < 256 * span**2 / (4 * (2**bits - 1) ** 2)
+
+
 def test_zeros_of_a_rectified_tensor_stay_zero():
     values = torch.randn(5000).relu()
     for bits in packing.BITS:
