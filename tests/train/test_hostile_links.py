@@ -1,4 +1,4 @@
-"""Run directories with links: files are replaced, and only a run that goes on follows directories."""
+"""Run directories with links: files are replaced; a run that goes on follows directories."""
 
 import shutil
 
