@@ -186,3 +186,6 @@ CLASSES = {
     "FusedAdagrad": "torch.optim.Adagrad",
 }
 """What an instance is of that was made by a counterpart's call, by the last name of its class."""
+
+SAME_ARGUMENTS = {"SyncBatchNorm", "FusedLayerNorm"}
+"""Classes whose counterparts take the same arguments in the same order, those that torch has."""

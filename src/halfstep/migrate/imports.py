@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from halfstep.migrate.names import STARRED, calls, is_apex, plain
+from halfstep.migrate.names import STARRED, Imports, calls, is_apex, plain
 from halfstep.migrate.render import Edits, rendered
 from halfstep.migrate.source import Function, Source, first_line, inner, suites
 
@@ -105,10 +105,11 @@ class _Pruner:
     def __init__(self, source: Source, rebound: set[str]) -> None:
         self.source = source
         self.edits = Edits()
+        others = Imports(source.tree).parameters
         self._used = {
             node.id
             for node in inner(source.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in others
         } - rebound
         self._bound = {
             alias.asname or alias.name.partition(".")[0]
@@ -183,9 +184,10 @@ class _Pruner:
         apex = [each for each in imports if self.edits.replaced.get(each) == []]
         if not apex or len(apex) < len(imports) or not _only_imports(statement.body):
             return
-        kept = [each for each in statement.body if each not in apex]
         self.edits.replaced[statement] = [
-            each for each in (kept, statement.orelse, statement.finalbody) if each
+            each
+            for each in (statement.body, statement.orelse, statement.finalbody)
+            if not self._gone(each)
         ]
 
     def _if(self, statement: ast.If) -> None:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.source import inner
+from halfstep.migrate.source import Function, inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,17 +165,30 @@ class Imports:
     Attributes:
         bound: Names, each with what it is in Apex.
         modules: All modules that the program imports.
+        parameters: Names in functions that have a parameter of such a name instead.
+        by_name: Calls of `importlib.import_module` on something of Apex's.
     """
 
     def __init__(self, tree: ast.AST) -> None:
         self.bound: dict[str, str] = {}
         self.modules: set[str] = set()
+        self.by_name: list[ast.Call] = []
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.Call) and _imports_by_name(node):
+                self.by_name.append(node)
+            elif isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 self._import_from(node)
+        self.parameters = {
+            each
+            for function in ast.walk(tree)
+            if isinstance(function, Function)
+            for name in parameters(function) & self.bound.keys()
+            for each in ast.walk(function)
+            if isinstance(each, ast.Name) and each.id == name
+        }
 
     def _import(self, alias: ast.alias) -> None:
         self.modules.add(alias.name)
@@ -203,9 +216,28 @@ class Imports:
         if name is None:
             return None
         root, _, rest = name.partition(".")
-        if root not in self.bound:
+        if root not in self.bound or _root(node) in self.parameters:
             return None
         return f"{self.bound[root]}.{rest}" if rest else self.bound[root]
+
+
+def parameters(function: Function) -> set[str]:
+    """Return the names of a function's parameters."""
+    arguments = function.args
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+def _imports_by_name(call: ast.Call) -> bool:
+    given = call.args[0] if call.args else None
+    named = isinstance(given, ast.Constant) and isinstance(given.value, str)
+    importing = last_name(call.func) in {"import_module", "__import__"}
+    return importing and named and is_apex(str(getattr(given, "value", "")))
+
+
+def _root(node: ast.AST | None) -> ast.AST | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
 
 
 def is_apex(path: str) -> bool:
