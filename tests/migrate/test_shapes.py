@@ -21,7 +21,7 @@ LEFT = {
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
     "attack_in_a_function": "this backward does not go through amp",
     "clip_of_each_group": "",
-    "initialized_under_a_test": "what initializes amp is called under a test here",
+    "initialized_in_a_branch": "what initializes amp is called under a test here",
     "sides_of_two_optimizers": "the branch without amp does something else",
     "step_on_one_side": "a branch beside the step would go without this clip",
     "imported_by_name": "Apex is imported by its name here",

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def with_imports(
-    text: str, imports: Iterable[str], preamble: Iterable[str], rebound: set[str]
+    text: str,
+    imports: Iterable[str],
+    preamble: Iterable[str],
+    rebound: set[str],
+    answered: set[str],
 ) -> str:
     """Return a program with other imports.
 
@@ -27,9 +31,10 @@ def with_imports(
         imports: Lines to import what it needs now.
         preamble: Statements that go behind all imports.
         rebound: Names of Apex's that `imports` bind now.
+        answered: Sources of tests that were True or False before it was rewritten.
     """
     source = Source(text)
-    pruner = _Pruner(source, rebound)
+    pruner = _Pruner(source, rebound, answered)
     pruner.prune(source.tree)
     wanted = [line for line in imports if not _is_there(source, line)]
     wanted.sort(key=lambda line: (line.startswith("from"), line))
@@ -102,8 +107,9 @@ def _blank_before(source: Source, statement: ast.stmt) -> int:
 class _Pruner:
     """Removes Apex's names from imports where nothing uses them, and what is empty then."""
 
-    def __init__(self, source: Source, rebound: set[str]) -> None:
+    def __init__(self, source: Source, rebound: set[str], answered: set[str]) -> None:
         self.source = source
+        self._answered = answered
         self.edits = Edits()
         others = Imports(source.tree).parameters
         self._used = {
@@ -192,6 +198,8 @@ class _Pruner:
 
     def _if(self, statement: ast.If) -> None:
         """Remove an `if` that only imported Apex, or whose test is answered."""
+        if self.source.code(statement.test) in self._answered:
+            return
         if _is(statement.test, value=True):
             self.edits.replaced[statement] = [statement.body]
         elif _is(statement.test, value=False):

@@ -102,7 +102,9 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     notes = _stars(given, edits)
     text = rendered(given, edits)
     rebound = {line.rpartition(" ")[2] for line in target.imports if line.startswith("from")}
-    text = with_imports(text, target.imports, target.preamble, rebound)
+    tests = [node.test for node in inner(given.tree) if isinstance(node, ast.If)]
+    answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
+    text = with_imports(text, target.imports, target.preamble, rebound, answered)
     return Migration(source, given.restored(text), _sorted(edits, notes))
 
 
