@@ -382,3 +382,13 @@ def test_a_layer_under_another_name_is_torchs():
     assert "Norm = torch.nn.SyncBatchNorm\n" in done.after
     assert "apex" not in done.after
     assert done.notes == ()
+
+
+def test_a_call_with_arguments_of_torchs_wrapper_keeps_them():
+    text = (
+        "try:\n    from apex.parallel import DistributedDataParallel as DDP\n"
+        "except ImportError:\n    from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "model = DDP(model, device_ids=[0], find_unused_parameters=True)\n"
+    )
+    wrapped = "DistributedDataParallel(model, device_ids=[0], find_unused_parameters=True)\n"
+    assert migrate(text).after.endswith(f"model = torch.nn.parallel.{wrapped}")

@@ -179,3 +179,18 @@ def test_a_try_that_does_more_than_import_keeps_that(to):
 
 def test_no_branch_is_left_with_nothing_in_it():
     assert "pass" not in migrate(text_of("guarded_clip")).after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_torchs_own_wrapper_of_the_same_name_stays_as_it_is(to):
+    after = migrate(text_of("two_wrappers"), to).after
+    assert "from apex" not in after
+    assert "from torch.nn.parallel import DistributedDataParallel\n" in after
+    assert "(model, device_ids=[0], find_unused_parameters=True)\n" in after
+    assert after.count("broadcast_buffers=False") == 1
+
+
+def test_a_parameter_of_amps_name_stays_what_it_was():
+    after = migrate(text_of("amp_as_an_argument")).after
+    assert 'state["amp"] = amp.state_dict()' in after
+    assert "save_checkpoint(model, optimizer, engine, step), scaling=engine)" in after

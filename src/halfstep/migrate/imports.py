@@ -111,7 +111,7 @@ class _Pruner:
         self.source = source
         self._answered = answered
         self.edits = Edits()
-        others = Imports(source.tree).parameters
+        others = Imports(source.tree).others
         self._used = {
             node.id
             for node in inner(source.tree)
