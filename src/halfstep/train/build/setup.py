@@ -16,7 +16,7 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, models, optim, schedules
-from halfstep.train.data.sources.part import Part
+from halfstep.train.data.sources.part import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
 from halfstep.train.data.sources.seeding import derive
 from halfstep.train.processes.processes import ALONE
@@ -108,7 +108,7 @@ def set_up(
         seed=config.seed,
         device=device,
         # BatchNorm has no statistics of a single value, unless it sees those of all processes.
-        part=Part(
+        part=BatchShare(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
         ),
     )

@@ -20,7 +20,7 @@ from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_list, digits, image_folder, imported, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
-from halfstep.train.data.sources.part import WHOLE, Part
+from halfstep.train.data.sources.part import WHOLE, BatchShare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def load(
     batch_size: int,
     seed: int,
     device: torch.device,
-    part: Part = WHOLE,
+    part: BatchShare = WHOLE,
 ) -> Data:
     """Return the data set that `config` names, ready to be trained on.
 
@@ -86,7 +86,9 @@ def open_source(config: DataConfig) -> Source:
     return _SOURCES[config.name](config)
 
 
-def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, part: Part) -> Data:
+def _indexed(
+    config: DataConfig, *, batch_size: int, seed: int, pinned: bool, part: BatchShare
+) -> Data:
     source = open_source(config)
     # The digits are in memory, already at their resolution and normalised.
     augment = None if isinstance(config, DigitsConfig) else config.augment
@@ -127,7 +129,7 @@ def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, pa
 
 
 def _in_shards(
-    config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: Part
+    config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: BatchShare
 ) -> Data:
     try:
         from halfstep.train.data.shards import shard_batches, shard_reader, webdataset

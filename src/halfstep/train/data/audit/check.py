@@ -50,7 +50,7 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Origin:
     """Where an image is listed.
 
     Attributes:
@@ -79,7 +79,7 @@ class Look:
         detail: More about that.
     """
 
-    place: Place
+    place: Origin
     digest: bytes | None
     problem: Kind | None = None
     detail: str = ""
@@ -96,7 +96,7 @@ class Fault:
     """
 
     kind: Kind
-    places: tuple[Place, ...]
+    places: tuple[Origin, ...]
     detail: str
 
 
@@ -154,7 +154,7 @@ def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
 def faults(looks: Iterable[Look]) -> list[Fault]:
     """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
     found: list[Fault] = []
-    identical: dict[bytes, list[Place]] = defaultdict(list)
+    identical: dict[bytes, list[Origin]] = defaultdict(list)
     for each in looks:
         if each.digest is not None:
             identical[each.digest].append(each.place)
@@ -166,7 +166,7 @@ def faults(looks: Iterable[Look]) -> list[Fault]:
 
 
 def _look_at(entry: Entry) -> Look:
-    place = Place(entry.image, entry.label, entry.split, entry.file, entry.row)
+    place = Origin(entry.image, entry.label, entry.split, entry.file, entry.row)
     try:
         image, label = entry.read()
     except FileNotFoundError as error:
@@ -210,7 +210,7 @@ def _colour_if_blank(image: torch.Tensor) -> str | None:
     return f"{share:.2%} of it is the colour ({colour})"
 
 
-def _of_identical(places: Sequence[Place]) -> Fault:
+def _of_identical(places: Sequence[Origin]) -> Fault:
     labels = dict.fromkeys(place.label for place in places)
     count = f"{len(places)} times the same image"
     if len(labels) > 1:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.train.config.data import ColumnsConfig
-    from halfstep.train.data.sources.csv_rows import Row
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 _SHOWN = 5
 
@@ -40,8 +40,8 @@ class Fold:
         valid: The others.
     """
 
-    train: tuple[Row, ...]
-    valid: tuple[Row, ...]
+    train: tuple[CsvRow, ...]
+    valid: tuple[CsvRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,14 @@ def _digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "blake2b").digest()
 
 
-def _fold(rows: Sequence[Row], valid: set[int]) -> Fold:
+def _fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
     return Fold(
         tuple(row for index, row in enumerate(rows) if index not in valid),
         tuple(row for index, row in enumerate(rows) if index in valid),
     )
 
 
-def _text(rows: Sequence[Row]) -> str:
+def _text(rows: Sequence[CsvRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "label"))
@@ -161,7 +161,7 @@ def _text(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _refuse_missing(file: Path, rows: Sequence[Row], root: Path) -> None:
+def _refuse_missing(file: Path, rows: Sequence[CsvRow], root: Path) -> None:
     missing = [row for row in rows if not is_there(root / row.image)]
     if missing:
         shown = ", ".join(f"row {row.number} ({row.image})" for row in missing[:_SHOWN])

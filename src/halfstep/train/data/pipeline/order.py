@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.train.data.sources.part import WHOLE, Part
+from halfstep.train.data.sources.part import WHOLE, BatchShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Order:
     images: int
     batch_size: int
     seed: int | None
-    part: Part = WHOLE
+    part: BatchShare = WHOLE
 
     @property
     def batches(self) -> int:

@@ -18,7 +18,7 @@ from halfstep.train.data.pipeline import order
 from halfstep.train.data.pipeline.batches import readable
 from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.samples import LEAST, Loaded
-from halfstep.train.data.shards.shard_reader import PartJob, Place
+from halfstep.train.data.shards.shard_reader import PartJob, Position
 from halfstep.train.data.shards.shards import positions as positions_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.train.data.shards.shards import Positions, Shards
     from halfstep.train.data.shards.webdataset import ShardSamples
     from halfstep.train.data.sources.faults import Faults
-    from halfstep.train.data.sources.part import Part
+    from halfstep.train.data.sources.part import BatchShare
 
 
 class ShardBatches:
@@ -55,7 +55,7 @@ class ShardBatches:
         *,
         interleave: int,
         batch_size: int,
-        part: Part,
+        part: BatchShare,
         seed: int | None,
         workers: int,
         pinned: bool,
@@ -117,7 +117,7 @@ class ShardBatches:
                 strict=True,
             )
             places = tuple(
-                Place(self._shards.urls[shard], shard, self._shards.counts[shard], rank)
+                Position(self._shards.urls[shard], shard, self._shards.counts[shard], rank)
                 for shard, rank in picked
             )
             yield PartJob(epoch, places, tuple(own.tolist()))

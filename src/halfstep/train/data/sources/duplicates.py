@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from halfstep.train.data.sources.csv_rows import Row
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 MOST = 200_000
 """Rows up to which contents are compared before a run; beyond, paths alone are."""
@@ -43,11 +43,11 @@ class Duplicates:
 class _Listed:
     file: str
     split: int
-    row: Row
+    row: CsvRow
     path: str
 
 
-def find(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> Duplicates:
+def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicates:
     """Find the images that are listed more than once.
 
     Args:
