@@ -6,7 +6,6 @@ Identical images are those of identical pixels, whatever their files are called 
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import torch
 
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.data.sources import csv_list, csv_rows
+from halfstep.train.data.sources import csv_list, csv_rows, identical
 from halfstep.train.data.sources.csv_list import MissingImages
 from halfstep.train.data.sources.decode import CorruptImage
 from halfstep.train.data.sources.faults import DataWarning, Unusable
@@ -154,13 +153,13 @@ def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
 def faults(looks: Iterable[Look]) -> list[Fault]:
     """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
     found: list[Fault] = []
-    identical: dict[bytes, list[Origin]] = defaultdict(list)
+    alike: dict[bytes, list[Origin]] = defaultdict(list)
     for each in looks:
         if each.digest is not None:
-            identical[each.digest].append(each.place)
+            alike[each.digest].append(each.place)
         if each.problem is not None:
             found.append(Fault(each.problem, (each.place,), each.detail))
-    found += [_of_identical(places) for places in identical.values() if len(places) > 1]
+    found += [_of_identical(places) for places in alike.values() if len(places) > 1]
     order = list(MEANINGS)
     return sorted(found, key=lambda fault: order.index(fault.kind))
 
@@ -178,8 +177,8 @@ def _look_at(entry: Entry) -> Look:
     place = replace(place, label=label)
     colour = _colour_if_blank(image)
     if colour is None:
-        return Look(place, _digest(image))
-    return Look(place, _digest(image), "blank", colour)
+        return Look(place, identical.digest(image))
+    return Look(place, identical.digest(image), "blank", colour)
 
 
 def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
@@ -188,14 +187,6 @@ def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
         for reason in reasons
         if not isinstance(reason, MissingImages)
     ]
-
-
-def _digest(image: torch.Tensor) -> bytes:
-    # In the order in which decoders write them, pixels need not be copied.
-    pixels = image.permute(1, 2, 0).contiguous().numpy()
-    digest = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
-    digest.update(pixels.data)
-    return digest.digest()
 
 
 def _colour_if_blank(image: torch.Tensor) -> str | None:

@@ -1,5 +1,7 @@
 """Finds images that CSV files list more than once: by path, and by what the files hold.
 
+It looks before every run, and decodes nothing; see `identical`.
+
 Only files of equal size are opened, and of those only ones that begin alike are read whole, so that
 looking costs a fraction of a second for thousands of images.
 """
