@@ -107,6 +107,7 @@ def set_up(
         batch_size=config.batch_size,
         seed=config.seed,
         device=device,
+        drop_last=config.drop_last,
         # BatchNorm has no statistics of a single value, unless it sees those of all processes.
         part=BatchShare(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST

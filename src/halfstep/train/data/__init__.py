@@ -52,6 +52,7 @@ def load(
     seed: int,
     device: torch.device,
     part: BatchShare = WHOLE,
+    drop_last: bool = False,
 ) -> Data:
     """Return the data set that `config` names, ready to be trained on.
 
@@ -62,14 +63,21 @@ def load(
         seed: Decides the order of the training images and their augmentation.
         device: Where batches will go; those for a GPU lie in page-locked memory.
         part: Which process this is of those that make a batch together.
+        drop_last: Whether training leaves out a last batch that is smaller than the others.
 
     Raises:
         UserError: If the data cannot be had, or are not what the config says.
     """
-    pinned = device.type == "cuda"
+    settings: dict[str, Any] = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "pinned": device.type == "cuda",
+        "part": part,
+        "drop_last": drop_last,
+    }
     if isinstance(config, WebdatasetConfig):
-        return _in_shards(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
-    return _indexed(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
+        return _in_shards(config, **settings)
+    return _indexed(config, **settings)
 
 
 def open_source(config: DataConfig) -> Source:
@@ -87,7 +95,13 @@ def open_source(config: DataConfig) -> Source:
 
 
 def _indexed(
-    config: DataConfig, *, batch_size: int, seed: int, pinned: bool, part: BatchShare
+    config: DataConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    pinned: bool,
+    part: BatchShare,
+    drop_last: bool,
 ) -> Data:
     source = open_source(config)
     # The digits are in memory, already at their resolution and normalised.
@@ -110,6 +124,7 @@ def _indexed(
                 batch_size * part.size,
                 seed if train else None,
                 part if train else replace(part, least=1),
+                drop_last,
             ),
             workers=usable_workers(config.workers),
             pinned=pinned,
@@ -129,7 +144,13 @@ def _indexed(
 
 
 def _in_shards(
-    config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: BatchShare
+    config: WebdatasetConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    pinned: bool,
+    part: BatchShare,
+    drop_last: bool,
 ) -> Data:
     try:
         from halfstep.train.data.shards import shard_batches, shard_reader, webdataset
@@ -157,6 +178,7 @@ def _in_shards(
             workers=usable_workers(config.workers),
             pinned=pinned,
             faults=faults,
+            drop_last=drop_last,
         )
 
     return Data(

@@ -45,6 +45,7 @@ class ShardBatches:
         seed: Decides the order of every epoch of training; None keeps the order of the shards.
         workers: Processes that load; 0 loads in this one.
         pinned: Whether batches lie in page-locked memory.
+        drop_last: Whether training leaves out a smaller last batch.
         faults: Where images that cannot be read are reported.
     """
 
@@ -60,11 +61,13 @@ class ShardBatches:
         workers: int,
         pinned: bool,
         faults: Faults,
+        drop_last: bool = False,
     ) -> None:
         self.images = of.samples
         self._shards = of
         self._interleave = interleave
         self._batch_size = batch_size
+        self._drop_last = drop_last
         self._part = part
         self._seed = seed
         self._pinned = pinned
@@ -76,7 +79,8 @@ class ShardBatches:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        return order.batches(self.images, self._batch_size, train=self._seed is not None)
+        train = self._seed is not None
+        return order.batches(self.images, self._batch_size, train=train, drop_last=self._drop_last)
 
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, from `start` on."""
