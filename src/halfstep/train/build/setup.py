@@ -17,7 +17,7 @@ from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, models, optim, schedules
 from halfstep.train.data.pipeline.samples import LEAST
-from halfstep.train.data.sources.part import Part
+from halfstep.train.data.sources.part import BatchShare
 from halfstep.train.data.sources.seeding import derive
 from halfstep.train.processes.processes import ALONE
 
@@ -107,8 +107,9 @@ def set_up(
         batch_size=config.batch_size,
         seed=config.seed,
         device=device,
+        drop_last=config.drop_last,
         # BatchNorm has no statistics of a single value, unless it sees those of all processes.
-        part=Part(
+        part=BatchShare(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
         ),
     )

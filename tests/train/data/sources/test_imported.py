@@ -5,10 +5,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from data.small import equal, labels_of, load
 from halfstep.errors import UserError
 from halfstep.train.data import DataWarning
-
-from .small import equal, labels_of, load
 
 MODULE = """
 import numpy as np

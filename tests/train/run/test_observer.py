@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from batches_left_out import leave_out
 
 from halfstep.errors import UserError
 from halfstep.train.loop.loop import train
@@ -197,8 +198,6 @@ def test_a_veto_leaves_nothing_behind_and_a_reason_ends_the_run(tiny, tmp_path):
     summary = train(tiny(*options), tmp_path / "run", quiet=True, observers=[Picky()])
     assert (summary.status, summary.note, summary.epochs) == ("finished", "that will do", 1)
     assert (summary.steps, summary.skipped_steps, summary.first_nonfinite_step) == (6, 1, None)
-    from test_nonfinite import leave_out
-
     with pytest.MonkeyPatch.context() as patch:
         leave_out(patch, {(1, 1)})
         train(tiny(*options, "epochs=1"), tmp_path / "without", quiet=True)

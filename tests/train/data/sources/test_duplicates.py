@@ -1,12 +1,12 @@
 from pathlib import Path
 
 from halfstep.train.data.sources import duplicates
-from halfstep.train.data.sources.csv_rows import Row
+from halfstep.train.data.sources.csv_rows import CsvRow
 
 
 def find(root, train, val=()):
     listed = [
-        (name, [Row(number + 2, image, label, "") for number, (image, label) in enumerate(rows)])
+        (name, [CsvRow(number + 2, image, label, "") for number, (image, label) in enumerate(rows)])
         for name, rows in (("train.csv", train), ("val.csv", val))
     ]
     return duplicates.find(listed, root)

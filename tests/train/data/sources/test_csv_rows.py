@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources.csv_rows import Row, columns_of, read
+from halfstep.train.data.sources.csv_rows import CsvRow, columns_of, read
 from halfstep.train.data.sources.faults import Unusable
 
 
@@ -18,8 +18,8 @@ def written(tmp_path, text):
 def test_rows_are_numbered_as_an_editor_numbers_lines(tmp_path):
     text = 'label , image,note\noak,a.jpg,\n\n elm ,"b,1.jpg",x\n,,\n'
     assert read(written(tmp_path, text)) == [
-        Row(2, "a.jpg", "oak", ""),
-        Row(4, "b,1.jpg", "elm", ""),
+        CsvRow(2, "a.jpg", "oak", ""),
+        CsvRow(4, "b,1.jpg", "elm", ""),
     ]
 
 
@@ -30,7 +30,7 @@ def test_byte_order_mark_and_split_are_understood(tmp_path):
 
 def test_labels_may_be_left_out_where_none_are_needed(tmp_path):
     file = written(tmp_path, "image\na.jpg\n")
-    assert read(file, labelled=False) == [Row(2, "a.jpg", "", "")]
+    assert read(file, labelled=False) == [CsvRow(2, "a.jpg", "", "")]
     with pytest.raises(UserError, match="without 'label'"):
         read(file)
 
@@ -39,22 +39,22 @@ def test_labels_may_be_left_out_where_none_are_needed(tmp_path):
 def test_the_header_decides_what_separates_values(tmp_path, separator):
     text = "image,label\na 1.jpg,oak\n\n".replace(",", separator) + f'"b;1.jpg"{separator}x,y\n'
     assert read(written(tmp_path, text)) == [
-        Row(2, "a 1.jpg", "oak", ""),
-        Row(4, "b;1.jpg", "x,y", ""),
+        CsvRow(2, "a 1.jpg", "oak", ""),
+        CsvRow(4, "b;1.jpg", "x,y", ""),
     ]
 
 
 def test_letter_case_of_the_header_does_not_count_and_an_exact_name_comes_first(tmp_path):
     file = written(tmp_path, "LABEL,Image,image,Split\noak,x.jpg,a.jpg,val\n")
-    assert read(file) == [Row(2, "a.jpg", "oak", "val")]
+    assert read(file) == [CsvRow(2, "a.jpg", "oak", "val")]
 
 
 def test_columns_are_found_by_the_names_that_are_given(tmp_path):
     file = written(tmp_path, "label;File Name;part;species\n7;a.jpg;val;oak\n")
     columns = columns_of("image=file name, label=species,split=part")
-    assert read(file, columns) == [Row(2, "a.jpg", "oak", "val")]
+    assert read(file, columns) == [CsvRow(2, "a.jpg", "oak", "val")]
     unlabelled = columns_of("image=file name,label=none,split=none")
-    assert read(file, unlabelled, labelled=False) == [Row(2, "a.jpg", "", "")]
+    assert read(file, unlabelled, labelled=False) == [CsvRow(2, "a.jpg", "", "")]
 
 
 @pytest.mark.parametrize("text", ["", "image", "image=", "=x", "picture=x", "image=a,image=b"])
@@ -118,4 +118,4 @@ def test_no_file_ends_in_anything_but_rows_or_one_line(tmp_path_factory, text):
     file = tmp_path_factory.getbasetemp() / "any.csv"
     file.write_bytes(text)
     with suppress(UserError):  # anything else fails
-        assert read(file)[0] == Row(2, "a.jpg", "oak", "")
+        assert read(file)[0] == CsvRow(2, "a.jpg", "oak", "")

@@ -3,10 +3,9 @@ import pickle
 import pytest
 import torch
 
+from data.small import equal, labels_of, load
 from halfstep.errors import UserError
 from halfstep.train.data.sources.faults import DataWarning
-
-from .small import equal, labels_of, load
 
 BAD = b"not an image"
 

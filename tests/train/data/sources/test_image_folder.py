@@ -1,8 +1,7 @@
 import pytest
 
+from data.small import encoded, labels_of, load
 from halfstep.errors import UserError
-
-from .small import encoded, labels_of, load
 
 
 def open_folders(root, **fields):

@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -272,3 +272,15 @@ def test_what_would_not_be_such_a_run_is_refused_and_left_as_it_is(
     with pytest.raises(UserError, match=said):
         train(pictures(*before, *now), tmp_path, quiet=True, go_on="auto")
     assert (tmp_path / "summary.json").read_bytes() == left
+
+
+def test_a_run_from_before_there_was_drop_last_goes_on_with_all_batches(tiny, tmp_path):
+    options = ("schedule.name=constant", "epochs=1")
+    train(tiny(*options), tmp_path, quiet=True)
+    file = rotation.newest_first(tmp_path)[0]
+    stored = checkpoint.load(file)
+    older = {name: value for name, value in stored.config.items() if name != "drop_last"}
+    for each in (file, checkpoint.path(tmp_path, "last"), checkpoint.path(tmp_path, "best")):
+        checkpoint.save(each, replace(stored, config=older))
+    longer = tiny("schedule.name=constant", "epochs=2", "drop_last=true")
+    assert train(longer, tmp_path, quiet=True, go_on="auto").steps == 12

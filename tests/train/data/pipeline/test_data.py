@@ -3,6 +3,7 @@ import builtins
 import pytest
 import torch
 
+from data.small import CPU, load, section
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.config.data import (
@@ -14,8 +15,6 @@ from halfstep.train.config.data import (
     WebdatasetConfig,
 )
 from halfstep.train.data.pipeline import batch_augment
-
-from .small import CPU, load, section
 
 
 def prepared(loaded, epoch=1, number=0, train=True):

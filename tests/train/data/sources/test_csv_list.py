@@ -2,10 +2,9 @@ import warnings
 
 import pytest
 
+from data.small import encoded, labels_of, load, section
 from halfstep.errors import UserError
 from halfstep.train.data.sources.faults import DataWarning, Unusable
-
-from .small import encoded, labels_of, load, section
 
 ROWS = [("a/1.png", "oak"), ("a/2.png", "elm"), ("a/3.png", "oak"), ("a/4.png", "ash")]
 VAL = [("b/1.png", "elm"), ("b/2.png", "ash")]

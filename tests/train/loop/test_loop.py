@@ -325,3 +325,10 @@ def test_tables_of_the_best_validation_lie_in_the_run(finished_run):
 def test_every_schedule_lives_through_a_validation(tiny, tmp_path, schedule):
     summary = train(tiny("max_steps=3", f"schedule={schedule}"), tmp_path / "run", quiet=True)
     assert summary.status == "finished"
+
+
+def test_the_last_batch_of_an_epoch_is_left_out_where_it_is_smaller(tiny, tmp_path):
+    """1,347 images in batches of 256 leave 67, which would make a step of their own."""
+    summary = train(tiny("drop_last=true", "epochs=1"), tmp_path, quiet=True)
+    assert (summary.steps, summary.epochs) == (5, 1)
+    assert summary.images_per_second * summary.train_seconds == pytest.approx(5 * 256)

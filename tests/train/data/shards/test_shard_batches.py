@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from data.small import encoded, equal, labels_of, load
 from halfstep.errors import UserError
 from halfstep.train.data.shards import shard_reader
 from halfstep.train.data.sources.faults import DataWarning
-
-from .small import encoded, equal, labels_of, load
 
 IMAGES = 34  # of the fixture's training shards; every one has its number for a label
 

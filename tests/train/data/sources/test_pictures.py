@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
+from data.small import encoded
 from halfstep.errors import UserError
 from halfstep.train.data.sources.pictures import Pictures, Texts, folder, locate
-
-from .small import encoded
 
 
 def test_packed_texts_are_the_texts():

@@ -3,11 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from data.small import encoded
 from halfstep.errors import UserError
 from halfstep.train.config.data import ShardsConfig
 from halfstep.train.data.shards.shards import Shards, find, positions
-
-from .small import encoded
 
 
 def test_shards_on_disk_are_counted_as_webdataset_groups_their_files(shards):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from halfstep.train.config.data import SplitConfig
-from halfstep.train.data.sources.source import Part, limited, spread
+from halfstep.train.data.sources.source import Subset, limited, spread
 
 
 class Numbers:
@@ -41,6 +41,6 @@ def test_a_sorted_split_is_limited_evenly():
 
 
 def test_a_part_names_images_as_the_whole_does():
-    part = Part(Numbers(), (4, 8))
+    part = Subset(Numbers(), (4, 8))
     assert part.where(1) == "number 8"
     assert spread(0, 3) == ()

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torchvision import datasets
 
+from data.small import labels_of, load
 from halfstep.errors import UserError
 from halfstep.train.data.sources.source import spread
-
-from .small import labels_of, load
 
 
 def write_cifar10(root, images=10):

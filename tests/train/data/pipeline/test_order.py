@@ -47,3 +47,18 @@ def test_only_a_last_batch_of_a_single_image_is_left_out_of_training(images, bat
     assert sum(map(len, jobs)) == seen
     assert batches(images, batch_size, train=True) == len(jobs)
     assert sum(map(len, order(Order(images, batch_size, None), 0))) == images
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "sizes"),
+    [(18, 4, [4, 4, 4, 4]), (16, 4, [4, 4, 4, 4]), (3, 4, [3]), (5, 4, [4])],
+)
+def test_a_smaller_last_batch_is_left_out_unless_it_is_the_only_one(images, batch_size, sizes):
+    ours = Order(images, batch_size, seed=0, drop_last=True)
+    assert [len(batch) for batch in order(ours, 1)] == sizes
+    assert ours.batches == len(sizes)
+    # Of every image there is an epoch that has it.
+    seen = {index for epoch in range(1, 9) for batch in order(ours, epoch) for index in batch}
+    assert seen == set(range(images))
+    validation = Order(images, batch_size, seed=None, drop_last=True)
+    assert sum(len(batch) for batch in order(validation, 1)) == images

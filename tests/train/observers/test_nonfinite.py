@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from batches_left_out import leave_out
 
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.data import Data
@@ -68,19 +69,6 @@ def test_skip_leaves_the_step_out_whatever_the_recipe(tiny, tmp_path, poison, re
     skipped, without = last(tmp_path / "skip"), last(tmp_path / "without")
     assert same(skipped.model, without.model)
     assert skipped.engine["scales"] == without.engine["scales"]
-
-
-def leave_out(monkeypatch, places):
-    from halfstep.train.data.pipeline.batches import IndexedBatches
-
-    real = IndexedBatches.epoch
-
-    def epoch(self, number=1, start=0):
-        whole = enumerate(real(self, number, start), start)
-        is_train = self._order.seed is not None
-        return (batch for n, batch in whole if not (is_train and (number, n) in places))
-
-    monkeypatch.setattr(IndexedBatches, "epoch", epoch)
 
 
 def test_skip_drops_the_whole_window_of_several_batches(tiny, tmp_path, poison):

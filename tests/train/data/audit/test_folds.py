@@ -1,9 +1,12 @@
 import csv
+import io
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from halfstep.errors import UserError
 from halfstep.train.data.audit import folds
@@ -169,3 +172,25 @@ def test_a_file_that_is_split_already_is_refused(tmp_path):
     file.write_text("image,label,split\na.jpg,oak,train\nb.jpg,elm,val\n")
     with pytest.raises(UserError, match="has a column split"):
         folds.split(file, tmp_path, k=2, seed=0)
+
+
+LOSSLESS = {"png": {"compress_level": 0}, "bmp": {}, "webp": {"lossless": True}}
+
+
+def test_an_image_that_was_saved_again_without_loss_stays_with_its_twin(tmp_path):
+    rows = distinct(10, 2)
+    generator = np.random.default_rng(0)
+    for number in range(4):
+        pixels = Image.fromarray(generator.integers(0, 256, (6, 7, 3), dtype=np.uint8))
+        for ending, settings in LOSSLESS.items():
+            held = io.BytesIO()
+            pixels.save(held, ending, **settings)
+            rows.append((f"images/{number}.{ending}", f"class {number % 2}", held.getvalue()))
+    made = folds.split(write_set(tmp_path, rows), tmp_path, k=2, seed=0)
+    assert made.identical == 4
+    for fold in made.folds:
+        train, valid = (
+            {name.split(".")[0] for name in names(side) if not name.endswith("jpg")}
+            for side in (fold.train, fold.valid)
+        )
+        assert train.isdisjoint(valid)
