@@ -163,7 +163,8 @@ class Replay:
     """One run of a step again.
 
     Attributes:
-        name: "plain", "eager", "fp32", "tf32 off" or "lower scale".
+        name: "plain", "eager", "fp32", "tf32 off", "lower scale", or "first size": every parameter
+            as it is, but as small as before the first step.
         iteration: The step that it repeats.
         why: What made doctor replay it.
         finite: Whether loss and gradients were.

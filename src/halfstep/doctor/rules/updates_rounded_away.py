@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -28,6 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if not samples or (share := median(each.unchanged for each in samples)) < MOST:
         return None
     worst = max(samples, key=lambda each: each.unchanged)
+    # Gradients at the bottom of fp16 give updates that are lost in any case.
+    vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
         summary=f"{share:.0%} of the {worst.format} parameters that have gradients do not change "
         "in a step: the update is less than half the distance to the next number",
@@ -41,6 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ # fp32 parameters under autocast; or master weights, or stochastic rounding:",
             '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
         ),
+        confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
         module=worst.parameter.rpartition(".")[0],
     )
 
