@@ -29,6 +29,7 @@ from halfstep.doctor.record.replayed import (
     GradientAgreement,
     Maker,
     Precision,
+    Product,
     Replay,
     TensorSummary,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Numbers",
     "OptimizerFacts",
     "Precision",
+    "Product",
     "Replay",
     "RoundedCount",
     "Sample",

@@ -206,6 +206,23 @@ class GradientAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """Matrix products of one size that a step computes in a half format.
+
+    Attributes:
+        dims: Rows, inner dimension, and columns.
+        module: Path of the module that computes the first of them; "" outside of one.
+        share: Their share of the multiplications of all half products of the forward.
+        site: The user's line that led there.
+    """
+
+    dims: tuple[int, int, int]
+    module: str
+    share: float
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Precision:
     """A healthy step beside the same step in fp32.
 
@@ -218,6 +235,7 @@ class Precision:
             largest that its format has; None without half operators.
         largest_module: The module that has it.
         detached: Parameters that were cast to a half format without a record for autograd.
+        products: Its half products, the largest first.
         note: Why there is none of it.
     """
 
@@ -228,6 +246,7 @@ class Precision:
     bits_to_overflow: float | None = None
     largest_module: str = ""
     detached: tuple[str, ...] = ()
+    products: tuple[Product, ...] = ()
     note: str = ""
 
     @property

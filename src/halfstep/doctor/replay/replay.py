@@ -118,6 +118,7 @@ class Replayer(Runs):
             bits_to_overflow=half.bits if half.largest else None,
             largest_module=half.largest_module,
             detached=tuple(sorted(tracer.detached)),
+            products=tracer.products.freeze(),
         )
         return precision, births
 
