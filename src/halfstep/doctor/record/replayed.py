@@ -63,6 +63,8 @@ class Maker:
         distance: 1 for the one that made the input, 2 for those that made its inputs, ...
         input: Which input of the birth it led to.
         site: The line that called it.
+        rounded: Numbers among its arguments that were written as half tensors, as they are in
+            that format.
     """
 
     op: str
@@ -71,6 +73,7 @@ class Maker:
     distance: int
     input: int
     site: Site | None
+    rounded: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,16 @@ class Birth:
                 return True
             if each in PRODUCTS:
                 return False
+        return False
+
+    @property
+    def is_variance(self) -> bool:
+        """Whether it is a square whose mean something is subtracted from before a root is taken."""
+        for number, each in enumerate(self.consumers):
+            if "sqrt" in each:
+                return False
+            if each == "aten.sub":
+                return any("mean" in before for before in self.consumers[:number])
         return False
 
     @property

@@ -203,6 +203,7 @@ class Tracer(TorchDispatchMode):
             if all(sound) and not caller.node:
                 _append(self._swallowed[producer], op)
         scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
+        rounded = self._rounded(inputs)
         for output, finite in zip(outputs, sound, strict=True):
             key = _storage(output)
             if finite:
@@ -213,7 +214,18 @@ class Tracer(TorchDispatchMode):
                 self._taints[key] = self._judge(
                     op, func, args, kwargs, values, output, coming, caller
                 )
-            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys)
+            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys, rounded)
+
+    def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
+        """Return the numbers among these: single elements that no operator made."""
+        return [
+            float(each)
+            for each in inputs
+            if each.ndim == 0
+            and each.dtype in HALVES
+            and _storage(each) not in self._lineage
+            and _storage(each) not in self._names
+        ]
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
         key = _storage(tensor)

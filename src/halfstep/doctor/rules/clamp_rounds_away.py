@@ -28,6 +28,12 @@ def judge(evidence: Evidence) -> Finding | None:
             for each in maker.scalars
             if _is_one(each, maker.format)
         ]
+        lost += [
+            (maker.site, each, maker.format)
+            for maker in birth.upstream(*_CLAMPS)
+            for each in maker.rounded
+            if abs(each) == 1
+        ]
         if birth.op in {"aten.logit", "aten.special_logit"}:
             form = birth.inputs[0].format
             lost += [
