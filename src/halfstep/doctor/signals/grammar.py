@@ -11,6 +11,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from halfstep.doctor.record import Event, Fact, Loop, Shape
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.facts import parameters_of
@@ -19,7 +21,6 @@ from halfstep.doctor.signals.gradients import Gradients, memory, probes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
     from torch.optim import Optimizer
 
     from halfstep.doctor.tape.tape import Multiplier
@@ -30,7 +31,7 @@ KINDS = {
     "backward": "scaled, autocast, format, reaches (optimizers), accumulates, after_unscale, mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
     "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
-    "write": "gradients were changed by the loop: optimizer, scaled",
+    "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit)",
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
@@ -54,6 +55,7 @@ class Grammar:
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._stepped = False
         self._since_update: dict[int, list[int]] = {}
+        self._factors: dict[Mark | None, float] = {}
 
     def follow(
         self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
@@ -112,13 +114,20 @@ class Grammar:
         """Whether the next forward begins an iteration."""
         return self._stepped or not self._events
 
-    def notice_writes(self, mark: Mark | None, written: Iterable[torch.Tensor] = ()) -> None:
+    def notice_writes(
+        self,
+        mark: Mark | None,
+        written: Iterable[torch.Tensor] = (),
+        factor: float | torch.Tensor | None = None,
+    ) -> None:
         """Note the optimizers whose gradients have been written to by the loop itself.
 
         Args:
             mark: Where.
             written: Tensors that were written to, which may be gradients by way of `.data`.
+            factor: What they were multiplied or divided by; None for another change.
         """
+        linear = self._is_linear(mark, factor)
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
@@ -127,7 +136,7 @@ class Grammar:
                     each.grad is not None and memory(each.grad) in given
                     for each in gradients.probes
                 ):
-                    self._written(mark, optimizer, gradients)
+                    self._written(mark, optimizer, gradients, linear=linear)
                 continue
             changed = any(
                 old[0] and old[0] == new[0] and old[1] != new[1]
@@ -138,11 +147,24 @@ class Grammar:
             if cleared:
                 self._forget(gradients)
             elif changed:
-                self._written(mark, optimizer, gradients)
+                self._written(mark, optimizer, gradients, linear=linear)
 
-    def _written(self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients) -> None:
-        scaled = gradients.state() == "scaled"
-        self.add("write", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+    def _is_linear(self, mark: Mark | None, factor: float | torch.Tensor | None) -> bool:
+        """Return whether a factor leaves a loss scale in place: a mask, or always one number.
+
+        A limit's factor depends on the gradients: it is a tensor of one element, or a number that
+        is another one at the next step, or the norm was read before.
+        """
+        if factor is None or isinstance(factor, torch.Tensor):
+            return factor is not None and factor.ndim > 0
+        read = any(kind == "read" and dict(facts)["scaled"] for kind, _, facts in self._events)
+        return not read and self._factors.setdefault(mark, factor) == factor
+
+    def _written(
+        self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients, *, linear: bool
+    ) -> None:
+        scaled, number = gradients.state() == "scaled", self._numbers[optimizer]
+        self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
 
     def settle(self) -> None:
         """Take gradients as they are now: what was done to them was no doing of the loop's."""
