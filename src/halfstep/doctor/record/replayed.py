@@ -278,10 +278,10 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A batch, label or parameter that was not finite before any operator ran.
+    """A batch, label, number or parameter that was not finite before any operator ran.
 
     Attributes:
-        what: "batch", "parameter" or "buffer".
+        what: "batch", "number" (a single one), "parameter" or "buffer".
         name: The parameter's or buffer's; the argument's for a batch.
         kind: "inf" or "nan".
         index: Place of the first such element.

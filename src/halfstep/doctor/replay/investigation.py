@@ -207,7 +207,8 @@ class Investigation:
             if not is_finite(tensor) and not (_is_mask(entry, tensor)):
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
-                self.inputs.append(_bad("batch", name, tensor, iteration))
+                what = "batch" if tensor.ndim else "number"  # A scale or a weight of the loop's.
+                self.inputs.append(_bad(what, name, tensor, iteration))
 
 
 def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
