@@ -1,0 +1,155 @@
+"""Doctor in every run: watches it train, and says why where it went wrong.
+
+A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
+a gradient that its optimizer went on with was not finite. Any other run leaves nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.record import from_json
+from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.verdict import ORDER
+from halfstep.errors import UserError
+from halfstep.files import write_atomically
+from halfstep.train.processes.distributed import Lost
+from halfstep.train.processes.processes import FailedElsewhere
+from halfstep.train.run.observer import Observer
+from halfstep.train.run.signals import Asked, Stopped
+from halfstep.train.store import diagnosis_file, rotation
+from halfstep.train.store.diagnosis_file import RECORD, TEXT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.doctor import Diagnosis, Evidence
+    from halfstep.train.run.training import Training
+
+_NO_FAULT = (UserError, OSError, FailedElsewhere, Lost, Asked, Stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one process has to say.
+
+    Attributes:
+        rank: Which one.
+        processes: Of how many.
+        since: The step that it had watched from.
+        diagnosis: What it found.
+        evidence: In what.
+    """
+
+    rank: int
+    processes: int
+    since: int
+    diagnosis: Diagnosis
+    evidence: Evidence
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """What the report that is shown has least of: doubt, then rank."""
+        verdicts = self.diagnosis.verdicts
+        surest = ORDER.index(verdicts[0].finding.confidence) if verdicts else len(ORDER)
+        return surest, self.rank
+
+    def show(self, file: TextIO) -> None:
+        """Print it."""
+        if self.processes > 1:
+            print(f"of rank {self.rank} of {self.processes}:", file=file)
+        print_diagnosis(self.diagnosis, file)
+        if self.since:
+            print(f"iterations are counted from step {self.since} of the run", file=file)
+
+    def as_json(self) -> str:
+        """Return it as JSON."""
+        record = json.loads(as_json(self.diagnosis, self.evidence))
+        place = {"rank": self.rank, "processes": self.processes, "since": self.since}
+        return json.dumps({**place, **record}, indent=1) + "\n"
+
+
+class Doctor(Observer):
+    """Watches a run train, and leaves a diagnosis if it goes wrong.
+
+    Of several processes each one watches itself, and the first one writes what the one that is
+    surest has found; after an exception, of which the others may know nothing, each one that has
+    one writes its own.
+    """
+
+    def begin(self, training: Training) -> None:
+        """Watch, unless somebody does already, who will say what there is to say."""
+        self._training = training
+        self._watch: Watch | None = None
+        with suppress(ValueError):
+            self._watch = Watch().start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Leave a diagnosis, if there is anything to diagnose."""
+        if self._watch is None:
+            return
+        try:
+            if error is None:
+                self._look_back(self._watch)
+            elif isinstance(error, Exception) and not isinstance(error, _NO_FAULT):
+                self._explain(self._watch, error)
+        finally:
+            self._watch.abandon()
+
+    def _look_back(self, watch: Watch) -> None:
+        progress, processes = self._training.progress, self._training.processes
+        failed = progress.status != "finished" or progress.first_nonfinite_step is not None
+        if processes.any(failed or watch.saw_nonfinite):
+            each = processes.gather(self._report(watch))
+            if each:
+                _leave(self._training.run, min(each, key=lambda report: report.weight), name="")
+
+    def _explain(self, watch: Watch, error: Exception) -> None:
+        watch.note_ending(error)
+        rank = self._training.processes.rank
+        found = self._report(watch)
+        _leave(self._training.run, found, name=f"-{rank}" if rank else "")
+        found.show(sys.stderr)  # The exception's own traceback follows.
+
+    def _report(self, watch: Watch) -> Report:
+        evidence = watch.close()
+        processes, since = self._training.processes, self._training.resumed_at or 0
+        return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
+
+
+def _leave(run: Path, report: Report, name: str) -> None:
+    text = io.StringIO()
+    report.show(text)
+    try:
+        for file, content in ((RECORD, report.as_json()), (TEXT, text.getvalue())):
+            stem, _, ending = file.partition(".")
+            write_atomically(run / f"{stem}{name}.{ending}", content)
+    except OSError as error:
+        rotation.warn(f"why the run went wrong could not be written: {error.strerror or error}")
+
+
+def read(run: Path) -> Report | None:
+    """Return the report that a run has left; None without one.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    found = diagnosis_file.read(run)
+    if found is None:
+        return None
+    try:
+        evidence = from_json(json.dumps(found["evidence"]))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); {TEXT} beside it "
+            "says what it said"
+        ) from error
+    place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
+    return Report(**place, diagnosis=diagnose(evidence), evidence=evidence)
