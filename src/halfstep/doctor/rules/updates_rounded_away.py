@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MOST = 0.5
+EARLY = 64
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,7 +26,12 @@ def judge(evidence: Evidence) -> Finding | None:
         and each.gradient_zeros < 1
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
-    if not samples or (share := median(each.unchanged for each in samples)) < MOST:
+    # Where training has converged there is little left to change: what counts is the beginning too.
+    first = samples[0].iteration if samples else 0
+    early = [each for each in samples if each.iteration < first + EARLY]
+    if not early or median(each.unchanged for each in early) < MOST:
+        return None
+    if (share := median(each.unchanged for each in samples)) < MOST:
         return None
     worst = max(samples, key=lambda each: each.unchanged)
     # Gradients at the bottom of fp16 give updates that are lost in any case.

@@ -17,7 +17,7 @@ import torch
 from halfstep.doctor.internals import current_node, is_loss, modules_of
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
+from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.record import Sample, StepNumbers
+    from halfstep.doctor.record import StepNumbers
     from halfstep.doctor.tape.tape import Multiplier
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -82,7 +82,7 @@ class Receiver:
         self.grammar = Grammar()
         self.tape = Tape()
         self.series = Series(self._on_bad)
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.samples = Samples()
         self.evaluations = Evaluations()
         self.saves = Saves()
         self.positions = Positions()
