@@ -69,6 +69,10 @@ class Lineage:
         known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
         self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))
 
+    def forget(self, key: int) -> None:
+        """Take in that a storage now holds what no operator has made."""
+        self._made.pop(key, None)
+
     def __contains__(self, key: int) -> bool:
         return key in self._made
 

@@ -140,6 +140,8 @@ class Tracer(TorchDispatchMode):
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
             self.products.take(op, args, caller)
+        if op == "aten.lift_fresh":  # Its memory may have been another tensor's before.
+            self._lineage.forget(_storage(result))
         if not func.is_view and func.namespace != "prim":
             self._look(op, func, args, kwargs, before, result, caller)
         return result

@@ -42,12 +42,9 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _is_of_zero(birth: Birth) -> bool:
-    given = birth.inputs[0] if birth.inputs else None
-    if given is None:
-        return False
     if birth.op == _PLUS_ONE:
-        return given.lowest == -1
-    return birth.op in _LOGS and given.zeros > 0
+        return birth.inputs[0].lowest == -1
+    return birth.op in _LOGS and birth.inputs[0].zeros > 0
 
 
 RULE = Rule(
