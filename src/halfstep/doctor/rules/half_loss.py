@@ -31,7 +31,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     births = [each for each in evidence.births if each.culprit and each.phase == "forward"]
     for birth in births:
-        if birth.module or birth.output.format != "fp16" or not birth.overflowed:
+        # A mean may be within fp16 though the squares that it is made of are not.
+        if birth.module or birth.output.format != "fp16" or birth.exact is None:
             continue
         if evidence.exact_is_finite():
             return _beyond(birth)
@@ -41,7 +42,8 @@ def judge(evidence: Evidence) -> Finding | None:
 def _beyond(birth: Birth) -> Finding:
     return Finding(
         summary=f"the loss is computed in fp16, outside of autocast: "
-        f"{birth.op.removeprefix('aten.')} gives {birth.exact:.4g}, and fp16 ends at 65504",
+        f"{birth.op.removeprefix('aten.')} gives inf in fp16, and "
+        f"{birth.exact:.4g} in float64",
         facts=(birth.where, "the same step in fp32 is finite"),
         change=_CHANGE,
         site=birth.user_site,
