@@ -7,6 +7,7 @@ those that it needs and sees only them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -110,6 +111,8 @@ class Call:
         autocast: Format of the autocast that it ran under; "" without.
         count: How often.
         site: The first line that called it.
+        rounded: Whether its first input, in fp32, holds numbers of autocast's format alone: it was
+            widened too late. Looked at where torch has no safe half form of a function.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Call:
     autocast: str
     count: int
     site: Site | None
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,41 @@ class Average:
     lagging: int
     stuck: int
     site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The size of a parameter before the first step, and at the first bad one.
+
+    Attributes:
+        parameter: Its name.
+        before: Its L2 norm before any step.
+        after: Its L2 norm at the bad step.
+    """
+
+    parameter: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far training had moved the parameters when a step went bad.
+
+    Attributes:
+        iteration: The bad step; -1 without one.
+        parameters: Those that had been there from the start.
+    """
+
+    iteration: int = -1
+    parameters: tuple[Grown, ...] = ()
+
+    @property
+    def factor(self) -> float:
+        """How many times larger they were, all together; 1 where that is unknown."""
+        finite = [each for each in self.parameters if math.isfinite(each.after)]
+        before = math.hypot(*(each.before for each in finite))
+        return math.hypot(*(each.after for each in finite)) / before if before else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +324,7 @@ class Evidence:
     elsewhere: tuple[ElsewhereCall, ...] = ()
     overflows: tuple[HalfOverflow, ...] = ()
     rounded: tuple[RoundedCount, ...] = ()
+    growth: Growth = field(default_factory=Growth)
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""

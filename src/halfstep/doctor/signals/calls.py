@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INPUTS = 4
+FEWEST = 4
+# Refused under autocast on an accelerator, and computed in fp32 on a CPU.
+_REFUSED = {"binary_cross_entropy", "BCELoss"}
 
 
 class Calls:
@@ -25,6 +28,7 @@ class Calls:
     def __init__(self) -> None:
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
+        self._rounded: set[tuple[Any, ...]] = set()
 
     def count(self, name: str, given: Any, result: Any) -> list[torch.Tensor]:
         """Count a call.
@@ -45,6 +49,8 @@ class Calls:
         key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())
         if key not in self._counts:
             self._marks[key] = calling_line()
+            if name in _REFUSED and _is_rounded(given):
+                self._rounded.add(key)
         self._counts[key] += 1
         return floats
 
@@ -60,4 +66,13 @@ class Calls:
                 autocast=",".join(format_name(dtype) for _, dtype in autocast),
                 count=count,
                 site=site(self._marks[key]),
+                rounded=key in self._rounded,
             )
+
+
+def _is_rounded(given: Any) -> bool:
+    first = next((each for each in tensors_in(given) if each.is_floating_point()), None)
+    dtype = dict(autocast_state()).get("cpu")
+    if first is None or dtype is None or first.device.type != "cpu" or first.numel() < FEWEST:
+        return False
+    return first.dtype == torch.float32 and torch.equal(first, first.to(dtype).float())

@@ -20,6 +20,7 @@ from halfstep.doctor.signals.facts import (
     scaler_facts,
     state_step,
 )
+from halfstep.doctor.signals.sizes import Sizes
 from halfstep.doctor.tape.modules import unwrapped
 
 if TYPE_CHECKING:
@@ -130,12 +131,20 @@ class ScalerNotes:
 
 
 class Parties:
-    """All that take part."""
+    """All that take part.
+
+    Attributes:
+        models: Models and losses.
+        optimizers: Optimizers.
+        scalers: Scalers.
+        sizes: How large parameters were before they were trained.
+    """
 
     def __init__(self) -> None:
         self.models: Register[nn.Module, ModelNotes] = Register()
         self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
         self.scalers: Register[Any, ScalerNotes] = Register()
+        self.sizes = Sizes()
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
 
@@ -195,6 +204,7 @@ class Parties:
         if count == 1:
             self.read()
             notes.has_trained = True
+            self.sizes.start(self._moved_by(optimizer))
             mine = set(map(id, self._moved_by(optimizer)))
             for model in self.models.alive().values():
                 self.models[model].has_trained |= any(

@@ -28,6 +28,15 @@ _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
 _CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 _ZEROES = {"zero_", "_foreach_zero_"}
 _PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
+_MULTIPLIES = {
+    "mul_",
+    "div_",
+    "__imul__",
+    "__idiv__",
+    "__itruediv__",
+    "_foreach_mul_",
+    "_foreach_div_",
+}
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
@@ -83,6 +92,8 @@ class Hearing:
             self._differentiated(call)
         elif name in _ZEROES:
             self._grammar.zeroed_gradients(calling_line(), _written(call))
+        elif name in _MULTIPLIES:
+            self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
         elif name.endswith("_") and not name.endswith("__"):
             self._grammar.notice_writes(calling_line(), _written(call))
         elif name in _NORMS:
@@ -127,6 +138,11 @@ class Hearing:
             create_graph=bool(call.kwargs.get("create_graph", False)),
             half=self._tape.half_of(outputs),
         )
+
+
+def _factor(call: Call) -> float | torch.Tensor | None:
+    factor = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+    return factor if isinstance(factor, int | float | torch.Tensor) else None
 
 
 def _written(call: Call) -> list[torch.Tensor]:

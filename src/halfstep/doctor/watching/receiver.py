@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.internals import is_loss, modules_of
+from halfstep.doctor.internals import current_node, is_loss, modules_of
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
+from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.record import Sample, StepNumbers
+    from halfstep.doctor.record import StepNumbers
     from halfstep.doctor.tape.tape import Multiplier
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -82,13 +82,13 @@ class Receiver:
         self.grammar = Grammar()
         self.tape = Tape()
         self.series = Series(self._on_bad)
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.samples = Samples()
         self.evaluations = Evaluations()
         self.saves = Saves()
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack, self.positions, bundle)
+        self.investigation = Investigation(self.stack, self.positions, self.parties.sizes, bundle)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,
@@ -200,6 +200,8 @@ class Receiver:
 
     def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         """A backward runs."""
+        if current_node() is not None:  # A checkpoint's own, in the middle of the loop's.
+            return original(*args, **kwargs)
         scale, mark = None, None
         tensors = args[0] if args else kwargs.get("tensors")
         with self.guard.own():
