@@ -35,7 +35,8 @@ class StepNumbers:
         iteration: Counted from 0.
         optimizer: Its place in `Static.optimizers`.
         loss: What backward was called on, without its loss scale; None when it was not seen.
-        gradient_norm: L2 norm of what the optimizer was given; None when it did not step.
+        gradient_norm: L2 norm of what the optimizer was given; None when it did not step, or
+            where a sample of them was finite and told enough.
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether the scaler kept the optimizer from stepping.
         learning_rate: Of its first group.

@@ -10,7 +10,6 @@ import torch
 from halfstep.doctor.record import Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -26,23 +25,23 @@ class Calls:
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
 
-    def count(self, name: str, given: Any, result: Any) -> list[torch.Tensor]:
+    def count(
+        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """Count a call.
 
         Args:
             name: The function's, or the module's class.
-            given: Its arguments.
-            result: What it gave.
+            given: The tensors in its arguments.
+            made: Those in its result.
 
         Returns:
             The floating-point and complex tensors in the result.
         """
-        floats = [
-            each for each in tensors_in(result) if each.is_floating_point() or each.is_complex()
-        ]
-        formats = tuple(each.dtype for each in tensors_in(given) if each.is_floating_point())
+        floats = [each for each in made if each.is_floating_point() or each.is_complex()]
+        formats = tuple([each.dtype for each in given if each.is_floating_point()][:INPUTS])
         result_format = floats[0].dtype if floats else None
-        key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())
+        key = (name, formats, result_format, torch.is_grad_enabled(), autocast_state())
         if key not in self._counts:
             self._marks[key] = calling_line()
         self._counts[key] += 1

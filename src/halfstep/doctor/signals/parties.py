@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.signals.facts import (
     model_facts,
@@ -21,6 +22,7 @@ from halfstep.doctor.signals.facts import (
     state_step,
 )
 from halfstep.doctor.tape.modules import unwrapped
+from halfstep.doctor.tape.tape import RandomState, random_state
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +79,8 @@ class ModelNotes:
         calls: How often the loop called it.
         training_calls: How often of those gradients were recorded.
         moving: Its buffers that calls change; None until a call in training has shown which.
+        modules: It and all in it.
+        draws: Whether a call has drawn from Python's or numpy's generator.
         has_trained: Whether its formats have been read at an optimizer's first step.
     """
 
@@ -85,6 +89,8 @@ class ModelNotes:
     training_calls: int = 0
     has_trained: bool = False
     moving: list[torch.Tensor] | None = None
+    modules: tuple[nn.Module, ...] = ()
+    draws: bool = False
 
 
 @dataclass(slots=True)
@@ -129,6 +135,10 @@ class ScalerNotes:
     mark: Mark | None = None
 
 
+def _is_looked_at(notes: ModelNotes) -> bool:
+    return notes.calls <= FIRST_STEPS or notes.calls % EVERY == 0
+
+
 class Parties:
     """All that take part."""
 
@@ -141,8 +151,21 @@ class Parties:
 
     def model(self, module: nn.Module) -> ModelNotes:
         """Return the notes of a model, taking it in."""
-        self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
+        if module not in self.models:
+            self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
+
+    def modules(self, module: nn.Module) -> tuple[nn.Module, ...]:
+        """Return a model and all in it, looked up at its first calls and every so often."""
+        notes = self.model(module)
+        if not notes.modules or _is_looked_at(notes):
+            notes.modules = tuple(modules_of(module))
+        return notes.modules
+
+    def random_before(self, module: nn.Module) -> RandomState:
+        """Return the state of the generators that a call of a model may draw from."""
+        notes = self.model(module)
+        return random_state(everything=notes.draws or _is_looked_at(notes))
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, taking it in."""
@@ -168,11 +191,27 @@ class Parties:
             buffers.remove(max(buffers, key=lambda each: each.nbytes))
         return buffers
 
-    def note_moved(self, module: nn.Module, before: list[tuple[torch.Tensor, int]]) -> None:
-        """Take in which buffers a call in training has changed."""
+    def versions(self, module: nn.Module) -> list[tuple[torch.Tensor, int]]:
+        """Return the buffers that may move and their versions, while which do is not known."""
+        if self.model(module).moving is not None:
+            return []
+        return [(each, each._version) for each in self.buffers_that_move(module)]
+
+    def note_called(
+        self, module: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
+    ) -> None:
+        """Take in what a call in training has changed.
+
+        Args:
+            module: The model.
+            before: What `versions` returned before the call.
+            random: The generators before the call.
+        """
         notes = self.model(module)
         if notes.moving is None and module.training:
             notes.moving = [each for each, version in before if each._version != version]
+        if not notes.draws and random is not None and random.python is not None:
+            notes.draws = random.was_drawn_from()
 
     def note_reached(self, optimizer: Optimizer) -> None:
         """Take in which parameters have gradients.
