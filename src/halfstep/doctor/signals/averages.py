@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.tensors.local import local
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:

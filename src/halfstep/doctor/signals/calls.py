@@ -28,7 +28,7 @@ class Calls:
     def count(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Count a call.
+        """Count a call, if numbers of a format take part in it.
 
         Args:
             name: The function's, or the module's class.
@@ -40,6 +40,8 @@ class Calls:
         """
         floats = [each for each in made if each.is_floating_point() or each.is_complex()]
         formats = tuple([each.dtype for each in given if each.is_floating_point()][:INPUTS])
+        if not (floats or formats):
+            return floats
         result_format = floats[0].dtype if floats else None
         key = (name, formats, result_format, torch.is_grad_enabled(), autocast_state())
         if key not in self._counts:

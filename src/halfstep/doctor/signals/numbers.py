@@ -1,17 +1,18 @@
 """The always-on numbers: loss and gradients of each step.
 
 What is computed stays on the device. On an accelerator that is the norm of all gradients, in one
-fused pass; it is copied to the host without waiting, and read when the next step has come. On a CPU,
-where nothing waits, numbers are read at once. To go through all gradients there takes as long as a
-fiftieth of a step, so once a training has run smoothly for a while, a sample of them tells whether
-they are finite (`finite.py`), and their norm is computed every so often, and wherever a sample is
-not finite.
+fused pass; it is copied to the host without waiting, and read when the next step has come.
+
+On a CPU nothing waits, and numbers are read at once, but to go through all gradients takes as long
+as a fiftieth of a step. So once a training has gone well for a while, a sample of them tells
+whether they are finite (`finite.py`), and their norm is computed every so often, and wherever a
+sample is not finite.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from halfstep.doctor.signals.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 FIRST = 64
 LATEST = 256
@@ -47,7 +48,7 @@ class Reading:
     optimizer: int
     learning_rate: float
     skipped: bool
-    values: torch.Tensor | list[float]
+    values: torch.Tensor | list[float] = field(default_factory=list)
     arrived: Any = None
 
 
@@ -102,35 +103,39 @@ class Series:
             Loss and gradient norm, on the device, as far as there are any.
         """
         self.settle()
-        number, self._taken[optimizer] = self._taken[optimizer], self._taken[optimizer] + 1
-        device = next(
-            (
-                each.device
-                for each in (*(gradients or ())[:1], norm, loss, scale)
-                if each is not None
-            ),
-            _HOST,
-        )
-        behind = runs_behind(device)
+        known = (*(gradients or ())[:1], norm, loss, scale)
+        device = next((each.device for each in known if each is not None), _HOST)
         with torch.no_grad():
-            if norm is None and gradients:
-                due = (
-                    self._whole or number % EVERY == 0 or number < FIRST + self._troubled[optimizer]
-                )
-                if behind or due or not sample_is_finite(gradients, number):
-                    norm = gradient_norm(gradients)
-            values = (loss, norm, scale, found_inf)
-            reading = Reading(iteration, optimizer, learning_rate, skipped, [])
-            if behind:
-                on_device = torch.stack([_scalar(each, device) for each in values])
-                reading.values = on_device.to("cpu", non_blocking=True)
-                reading.arrived = torch.Event(device)
-                reading.arrived.record()
-                self._waiting.append(reading)
-            else:
-                reading.values = [_MISSING if each is None else each.item() for each in values]
-                self._read(reading)
+            if norm is None and gradients and self._goes_through(gradients, optimizer, device):
+                norm = gradient_norm(gradients)
+            reading = Reading(iteration, optimizer, learning_rate, skipped)
+            self._send(reading, (loss, norm, scale, found_inf), device)
         return [each for each in (loss, norm) if each is not None]
+
+    def _goes_through(
+        self, gradients: list[torch.Tensor], optimizer: int, device: torch.device
+    ) -> bool:
+        """Return whether all gradients of a step are gone through, and not a sample of them."""
+        number = self._taken[optimizer]
+        self._taken[optimizer] += 1
+        if runs_behind(device) or self._whole or number % EVERY == 0:
+            return True
+        calm = number - self._troubled[optimizer]
+        return calm < FIRST or not sample_is_finite(gradients, number)
+
+    def _send(
+        self, reading: Reading, values: Sequence[torch.Tensor | None], device: torch.device
+    ) -> None:
+        """Read the numbers of a step, or let them travel to the host."""
+        if not runs_behind(device):
+            reading.values = [_MISSING if each is None else each.item() for each in values]
+            self._read(reading)
+            return
+        on_device = torch.stack([_scalar(each, device) for each in values])
+        reading.values = on_device.to("cpu", non_blocking=True)
+        reading.arrived = torch.Event(device)
+        reading.arrived.record()
+        self._waiting.append(reading)
 
     def settle(self) -> None:
         """Read what has been measured: the numbers of the step before, when the next one comes."""

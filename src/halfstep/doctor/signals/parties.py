@@ -92,6 +92,51 @@ class ModelNotes:
     modules: tuple[nn.Module, ...] = ()
     draws: bool = False
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether this call is one of the first, or of those every so often."""
+        return self.calls <= FIRST_STEPS or self.calls % EVERY == 0
+
+    def modules_of(self, model: nn.Module) -> tuple[nn.Module, ...]:
+        """Return the model and all in it, as they were when it was looked at last."""
+        if not self.modules or self.is_looked_at:
+            self.modules = tuple(modules_of(model))
+        return self.modules
+
+    def random_before(self) -> RandomState:
+        """Return the state of the generators that the call may draw from."""
+        return random_state(everything=self.draws or self.is_looked_at)
+
+    def buffers_that_move(self, model: nn.Module) -> list[torch.Tensor]:
+        """Return the floating-point buffers that a call of the model may change."""
+        if self.moving is not None:
+            return self.moving
+        buffers = [each for each in model.buffers() if each.is_floating_point()]
+        while sum(each.nbytes for each in buffers) > BUFFER_BYTES:
+            buffers.remove(max(buffers, key=lambda each: each.nbytes))
+        return buffers
+
+    def versions(self, model: nn.Module) -> list[tuple[torch.Tensor, int]]:
+        """Return the buffers that may move and their versions, while which do is not known."""
+        if self.moving is not None:
+            return []
+        return [(each, each._version) for each in self.buffers_that_move(model)]
+
+    def called(
+        self, model: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
+    ) -> None:
+        """Take in what a call in training has changed.
+
+        Args:
+            model: The model.
+            before: What `versions` returned before the call.
+            random: The generators before the call.
+        """
+        if self.moving is None and model.training:
+            self.moving = [each for each, version in before if each._version != version]
+        if not self.draws and random is not None and random.python is not None:
+            self.draws = random.was_drawn_from()
+
 
 @dataclass(slots=True)
 class OptimizerNotes:
@@ -135,10 +180,6 @@ class ScalerNotes:
     mark: Mark | None = None
 
 
-def _is_looked_at(notes: ModelNotes) -> bool:
-    return notes.calls <= FIRST_STEPS or notes.calls % EVERY == 0
-
-
 class Parties:
     """All that take part."""
 
@@ -155,18 +196,6 @@ class Parties:
             self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
-    def modules(self, module: nn.Module) -> tuple[nn.Module, ...]:
-        """Return a model and all in it, looked up at its first calls and every so often."""
-        notes = self.model(module)
-        if not notes.modules or _is_looked_at(notes):
-            notes.modules = tuple(modules_of(module))
-        return notes.modules
-
-    def random_before(self, module: nn.Module) -> RandomState:
-        """Return the state of the generators that a call of a model may draw from."""
-        notes = self.model(module)
-        return random_state(everything=notes.draws or _is_looked_at(notes))
-
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
         """Return the notes of an optimizer, taking it in."""
         if optimizer not in self.optimizers:
@@ -180,38 +209,6 @@ class Parties:
             facts = scaler_facts(scaler, restored=False, created_in=created_in, mark=mark)
             self.scalers.add(scaler, ScalerNotes(facts, created_in=created_in, mark=mark))
         return self.scalers[scaler]
-
-    def buffers_that_move(self, module: nn.Module) -> list[torch.Tensor]:
-        """Return the floating-point buffers that a call of a model may change."""
-        known = self.model(module).moving
-        if known is not None:
-            return known
-        buffers = [each for each in module.buffers() if each.is_floating_point()]
-        while sum(each.nbytes for each in buffers) > BUFFER_BYTES:
-            buffers.remove(max(buffers, key=lambda each: each.nbytes))
-        return buffers
-
-    def versions(self, module: nn.Module) -> list[tuple[torch.Tensor, int]]:
-        """Return the buffers that may move and their versions, while which do is not known."""
-        if self.model(module).moving is not None:
-            return []
-        return [(each, each._version) for each in self.buffers_that_move(module)]
-
-    def note_called(
-        self, module: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
-    ) -> None:
-        """Take in what a call in training has changed.
-
-        Args:
-            module: The model.
-            before: What `versions` returned before the call.
-            random: The generators before the call.
-        """
-        notes = self.model(module)
-        if notes.moving is None and module.training:
-            notes.moving = [each for each, version in before if each._version != version]
-        if not notes.draws and random is not None and random.python is not None:
-            notes.draws = random.was_drawn_from()
 
     def note_reached(self, optimizer: Optimizer) -> None:
         """Take in which parameters have gradients.

@@ -72,7 +72,7 @@ class Guard:
         finally:
             self._inside = before
 
-    def set_own(self, own: bool) -> bool:  # noqa: FBT001  # for `_Own` alone
+    def set_own(self, own: bool) -> bool:  # for `_Own` alone
         """Say whether doctor works; returns whether it did."""
         before, self._own = self._own, own
         return before

@@ -87,7 +87,7 @@ class Listener(TorchFunctionMode):
         # While a call is being told of, torch itself has taken the mode off, and puts it back.
         return self._on and remove_function_mode(self)
 
-    def unmute(self, muted: bool) -> None:  # noqa: FBT001  # what `mute` has returned
+    def unmute(self, muted: bool) -> None:  # what `mute` has returned
         """Listen again, unless somebody outside is muted too."""
         if muted and self._on:
             push_function_mode(self)

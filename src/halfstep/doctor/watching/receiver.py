@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.record import Sample, StepNumbers
+    from halfstep.doctor.signals.parties import ModelNotes
     from halfstep.doctor.tape.tape import Multiplier
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -140,15 +141,15 @@ class Receiver:
             notes.calls += 1
             notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
-                entry = self._open_module(module, args, kwargs)
-                before = self.parties.versions(module)
+                entry = self._open_module(module, notes, args, kwargs)
+                before = notes.versions(module)
         with self.guard.inside():
             result = original(module, *args, **kwargs)
         with self.guard.own():
             given, made = tensors_in((args, kwargs)), tensors_in(result)
             self.hearing.calls.count(notes.facts.kind, given, made)
             if entry is not None and not _is_preparation(module, entry, made):
-                self.parties.note_called(module, before, entry.random)
+                notes.called(module, before, entry.random)
                 self.tape.close(entry, made, self.tape.scale_of(given))
                 self.grammar.add(
                     "forward",
@@ -163,21 +164,21 @@ class Receiver:
                 self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)
         return result
 
-    def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
+    def _open_module(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:
         self._begin()
         entry = self.tape.open("module", module, args, kwargs)
         entry.mark, entry.autocast = calling_line(), autocast_state()
-        entry.random = self.parties.random_before(module)
-        entry.modules = self.parties.modules(module)
+        entry.random = notes.random_before()
+        entry.modules = notes.modules_of(module)
         entry.training = tuple([each.training for each in entry.modules])
-        if moving := self.parties.buffers_that_move(module):
+        if moving := notes.buffers_that_move(module):
             entry.buffers = Copies(moving)
         return entry
 
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if self.evaluations.take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
-            entry.modules = self.parties.modules(module)
+            entry.modules = self.parties.model(module).modules_of(module)
             entry.training = tuple([each.training for each in entry.modules])
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
