@@ -1,21 +1,25 @@
 """Doctor in every run: watches it train, and says why where it went wrong.
 
 A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
-a gradient that its optimizer went on with was not finite. Any other run leaves nothing.
+a gradient that its optimizer went on with was not finite; beside it the step that went bad, where
+there is one that can be run again. Any other run leaves nothing.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.bundle.files import write_evidence
 from halfstep.doctor.record import from_json
 from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.saved import is_saved
 from halfstep.doctor.verdict import ORDER
 from halfstep.errors import UserError
 from halfstep.train import diagnosis_file, rotation
@@ -45,6 +49,7 @@ class Report:
         since: The step that it had watched from.
         diagnosis: What it found.
         evidence: In what.
+        bundle: The directory with the step that went bad; None without one.
     """
 
     rank: int
@@ -52,6 +57,7 @@ class Report:
     since: int
     diagnosis: Diagnosis
     evidence: Evidence
+    bundle: Path | None = None
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -67,6 +73,8 @@ class Report:
         print_diagnosis(self.diagnosis, file)
         if self.since:
             print(f"iterations are counted from step {self.since} of the run", file=file)
+        if self.bundle is not None:
+            print(f"halfstep doctor {self.bundle} runs the step again, elsewhere too", file=file)
 
     def as_json(self) -> str:
         """Return it as JSON."""
@@ -87,7 +95,8 @@ def diagnosed(training: Training, since: int) -> Iterator[None]:
         training: The run.
         since: The step that it goes on from; 0 for a new one.
     """
-    watch = _begin() if training.config.doctor else None
+    bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
+    watch = _begin(bundle) if training.config.doctor else None
     if watch is None:
         yield
         return
@@ -96,32 +105,48 @@ def diagnosed(training: Training, since: int) -> Iterator[None]:
         progress = training.progress
         failed = progress.status != "finished" or progress.first_nonfinite_step is not None
         if training.processes.any(failed or watch.saw_nonfinite):
-            each = training.processes.gather(_report(watch, training, since))
+            each = training.processes.gather(_report(watch, training, since, bundle))
             if each:
                 _leave(training.run, min(each, key=lambda report: report.weight), name="")
     except Exception as error:
         if not isinstance(error, _NO_FAULT):
             watch.note_ending(error)
             rank = training.processes.rank
-            found = _report(watch, training, since)
+            found = _report(watch, training, since, bundle)
             _leave(training.run, found, name=f"-{rank}" if rank else "")
             found.show(sys.stderr)  # The exception's own traceback follows.
         raise
     finally:
         watch.abandon()
+        shutil.rmtree(diagnosis_file.unfinished(bundle), ignore_errors=True)
 
 
-def _begin() -> Watch | None:
+def _begin(bundle: Path) -> Watch | None:
     try:
-        return Watch().start()
+        return Watch(bundle=diagnosis_file.unfinished(bundle)).start()
     except ValueError:
         return None  # Somebody watches already, and will say what there is to say.
 
 
-def _report(watch: Watch, training: Training, since: int) -> Report:
+def _report(watch: Watch, training: Training, since: int, bundle: Path) -> Report:
     evidence = watch.close()
     processes = training.processes
-    return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
+    kept = bundle if _keep(bundle, evidence) else None
+    return Report(processes.rank, processes.size, since, diagnose(evidence), evidence, kept)
+
+
+def _keep(bundle: Path, evidence: Evidence) -> bool:
+    """Let the step that went bad, if one was written, be a bundle of the run."""
+    written = diagnosis_file.unfinished(bundle)
+    if not is_saved(written):
+        return False
+    try:
+        write_evidence(written, evidence)
+        written.rename(bundle)
+    except OSError as error:
+        rotation.warn(f"the step that went bad could not be kept: {error.strerror or error}")
+        return False
+    return True
 
 
 def _leave(run: Path, report: Report, name: str) -> None:
@@ -153,4 +178,10 @@ def read(run: Path) -> Report | None:
             "says what it said"
         ) from error
     place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
-    return Report(**place, diagnosis=diagnose(evidence), evidence=evidence)
+    bundle = diagnosis_file.bundle_of(run, place["rank"])
+    return Report(
+        **place,
+        diagnosis=diagnose(evidence),
+        evidence=evidence,
+        bundle=bundle if bundle.is_dir() else None,
+    )
