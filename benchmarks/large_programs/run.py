@@ -64,6 +64,7 @@ def run(program: Program, checkout: Path | None, data: Path, fault: Fault | None
 
         def train() -> int:
             os.chdir(place)
+            assert not copies.keys() & sys.modules.keys()
             sys.meta_path.insert(0, Exchanged(copies))
             return run_program(command, place / "report")
 
@@ -72,8 +73,10 @@ def run(program: Program, checkout: Path | None, data: Path, fault: Fault | None
         report = place / "report" / "diagnosis.json"
         if not report.exists() or (fault is None and code):
             raise SystemExit(f"{fault.name if fault else program.name} does not run:\n{said}")
-        diagnosis = json.loads(report.read_text())["diagnosis"]
-    return _outcome(program, fault, diagnosis["verdicts"])
+        found = json.loads(report.read_text())
+        if not found["evidence"]["loop"]["iterations"]:
+            raise SystemExit(f"{fault.name if fault else program.name} does not train:\n{said}")
+    return _outcome(program, fault, found["diagnosis"]["verdicts"])
 
 
 def _copy(program: Program, checkout: Path | None, place: Path) -> None:
@@ -102,10 +105,14 @@ def _put_in(exchanges: tuple[Exchange, ...], place: Path) -> dict[str, Path]:
 
 
 def _source(module: str) -> str:
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
-        raise SystemExit(f"there is no module {module}: another version?")
-    return Path(found.origin).read_text()
+    # To ask for the module's own place would import what it lies in, and with that the module.
+    package, *rest = module.split(".")
+    found = importlib.util.find_spec(package)
+    for place in (found and found.submodule_search_locations) or ():
+        file = Path(place).joinpath(*rest).with_suffix(".py")
+        if file.is_file():
+            return file.read_text()
+    raise SystemExit(f"there is no module {module}: another version?")
 
 
 def _in_child(work: Callable[[], int], output: Path) -> int:

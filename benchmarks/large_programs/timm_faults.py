@@ -249,6 +249,6 @@ FAULTS = (
         49,
         "LEARNING_RATE_TOO_HIGH",
         (),
-        arguments="--opt sgd --lr 3e4 --sched none",
+        arguments="--opt sgd --lr 3e4",
     ),
 )

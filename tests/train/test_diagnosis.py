@@ -143,6 +143,38 @@ def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, rec
     assert all(torch.equal(first.model[name], second.model[name]) for name in first.model)
 
 
+@pytest.fixture
+def _compiled_without_a_compiler(monkeypatch):
+    def compiled(model, config):
+        assert config.compile
+        model.compile(backend="aot_eager")
+        return model
+
+    monkeypatch.setattr("halfstep.train.models.compiled", compiled)
+
+
+@pytest.mark.usefixtures("_compiled_without_a_compiler")
+@pytest.mark.parametrize("recipe", ["fp16", "o2"])
+def test_a_compiled_run_learns_the_same_bits_with_and_without_a_watch(
+    tiny, tmp_path, recipe
+) -> None:
+    short = ("model.compile=true", "max_steps=4", "epochs=1", "log_every=1", "batch_size=64")
+    for watched in ("true", "false"):
+        torch._dynamo.reset()
+        config = tiny(*short, f"doctor={watched}", recipe=recipe)
+        train(config, tmp_path / watched, quiet=True)
+        assert not diagnosis_file.files(tmp_path / watched)
+    assert figures(tmp_path / "true") == figures(tmp_path / "false")
+
+
+@pytest.mark.usefixtures("_compiled_without_a_compiler")
+def test_a_bad_batch_of_a_compiled_run_is_named(tiny, tmp_path, poison) -> None:
+    poison((1, 2))
+    torch._dynamo.reset()
+    train(tiny("model.compile=true", "log_every=1", "epochs=1"), tmp_path / "run", quiet=True)
+    assert verdicts(tmp_path / "run") == ["CORRUPT_BATCH"]
+
+
 def test_what_is_seen_of_a_healthy_run_raises_no_alarm(pictures, tmp_path) -> None:
     for recipe in ("fp16", "o2"):
         with Watch() as watch:
