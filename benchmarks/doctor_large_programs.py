@@ -26,7 +26,7 @@ from large_programs.data import write_boxes, write_images
 from large_programs.faults import Outcome
 from large_programs.run import run
 
-from halfstep.train.files import json_text, write_atomically
+from halfstep.files import json_text, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,8 +34,8 @@ from torch.nn import functional
 
 from halfstep.doctor import Watch
 from halfstep.doctor.signals import closely, numbers
+from halfstep.files import json_text, write_atomically
 from halfstep.train.environment import describe
-from halfstep.train.files import json_text, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,8 +36,8 @@ from sklearn.datasets import load_sample_images
 from torchvision.transforms import v2
 
 from halfstep.train.config.augment import AugmentConfig
-from halfstep.train.data import transforms
-from halfstep.train.data.decode import read_image
+from halfstep.train.data.pipeline import transforms
+from halfstep.train.data.sources.decode import read_image
 
 SIDE = 224
 SHORTER_EDGE = 256

@@ -28,9 +28,9 @@ from timm.scheduler import create_scheduler_v2
 from timm.utils import AverageMeter, accuracy
 from torch import nn
 
-from halfstep.train.data.source import spread
+from halfstep.files import json_text, write_atomically
+from halfstep.train.data.sources.source import spread
 from halfstep.train.environment import describe
-from halfstep.train.files import json_text, write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "timm_parity.json"
 RESOLUTION = 64

@@ -22,12 +22,14 @@ FLOORS = {
     "loss_scale": 0,
     "step_observer": 0,
     "errors": 0,
+    "files": 0,
     "kernels": 0,
     "techniques": 1,
     "optim": 1,
     "layers": 1,
     "engine": 3,
     "train": 4,
+    "show": 4,
     "apex": 4,
     "migrate": 4,
     "compare": 5,
@@ -37,7 +39,7 @@ FLOORS = {
 }
 # What a part may not know though it is not above: compare starts training as processes.
 STRANGERS = {
-    "compare": ("train.loop", "train.setup", "train.evaluate", "bench"),
+    "compare": ("train.loop", "train.build.setup", "train.after.evaluate", "bench"),
     "train": ("apex",),
     "apex": ("train",),
     "migrate": ("apex", "train"),
@@ -50,7 +52,7 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Return the line and name ("train.files") of what a file imports of halfstep, anywhere."""
+    """Return the line and name ("train.loop") of what a file imports of halfstep, anywhere."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []

@@ -23,8 +23,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "halfstep.cli",
-        "halfstep.train.loop",
-        "halfstep.train.evaluate",
+        "halfstep.train.loop.loop",
+        "halfstep.train.after.evaluate",
         "halfstep.compare.plan",
         "halfstep.compare.tables",
         "sklearn.datasets",

@@ -177,7 +177,7 @@ FAULTS = (
             Exchange(
                 "timm.utils.model_ema",
                 "        self.module = deepcopy(model)\n        self.module.eval()\n        self.decay = decay\n        self.min_decay",
-                "        self.module = deepcopy(model).to(torch.bfloat16)\n        self.module.eval()\n        self.decay = decay\n        self.min_decay",
+                "        self.module = deepcopy(model).half()\n        self.module.eval()\n        self.decay = decay\n        self.min_decay",
             ),
             Exchange(
                 "timm.utils.model_ema",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from halfstep.kernels.cpu_half import cpu_half
     from halfstep.recipe import recipe  # at runtime the module, which can be called
+    from halfstep.train.python import train  # the same
+    from halfstep.train.run.observer import Observer
 
 __all__ = [
     "EMA",
@@ -32,6 +34,7 @@ __all__ = [
     "Engine",
     "LossScale",
     "LossScaleCollapse",
+    "Observer",
     "Recipe",
     "StepResult",
     "__version__",
@@ -41,6 +44,7 @@ __all__ = [
     "recipes",
     "save_sharded",
     "shard",
+    "train",
     "watch",
 ]
 __version__ = "0.1.0"
@@ -48,11 +52,14 @@ __version__ = "0.1.0"
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {
     "cpu_half": "halfstep.kernels.cpu_half",
+    "Observer": "halfstep.train.run.observer",
     "watch": "halfstep.doctor",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":
+        return importlib.import_module("halfstep.train")
     if name in _NEEDS_TORCH:
         return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module 'halfstep' has no attribute {name!r}")

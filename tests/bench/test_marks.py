@@ -65,13 +65,16 @@ def parts_of_a_step(recipe):
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16", "o2"])
 def test_the_inside_of_an_engine_is_marked_only_while_asked(recipe):
-    assert parts_of_a_step(recipe) == ["forward", "backward", "unscale_clip", "optimizer"]
+    assert parts_of_a_step(recipe) == [
+        *("forward", "backward", "unscale_clip", "optimizer", "rest")
+    ]
 
 
 def test_a_recipe_that_steps_in_pieces_has_one_part_for_all_of_them():
     step = parts_of_a_step("bf16-sr")
     assert step[:3] == ["forward", "backward", "unscale_clip"]
-    assert set(step[3:]) == {"optimizer"}
+    assert set(step[3:-1]) == {"optimizer"}
+    assert step[-1] == "rest"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -4,9 +4,9 @@ import torch
 from halfstep.bench import step
 from halfstep.bench.marks import PARTS
 from halfstep.errors import UserError
-from halfstep.train import rotation
-from halfstep.train.loop import train
-from halfstep.train.setup import set_up
+from halfstep.train.build.setup import set_up
+from halfstep.train.loop.loop import train
+from halfstep.train.store import rotation
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import json
 import pytest
 from PIL import Image
 
-from halfstep.train import checkpoint
+from halfstep.train.store import checkpoint
 
 RUN = "runs/digits/fp32-seed0"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from halfstep.train import loop
-from halfstep.train.launch import LAUNCHER
+from halfstep.train.loop import loop
+from halfstep.train.processes.launch import LAUNCHER
 
 
 def summary(run):

@@ -149,7 +149,7 @@ def test_killed_comparisons_come_to_the_table_of_one_left_alone(
 # Says which process it is, keeps others out of its run directory, and waits to be told to finish.
 WAITING = """
 import fcntl, json, os, pathlib, sys, time
-from halfstep.train.launch import end_with_launcher
+from halfstep.train.processes.launch import end_with_launcher
 
 end_with_launcher()
 run = pathlib.Path(sys.argv[1])

@@ -114,7 +114,7 @@ time.sleep(60)
 """
 WORKER = """
 import os, pathlib, sys, time
-from halfstep.train.launch import end_with_launcher
+from halfstep.train.processes.launch import end_with_launcher
 end_with_launcher()
 pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
 time.sleep(60)
@@ -152,7 +152,7 @@ def test_a_process_whose_launcher_ended_while_it_was_starting_ends_too(tmp_path)
 # Launches two processes of a shell in the place of halfstep's.
 TWO_SHELLS = """
 import sys
-from halfstep.train.launch import launch
+from halfstep.train.processes.launch import launch
 sys.executable = sys.argv[1]
 sys.exit(launch([], processes=2, max_restarts=0))
 """

@@ -1,6 +1,6 @@
 import pytest
 
-from halfstep.compare import units
+from halfstep.show import units
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from halfstep.train import data, models, optim, schedules
+from halfstep.train import data
+from halfstep.train.build import models, optim, schedules
 from halfstep.train.config.files import load, shipped
 
 NAMES = {

@@ -22,6 +22,6 @@ def test_every_flag_of_the_page_exists(command, arguments):
 
 
 def test_the_entries_that_the_page_names_are_written():
-    source = (Path(__file__).parents[2] / "src/halfstep/train/export.py").read_text()
+    source = (Path(__file__).parents[2] / "src/halfstep/train/after/export.py").read_text()
     for name in re.findall(r'"(\w+)"\]\)', PAGE) + re.findall(r'"(\w+)":', PAGE):
         assert f'"{name}"' in source

@@ -12,7 +12,7 @@ import torch
 
 from halfstep.engine import load_sharded
 from halfstep.train.config.files import load
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
 
 from . import training
 

@@ -27,7 +27,7 @@ import halfstep
 from halfstep.engine import EMA, Engine, load_sharded, save_sharded, shard
 from halfstep.recipe import recipes
 from halfstep.train.config.files import load
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
 
 FOLDER = Path(__file__).parent
 SAVED_AT = 5

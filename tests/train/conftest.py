@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from halfstep.train.checkpoint import Checkpoint
 from halfstep.train.config.files import load
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
+from halfstep.train.store.checkpoint import Checkpoint
 
 TINY = """
 epochs: 2

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from halfstep.train import checkpoint, rotation
 from halfstep.train.config.files import load
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches
+from halfstep.train.loop.loop import train
+from halfstep.train.run.microbatch import MicroBatches
+from halfstep.train.store import checkpoint, rotation
 
 
 def die():

@@ -5,8 +5,8 @@ import math
 
 import torch
 
-from halfstep.train import checkpoint
-from halfstep.train.run_directory import read_summary
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 OF_THE_CLOCK = (
     *("images_per_second", "train_seconds", "wall_seconds", "peak_memory_bytes"),

@@ -9,8 +9,8 @@ from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import dispatch_clip_grad
 
-from halfstep.train.loop import train
-from halfstep.train.setup import set_up
+from halfstep.train.build.setup import set_up
+from halfstep.train.loop.loop import train
 
 STEPS = 50
 EPOCHS = 2

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from halfstep.engine import Engine
-from halfstep.train.census import Census
+from halfstep.train.observers.census import Census
 
 
 class WithoutAutocast(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint
+from halfstep.train.store import checkpoint
 
 
 def test_checkpoint_comes_back_as_it_was(tmp_path, example):

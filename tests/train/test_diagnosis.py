@@ -15,11 +15,12 @@ from halfstep.cli import main
 from halfstep.doctor import Watch
 from halfstep.doctor.verdict import Diagnosis, Finding, Verdict
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, diagnosis, diagnosis_file
+from halfstep.train.after.reexamine import explain
 from halfstep.train.data import Data
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches
-from halfstep.train.reexamine import explain
+from halfstep.train.loop.loop import train
+from halfstep.train.observers import diagnosis
+from halfstep.train.run.microbatch import MicroBatches
+from halfstep.train.store import checkpoint, diagnosis_file
 
 RECIPES = ("fp32", "bf16", "fp16", "o2", "half", "bf16-sr", "fp8")
 DIVERGES = ("optimizer.lr=1e6", "schedule.name=constant", "optimizer.momentum=0")
@@ -150,7 +151,7 @@ def _compiled_without_a_compiler(monkeypatch):
         model.compile(backend="aot_eager")
         return model
 
-    monkeypatch.setattr("halfstep.train.models.compiled", compiled)
+    monkeypatch.setattr("halfstep.train.build.models.compiled", compiled)
 
 
 @pytest.mark.usefixtures("_compiled_without_a_compiler")

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import data, dry_run, models
+from halfstep.train import data
+from halfstep.train.build import dry_run, models
 
 
 @pytest.fixture

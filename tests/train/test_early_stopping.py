@@ -2,17 +2,18 @@ import math
 
 import pytest
 
-from halfstep.train import early_stopping, loop
 from halfstep.train.config import EarlyStoppingConfig
-from halfstep.train.loop import train
-from halfstep.train.progress import Progress
-from halfstep.train.validate import Figures
+from halfstep.train.loop import loop
+from halfstep.train.loop.loop import train
+from halfstep.train.observers.early_stopping import EarlyStopping
+from halfstep.train.run.validate import Figures
 
 
 def stops_at(metric, values, patience=2):
-    config, progress = EarlyStoppingConfig(metric=metric, patience=patience), Progress()
+    stopping = EarlyStopping(EarlyStoppingConfig(metric=metric, patience=patience))
     for number, value in enumerate(values, start=1):
-        if early_stopping.look(config, progress, Figures(loss=value, accuracy=value)):
+        stopping.validated(Figures(loss=value, accuracy=value))
+        if stopping.ends():
             return number
     return None
 
@@ -31,12 +32,6 @@ def test_stops_after_so_many_validations_without_a_better_one(metric, values, st
     assert stops_at(metric, values) == stops
 
 
-def test_without_it_no_run_is_stopped():
-    progress = Progress()
-    assert early_stopping.look(None, progress, Figures(1.0, 0.5)) is None
-    assert progress.waiting == 0
-
-
 @pytest.fixture
 def losses(monkeypatch):
     """Make validations find these losses."""
@@ -49,6 +44,7 @@ def losses(monkeypatch):
     return found
 
 
+STOPPED = "stopped early: the validation loss has not been better than 2.0000 for 2 validations"
 OPTIONS = ("early_stopping={metric: loss, patience: 2}", "epochs=9")
 
 
@@ -56,9 +52,7 @@ def test_run_ends_early_and_in_good_order(tiny, tmp_path, losses):
     losses(3.0, 2.0, 2.5, 2.0, 1.0)
     summary = train(tiny(*OPTIONS), tmp_path, quiet=True)
     assert (summary.status, summary.epochs, summary.error) == ("finished", 4, None)
-    assert summary.note == (
-        "stopped early: the validation loss has not been better than 2.0000 for 2 validations"
-    )
+    assert summary.note == STOPPED
 
 
 def test_waiting_goes_on_where_the_run_does(tiny, tmp_path, losses, monkeypatch):
@@ -66,7 +60,8 @@ def test_waiting_goes_on_where_the_run_does(tiny, tmp_path, losses, monkeypatch)
     with pytest.raises(IndexError):  # the fourth validation
         train(tiny(*OPTIONS), tmp_path, quiet=True)
     losses(2.5, 1.0)
-    assert train(tiny(*OPTIONS), tmp_path, quiet=True, go_on="auto").epochs == 4
+    summary = train(tiny(*OPTIONS), tmp_path, quiet=True, go_on="auto")
+    assert (summary.epochs, summary.note) == (4, STOPPED)
     # It stays over: going on once more validates nothing.
     losses()
     assert train(tiny(*OPTIONS), tmp_path, quiet=True, go_on="auto").epochs == 4

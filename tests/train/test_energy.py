@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from halfstep.train.energy import Energy
+from halfstep.train.observers.energy import Energy
 
 GPU = torch.device("cuda")
 

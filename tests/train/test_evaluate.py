@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint
-from halfstep.train.evaluate import Evaluation, evaluate, evaluate_on
-from halfstep.train.loop import train
-from halfstep.train.run_directory import read_summary
-from halfstep.train.validate import Figures
+from halfstep.train.after.evaluate import Evaluation, evaluate, evaluate_on
+from halfstep.train.loop.loop import train
+from halfstep.train.run.validate import Figures
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 
 @pytest.mark.parametrize("which", ["best", "last"])

@@ -7,8 +7,10 @@ from safetensors import safe_open
 from torch import nn
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, export, models
-from halfstep.train.trained import open_run
+from halfstep.train.after import export
+from halfstep.train.after.trained import open_run
+from halfstep.train.build import models
+from halfstep.train.store import checkpoint
 
 
 def images(trained, count):

@@ -7,20 +7,25 @@ import errno
 import itertools
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
 import time
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from sameness import assert_same_run
 
 from halfstep.errors import UserError
-from halfstep.train import metrics, rotation
-from halfstep.train.data import pictures as listed
-from halfstep.train.loop import train
-from halfstep.train.rotation import CheckpointWarning
-from halfstep.train.run_directory import read_summary
+from halfstep.train.data.sources import pictures as listed
+from halfstep.train.loop.loop import train
+from halfstep.train.run import metrics
+from halfstep.train.store import rotation
+from halfstep.train.store.rotation import CheckpointWarning
+from halfstep.train.store.run_directory import read_summary
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,39 @@ def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
         with pytest.raises(UserError, match="memory does not suffice for batches of 4 images"):
             train(pictures(f"data.workers={workers}"), tmp_path / "run", quiet=True)
     assert_resumes(pictures, tmp_path / "run", whole)
+
+
+@pytest.fixture
+def little_memory():
+    """Let the process, and those that it starts, take little more memory than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+
+    @contextmanager
+    def limited(spare):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    return limited
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_image_that_memory_does_not_hold_is_no_damaged_image_and_the_run_resumes(
+    pictures, tmp_path, little_memory, workers
+):
+    shutil.copytree(pictures().data.root, tmp_path / "data")
+    Image.new("RGB", (9000, 9000)).save(tmp_path / "data" / "train" / "dark" / "0.png")
+    options = (f"data.root={tmp_path / 'data'}", "epochs=1", "data.on_error=skip")
+    train(pictures(*options), tmp_path / "whole", quiet=True)
+    said = "memory does not suffice for batches of 4 images"
+    with little_memory(150 * 2**20), pytest.raises(UserError, match=said):
+        train(pictures(*options, f"data.workers={workers}"), tmp_path / "run", quiet=True)
+    train(pictures(*options), tmp_path / "run", quiet=True, go_on="auto")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_memory_that_runs_out_in_a_step_is_explained_and_the_run_resumes(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from halfstep.errors import UserError
-from halfstep.train.freeze import freeze
+from halfstep.train.build.freeze import freeze
 
 
 @pytest.fixture

@@ -16,10 +16,13 @@ from sameness import assert_same_run, lines
 
 from halfstep.cli import main
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, loop, metrics, rotation, run_directory, tracking
-from halfstep.train.loop import train
-from halfstep.train.rotation import CheckpointWarning
-from halfstep.train.run_directory import read_summary
+from halfstep.train.loop import loop
+from halfstep.train.loop.loop import train
+from halfstep.train.run import metrics
+from halfstep.train.store import checkpoint, rotation, run_directory
+from halfstep.train.store.metrics_log import MetricsLog
+from halfstep.train.store.rotation import CheckpointWarning
+from halfstep.train.store.run_directory import read_summary
 
 RUNS = 100
 ROOM = "size=64m"
@@ -30,7 +33,7 @@ WRITES = {
     "checkpoint": (checkpoint, "save"),
     "name": (rotation, "link"),
     "tables": (metrics, "write_tables"),
-    "metrics": (tracking.Tracker, "write_out"),
+    "metrics": (MetricsLog, "write_out"),
     "summary": (run_directory, "write_summary"),
 }
 

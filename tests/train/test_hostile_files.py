@@ -25,11 +25,13 @@ from halfstep.apex import amp
 from halfstep.cli import main
 from halfstep.compare import directory
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, data, rotation, weights
+from halfstep.train import data
+from halfstep.train.build import weights
 from halfstep.train.config.data import WebdatasetConfig
 from halfstep.train.config.text import parse
-from halfstep.train.data.decode import CorruptImage, read_image
-from halfstep.train.lock import locked
+from halfstep.train.data.sources.decode import CorruptImage, read_image
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.lock import locked
 
 SPARE = 400 * 2**20
 CONFIG = """epochs: 1

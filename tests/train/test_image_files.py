@@ -7,13 +7,13 @@ import torch
 from PIL import Image
 
 from halfstep.errors import UserError
-from halfstep.train import image_files
+from halfstep.train.after import image_files
+from halfstep.train.after.trained import open_run
 from halfstep.train.config.data import ImportConfig
-from halfstep.train.data import transforms
-from halfstep.train.data.csv_rows import columns_of
-from halfstep.train.data.decode import read_image
-from halfstep.train.data.faults import DataWarning
-from halfstep.train.trained import open_run
+from halfstep.train.data.pipeline import transforms
+from halfstep.train.data.sources.csv_rows import columns_of
+from halfstep.train.data.sources.decode import read_image
+from halfstep.train.data.sources.faults import DataWarning
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.import_path import load
+from halfstep.train.config.import_path import load
 
 
 @pytest.fixture

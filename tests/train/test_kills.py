@@ -9,8 +9,8 @@ import killed
 import pytest
 
 import warm
-from halfstep.train import checkpoint, rotation
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint, rotation
 
 RECIPES = ("fp32", "fp16", "o2")
 KILLS = 20

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train import lock
-from halfstep.train.lock import LockWarning, locked
+from halfstep.train.store import lock
+from halfstep.train.store.lock import LockWarning, locked
 
 # Takes the lock, forks a worker that outlives it, and says its own process id once both are there.
 HOLDER = """
 import os, pathlib, sys
-from halfstep.train.lock import locked
+from halfstep.train.store.lock import locked
 
 with locked(pathlib.Path(sys.argv[1]), str):
     if os.fork() == 0:

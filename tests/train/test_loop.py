@@ -5,15 +5,16 @@ import torch
 from torch.nn import functional
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, loop, rotation
+from halfstep.train.after.evaluate import evaluate
+from halfstep.train.build.models import build
+from halfstep.train.build.schedules import ScheduleWarning
+from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load
-from halfstep.train.data.digits import load as load_digits
-from halfstep.train.evaluate import evaluate
-from halfstep.train.loop import train
-from halfstep.train.models import build
-from halfstep.train.run_directory import read_summary
-from halfstep.train.schedules import ScheduleWarning
-from halfstep.train.setup import set_up
+from halfstep.train.data.sources.digits import load as load_digits
+from halfstep.train.loop import loop
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.run_directory import read_summary
 
 COLLAPSING = "{init: 16777216, growth_interval: 1000, collapse_after: 1}"
 

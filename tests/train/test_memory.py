@@ -1,17 +1,26 @@
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
-from halfstep.train import memory
-from halfstep.train.memory import PeakMemory
+from halfstep.train.observers import memory
+from halfstep.train.observers.memory import PeakMemory
 
 CPU = torch.device("cpu")
 MIB = 2**20
 
 
+@contextmanager
+def measuring(device):
+    measured = PeakMemory(device)
+    measured.begin(None)
+    yield measured
+    measured.end(None)
+
+
 def rise(size):
-    with PeakMemory(CPU) as measured:
+    with measuring(CPU) as measured:
         block = torch.ones(size // 4)
         del block
     return measured
@@ -29,7 +38,7 @@ def test_peak_on_a_cpu_is_the_rise_even_if_the_memory_is_given_back():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_is_sampled_where_the_kernels_mark_cannot_be_reset(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "no" / "such")
-    with PeakMemory(CPU) as measured:
+    with measuring(CPU) as measured:
         block = torch.ones(100 * MIB // 4)
         held = measured.peak()
         del block
@@ -41,7 +50,7 @@ def test_peak_is_sampled_where_the_kernels_mark_cannot_be_reset(monkeypatch, tmp
 def test_a_pause_does_not_count(monkeypatch, tmp_path, resettable):
     if not resettable:
         monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "no" / "such")
-    with PeakMemory(CPU) as measured:
+    with measuring(CPU) as measured:
         block = torch.ones(100 * MIB // 4)
         measured.peak()  # where it is sampled, this is a sample
         del block
@@ -57,7 +66,7 @@ def test_a_pause_does_not_count(monkeypatch, tmp_path, resettable):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_peak_on_a_gpu_is_what_torch_allocated():
     device = torch.device("cuda")
-    with PeakMemory(device) as measured:
+    with measuring(device) as measured:
         block = torch.ones(64 * MIB, dtype=torch.uint8, device=device)
         del block
     assert measured.kind == "device"

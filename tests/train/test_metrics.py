@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from halfstep.train.metrics import Metrics, by_class, write_tables
+from halfstep.train.run.metrics import Metrics, by_class, write_tables
 
 CPU = torch.device("cpu")
 

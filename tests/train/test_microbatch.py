@@ -7,10 +7,11 @@ from torch import nn
 
 from halfstep.engine import Engine
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, models
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches, MicrobatchWarning
-from halfstep.train.progress import Progress
+from halfstep.train.build import models
+from halfstep.train.loop.loop import train
+from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
+from halfstep.train.run.progress import Progress
+from halfstep.train.store import checkpoint
 
 LOSS = "Tried to allocate 2.00 GiB"
 

@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from halfstep.recipe import recipe as find_recipe
-from halfstep.train import checkpoint, nonfinite, training
 from halfstep.train.data import Data
-from halfstep.train.loop import train
-from halfstep.train.run_directory import read_summary
+from halfstep.train.loop.loop import train
+from halfstep.train.observers import nonfinite
+from halfstep.train.observers.nonfinite import NonFinite
+from halfstep.train.run import restore
+from halfstep.train.store import checkpoint
+from halfstep.train.store.run_directory import read_summary
 
 RECIPES = ("fp32", "fp16", "o2")
 
@@ -68,7 +71,7 @@ def test_skip_leaves_the_step_out_whatever_the_recipe(tiny, tmp_path, poison, re
 
 
 def leave_out(monkeypatch, places):
-    from halfstep.train.data.batches import IndexedBatches
+    from halfstep.train.data.pipeline.batches import IndexedBatches
 
     real = IndexedBatches.epoch
 
@@ -132,15 +135,15 @@ def test_rollback_returns_to_the_last_checkpoint_and_goes_on_after_the_batch(
     tiny, tmp_path, poison, recipe, monkeypatch
 ):
     seen = []
-    real = training.Training.roll_back
+    real = restore.roll_back
 
-    def roll_back(self):
-        before = self.setup.engine.model.state_dict()
+    def roll_back(training):
+        before = training.setup.engine.model.state_dict()
         before = {name: value.clone() for name, value in before.items()}
-        real(self)
-        seen.append((before, self.setup.engine.model.state_dict(), self.progress.batch))
+        real(training)
+        seen.append((before, training.setup.engine.model.state_dict(), training.progress.batch))
 
-    monkeypatch.setattr(training.Training, "roll_back", roll_back)
+    monkeypatch.setattr(restore, "roll_back", roll_back)
     poison((2, 3))
     config = tiny("on_nonfinite=rollback", "checkpoints.every_steps=2", recipe=recipe)
     summary = train(config, tmp_path / "run", quiet=True)
@@ -175,16 +178,16 @@ def test_rollback_ends_the_run_after_some_times(tiny, tmp_path, poison):
 def test_rollback_never_saves_weights_that_are_not_finite(tiny, tmp_path, monkeypatch):
     # A finite loss whose update overflows: found when the checkpoint is to be written.
     config = tiny("on_nonfinite=rollback", "epochs=1", "checkpoints.every_steps=1", "log_every=1")
-    real = training.Training.weights_are_finite
+    real = NonFinite.veto_checkpoint
     answers = []
 
-    def weights_are_finite(self):
+    def veto_checkpoint(self):
         answers.append(None)
         if len(answers) == 3:
-            next(self.setup.engine.model.parameters()).data.fill_(math.nan)
+            next(self._training.setup.engine.model.parameters()).data.fill_(math.nan)
         return real(self)
 
-    monkeypatch.setattr(training.Training, "weights_are_finite", weights_are_finite)
+    monkeypatch.setattr(NonFinite, "veto_checkpoint", veto_checkpoint)
     summary = train(config, tmp_path, quiet=True)
     assert (summary.status, summary.skipped_steps) == ("finished", 1)
     assert math.isfinite(summary.final_val_loss)
@@ -198,7 +201,7 @@ def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, mo
         model.compile(backend="eager")
         return model
 
-    monkeypatch.setattr("halfstep.train.models.compiled", compiled)
+    monkeypatch.setattr("halfstep.train.build.models.compiled", compiled)
     train(tiny("on_nonfinite=skip", "epochs=1"), tmp_path / "run", quiet=True)
     state = last(tmp_path / "run").model
     assert all(bool(value.isfinite().all()) for value in state.values())

@@ -5,8 +5,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.errors import UserError
+from halfstep.train.build.optim import build_optimizer
 from halfstep.train.config import AdamConfig, AdamWConfig, SgdConfig, TimmOptimizerConfig
-from halfstep.train.optim import build_optimizer
 
 
 class Small(nn.Module):

@@ -7,10 +7,10 @@ from PIL import Image
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
-from halfstep.train.data.decode import read_image
-from halfstep.train.predict import predict
-from halfstep.train.setup import set_up
-from halfstep.train.trained import config_of, open_run
+from halfstep.train.after.predict import predict
+from halfstep.train.after.trained import config_of, open_run
+from halfstep.train.build.setup import set_up
+from halfstep.train.data.sources.decode import read_image
 
 
 @pytest.fixture(scope="module")

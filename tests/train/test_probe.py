@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from halfstep.engine import Engine
-from halfstep.train.probe import Probe
+from halfstep.train.observers.probe import Probe
 
 
 def network() -> nn.Sequential:

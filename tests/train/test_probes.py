@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from halfstep.train import checkpoint
-from halfstep.train.loop import train
-from halfstep.train.processes import Processes
+from halfstep.train.loop.loop import train
+from halfstep.train.processes.processes import Processes
+from halfstep.train.store import checkpoint
 
 
 def lines(run, kind):
@@ -75,7 +75,7 @@ def test_a_look_that_memory_does_not_suffice_for_ends_looking_and_not_the_run(
     def fail(probe):
         raise torch.OutOfMemoryError("no room for a twin")
 
-    monkeypatch.setattr("halfstep.train.probe.Probe.gradients", fail)
+    monkeypatch.setattr("halfstep.train.observers.probe.Probe.gradients", fail)
     with pytest.warns(UserWarning, match="memory does not suffice to look into the run") as said:
         summary = train(tiny("epochs=2", "probes=true"), tmp_path / "run", quiet=True)
     assert len([each for each in said if "look into" in str(each.message)]) == 1

@@ -1,6 +1,6 @@
 import torch
 
-from halfstep.train.progress import Progress, Score
+from halfstep.train.run.progress import Progress, Score
 
 
 def test_state_comes_back_through_a_checkpoint_but_for_how_the_run_stands(tmp_path):

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import torch
 
-from halfstep.train import random_state
+from halfstep.train.store import random_state
 
 
 def draw():

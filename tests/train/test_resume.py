@@ -9,11 +9,12 @@ import torch
 from sameness import assert_same_run, lines, same
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, resume, rotation
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches
-from halfstep.train.rotation import CheckpointWarning
-from halfstep.train.run_directory import read_summary
+from halfstep.train.loop import resume
+from halfstep.train.loop.loop import train
+from halfstep.train.run.microbatch import MicroBatches
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.rotation import CheckpointWarning
+from halfstep.train.store.run_directory import read_summary
 
 RECIPES = ("fp32", "fp16", "o2")
 

@@ -5,9 +5,10 @@ import shutil
 import pytest
 import torch
 
-from halfstep.train import checkpoint, files, rotation
-from halfstep.train.loop import train
-from halfstep.train.rotation import CheckpointWarning
+from halfstep import files
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.rotation import CheckpointWarning
 
 
 def names(run):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train import replaced, run_directory
 from halfstep.train.config.files import load
+from halfstep.train.store import replaced, run_directory
 
 
 @pytest.mark.parametrize(

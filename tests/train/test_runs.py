@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.run_directory import read_summary
-from halfstep.train.runs import find
+from halfstep.train.after.runs import find
+from halfstep.train.store.run_directory import read_summary
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_folder_without_runs_has_none_and_no_folder_is_refused(tmp_path):
 
 
 def test_listing_runs_does_not_import_torch():
-    program = "import sys, halfstep.train.runs; print('torch' in sys.modules)"
+    program = "import sys, halfstep.train.after.runs; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from halfstep.errors import UserError
-from halfstep.train import schedules
+from halfstep.train.build import schedules
 from halfstep.train.config import (
     ConstantConfig,
     CosineConfig,

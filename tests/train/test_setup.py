@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.setup import set_up
+from halfstep.train.build.setup import set_up
 
 CPU = torch.device("cpu")
 

@@ -3,11 +3,12 @@ import signal
 
 import pytest
 
-from halfstep.train import checkpoint, loop, rotation
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches
-from halfstep.train.run_directory import read_summary
-from halfstep.train.signals import Asked, Stopped, StopRequests
+from halfstep.train.loop import loop
+from halfstep.train.loop.loop import train
+from halfstep.train.run.microbatch import MicroBatches
+from halfstep.train.run.signals import Asked, Stopped, StopRequests
+from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store.run_directory import read_summary
 
 
 @pytest.fixture

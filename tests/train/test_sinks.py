@@ -8,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from halfstep.errors import UserError
-from halfstep.train import sinks
+from halfstep.train.observers import sinks
 
 PICTURE = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
 SETTINGS = {"epochs": 2, "model": {"name": "x", "args": {}}}

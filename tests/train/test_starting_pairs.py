@@ -8,8 +8,8 @@ import yaml
 from sameness import assert_same_run
 
 import warm
-from halfstep.train import checkpoint
-from halfstep.train.loop import train
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint
 
 PAIRS = 50
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from halfstep.train.loop import train
-from halfstep.train.step_times import StepTimes
+from halfstep.train.loop.loop import train
+from halfstep.train.observers.step_times import StepTimes
 
 CPU = torch.device("cpu")
 
@@ -30,10 +30,10 @@ def times(clock):
 
 
 def steps(times, clock, *seconds):
-    times.begin()
-    for each in seconds:
+    times.after_pause()
+    for number, each in enumerate(seconds, start=1):
         clock.now += each
-        times.step_done()
+        times.stepped(number, None)
 
 
 def test_warm_up_and_the_first_step_after_a_pause_are_left_out(times, clock):
@@ -60,10 +60,10 @@ def test_without_steps_nothing_is_said(times, clock):
 def test_a_gpu_is_timed_by_its_own_clock(clock):
     times = StepTimes(torch.device("cuda"), clock)
     matrix = torch.rand(2048, 2048, device="cuda")
-    times.begin()
-    for _ in range(8):
+    times.after_pause()
+    for number in range(8):
         matrix = matrix @ matrix / 2048
-        times.step_done()
+        times.stepped(number + 1, None)
     assert times.quantile(0.5) > 0
 
 

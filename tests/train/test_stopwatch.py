@@ -1,7 +1,7 @@
 import pytest
 
-from halfstep.train import stopwatch
-from halfstep.train.stopwatch import Stopwatch
+from halfstep.train.run import stopwatch
+from halfstep.train.run.stopwatch import Stopwatch
 
 
 def test_counts_while_it_runs(monkeypatch):

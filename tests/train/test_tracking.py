@@ -1,5 +1,6 @@
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,7 +8,10 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from halfstep.errors import UserError
-from halfstep.train.tracking import Tracker
+from halfstep.train.observers.tracking import Bar, MetricsLines, Sinks
+from halfstep.train.processes.processes import ALONE
+from halfstep.train.run.observer import Observers
+from halfstep.train.run.validate import Figures
 
 FIGURES = {
     "step": 10,
@@ -22,14 +26,24 @@ FIGURES = {
 VALIDATION = {"epoch": 1, "step": 10, "loss": 0.75, "accuracy": 0.5}
 
 
-def track(run, *, terminal=False, quiet=True, **given):
+def track(run, *, terminal=False, quiet=True, names=("tensorboard",), resumed_at=None):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=160)
     samples = torch.zeros(3, 8, 12, dtype=torch.uint8)
-    with Tracker(
-        run, steps=10, title="digits fp16", quiet=quiet, console=console, **given
-    ) as tracker:
-        tracker.train(FIGURES, memory_bytes=64 * 2**20)
-        tracker.validation(VALIDATION, samples)
+    config = SimpleNamespace(tracking=names, model_dump=lambda mode: {})
+    training = SimpleNamespace(
+        run=run,
+        config=config,
+        title="digits fp16",
+        step=10,
+        setup=SimpleNamespace(steps=10),
+        resumed_at=resumed_at,
+    )
+    bar = Bar(lambda: 64 * 2**20, quiet=quiet, console=console)
+    observers = Observers([MetricsLines(), bar, Sinks()], ALONE)
+    with observers.watching(training):
+        observers.record("train", FIGURES)
+        observers.record("val", VALIDATION)
+        observers.call("validated", Figures(0.75, 0.5, samples=samples))
     return console.file.getvalue()
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint
-from halfstep.train.loop import train
-from halfstep.train.setup import set_up
-from halfstep.train.trained import config_of, open_run
+from halfstep.train.after.trained import config_of, open_run
+from halfstep.train.build.setup import set_up
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint
 
 CPU = torch.device("cpu")
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from halfstep.train import sample_sheet
-from halfstep.train.setup import set_up
-from halfstep.train.validate import validate
+from halfstep.train.build.setup import set_up
+from halfstep.train.run import sample_sheet
+from halfstep.train.run.validate import validate
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "bf16"])

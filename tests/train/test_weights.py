@@ -7,7 +7,7 @@ import torchvision
 from safetensors.torch import save_file
 
 from halfstep.errors import UserError
-from halfstep.train import weights
+from halfstep.train.build import weights
 
 SMALL = {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 8]}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from halfstep.bench.outcome import REPORT, RESULTS
 from halfstep.bench.report import page
 from halfstep.errors import UserError
-from halfstep.train.files import json_text, parse_json, write_atomically
+from halfstep.files import json_text, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from halfstep.bench.outcome import Outcome

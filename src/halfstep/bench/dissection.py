@@ -12,8 +12,8 @@ from halfstep.bench.outcome import RESULTS, Outcome
 from halfstep.bench.spread import first_good_enough, speed_ratios, spread
 from halfstep.bench.sweep import ONE_ROUND, QUARTILES
 from halfstep.compare.columns import REHEARSED
-from halfstep.compare.report.document import TableCell
-from halfstep.compare.units import MISSING, milliseconds, ratio
+from halfstep.show.document import TableCell
+from halfstep.show.units import MISSING, milliseconds, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,10 +18,11 @@ from halfstep.bench.outcome import processors, subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.training_process import HALFSTEP, training, write_config
 from halfstep.bench.turns import take_turns
-from halfstep.compare.units import duration
 from halfstep.errors import UserError
+from halfstep.show.units import duration
+from halfstep.train.build.setup import set_up
 from halfstep.train.environment import pick_device
-from halfstep.train.setup import set_up
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,18 +98,11 @@ def seconds_to_first_step(config: Path, way: Way, processes: int) -> float:
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
     began = time.perf_counter()
     with training(command, config.parent, environment) as process:
-        while not _has_a_step(run) and process.poll() is None:
+        while not metrics_log.read(run, "train") and process.poll() is None:
             time.sleep(_POLL_SECONDS)
         seconds = time.perf_counter() - began
-    done = _has_a_step(run)
+    done = bool(metrics_log.read(run, "train"))
     shutil.rmtree(run)
     if not done:
         raise UserError("a run that was to be timed ended without a training step")
     return seconds
-
-
-def _has_a_step(run: Path) -> bool:
-    try:
-        return '"kind": "train"' in (run / "metrics.jsonl").read_text(encoding="utf-8")
-    except OSError:
-        return False

@@ -17,7 +17,7 @@ from halfstep.bench.arguments import parse_counts
 from halfstep.bench.outcome import subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.turns import take_turns
-from halfstep.compare.units import rate
+from halfstep.show.units import rate
 from halfstep.train import data
 from halfstep.train.environment import pick_device
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from halfstep.bench.outcome import Outcome
     from halfstep.train.config import Config
     from halfstep.train.data import Data
-    from halfstep.train.data.batches import Batch
+    from halfstep.train.data.pipeline.batches import Batch
 
 _AHEAD = 2
 """Batches that torch's DataLoader lets each worker load ahead."""

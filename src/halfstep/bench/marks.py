@@ -16,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.engine import Engine
+    from halfstep.engine import Engine, StepResult
 
 PARTS = (
     "data_wait",
@@ -89,9 +89,9 @@ def marked(engine: Engine, marks: Marks) -> Iterator[None]:
     """Mark the inside of an engine's calls while the block runs, and leave it as it was.
 
     What comes before `engine.backward` is then forward, and what `engine.step` does before the
-    optimizer's own step is unscaling and clipping.
+    optimizer's own step is unscaling and clipping; what it does after that is rest.
     """
-    plain = engine.backward
+    plain, plain_step = engine.backward, engine.step
     unscaled = False
 
     def backward(*arguments: Any, **named: Any) -> None:
@@ -100,6 +100,11 @@ def marked(engine: Engine, marks: Marks) -> Iterator[None]:
         plain(*arguments, **named)
         marks.mark("backward")
         unscaled = False
+
+    def step(*arguments: Any, **named: Any) -> StepResult:
+        result = plain_step(*arguments, **named)
+        marks.mark("rest")
+        return result
 
     def before_step(*_: Any) -> None:
         # A recipe may step the optimizer some parameters at a time.
@@ -112,10 +117,10 @@ def marked(engine: Engine, marks: Marks) -> Iterator[None]:
 
     hooks = [each.register_step_pre_hook(before_step) for each in engine.optimizers]
     hooks += [each.register_step_post_hook(after_step) for each in engine.optimizers]
-    vars(engine)["backward"] = backward
+    vars(engine).update(backward=backward, step=step)
     try:
         yield
     finally:
-        del vars(engine)["backward"]
+        del vars(engine)["backward"], vars(engine)["step"]
         for hook in hooks:
             hook.remove()

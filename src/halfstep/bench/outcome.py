@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from halfstep.compare.report.document import TableCell
+    from halfstep.show.document import TableCell
 
 RESULTS = "results.json"
 REPORT = "report.html"

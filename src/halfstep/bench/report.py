@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfstep.bench.outcome import RESULTS
-from halfstep.compare.report.document import document
+from halfstep.show.document import document
 
 if TYPE_CHECKING:
     from halfstep.bench.outcome import Outcome

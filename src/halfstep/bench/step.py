@@ -1,13 +1,15 @@
 """One training step taken apart: data, forward, backward, unscaling, optimizer, and what is left.
 
-Engine and data are driven in the order of `halfstep.train.epoch`, with its micro-batches, meter and
-watch over losses, but without log lines, validation and checkpoints.
+An observer marks the parts of the trainer's own loop, with its meter and watch over losses.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -16,26 +18,30 @@ from halfstep.bench.marks import Marks, marked, total
 from halfstep.bench.outcome import subject
 from halfstep.bench.turns import take_turns
 from halfstep.compare.arguments import parse_recipes
-from halfstep.compare.units import milliseconds
 from halfstep.errors import UserError
+from halfstep.show.units import milliseconds
+from halfstep.train.build.setup import set_up
+from halfstep.train.config import CheckpointsConfig
 from halfstep.train.config.files import load
 from halfstep.train.environment import pick_device
-from halfstep.train.meter import Meter
-from halfstep.train.microbatch import MicroBatches, out_of_memory_explained
-from halfstep.train.nonfinite import NonFinite
-from halfstep.train.progress import Progress
-from halfstep.train.setup import set_up
+from halfstep.train.loop.epoch import train_epoch
+from halfstep.train.loop.loop import assemble
+from halfstep.train.observers.observing import steps_and_losses
+from halfstep.train.run.microbatch import out_of_memory_explained
+from halfstep.train.run.observer import Observer, Observers
+from halfstep.train.run.training import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    import torch
     from rich.console import Console
 
     from halfstep.bench.marks import Seconds
     from halfstep.bench.outcome import Outcome
+    from halfstep.engine import StepResult
+    from halfstep.train.build.setup import Setup
     from halfstep.train.config import Config
-    from halfstep.train.data.batches import Batch
-    from halfstep.train.setup import Setup
 
 
 def bench(
@@ -91,8 +97,43 @@ def bench(
     return dissection.outcome(subject("step", first.name, options, device))
 
 
+class Dissector(Observer):
+    """Marks the parts of each step of the real loop, from within.
+
+    Args:
+        device: Where the steps run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.marks = Marks(device)
+        self._stack = ExitStack()
+
+    def begin(self, training: Training) -> None:
+        """Mark what the engine does inside its calls."""
+        self._stack.enter_context(marked(training.setup.engine, self.marks))
+
+    def end(self, error: BaseException | None) -> None:
+        """Mark it no more."""
+        self._stack.close()
+
+    def batch_loaded(self) -> None:
+        """End the wait for a batch."""
+        self.marks.mark("data_wait")
+
+    def batch_prepared(self) -> None:
+        """End its way to the device, and what is done to it there."""
+        self.marks.mark("prepare")
+
+    def stepped(self, step: int, result: StepResult | None) -> None:
+        """End a step."""
+        self.marks.mark("rest")
+        self.marks.end_step()
+
+
 def take_apart(setup: Setup, config: Config, *, steps: int, warmup: int) -> list[Seconds]:
     """Train, and return how long each part of each step took, those of the warm-up left out.
+
+    It is the trainer's own loop, without log lines, validation and checkpoints.
 
     Args:
         setup: What is trained.
@@ -100,54 +141,27 @@ def take_apart(setup: Setup, config: Config, *, steps: int, warmup: int) -> list
         steps: Optimizer steps that are measured.
         warmup: Steps before them.
     """
-    engine, data, device = setup.engine, setup.data, setup.device
-    progress = Progress()
-    micro_batches = MicroBatches(engine, config, progress)
-    meter, nonfinite = Meter(device), NonFinite(engine, config, progress)
-    marks = Marks(device)
-    try:
-        with out_of_memory_explained(config), marked(engine, marks):
-            for step, (epoch, number, batch, closes) in _micro_steps(setup):
-                marks.mark("data_wait")
-                images, labels = data.prepare(
-                    *batch, device=device, train=True, epoch=epoch, number=number
-                )
-                marks.mark("prepare")
-                with nonfinite.guarding():
-                    loss, logits = micro_batches.add(images, labels)
-                meter.add(loss, logits, labels)
-                nonfinite.add(loss)
-                if not closes:
-                    engine.step()
-                    marks.mark("rest")
-                    continue
-                micro_batches.close()
-                if nonfinite.refuses():
-                    nonfinite.drop()
-                    meter.close(step, None)
-                else:
-                    meter.close(step, engine.step(close=True))
-                    nonfinite.keep()
-                marks.mark("rest")
-                marks.end_step()
-                if step == warmup + steps:
-                    break
-            engine.flush()
-    finally:
-        nonfinite.close()
-    return marks.seconds()[warmup:]
+    dissector = Dissector(setup.device)
+    training = Training(_undisturbed(config), replace(setup, steps=warmup + steps), run=Path())
+    observers = Observers([*steps_and_losses(training), dissector], setup.processes)
+    loop = assemble(training, observers)
+    with out_of_memory_explained(config), observers.watching(training):
+        training.stopwatch.start()
+        while not training.all_steps_done:
+            train_epoch(loop)
+            training.progress.epochs, training.progress.batch = training.progress.epoch, 0
+    return dissector.marks.seconds()[warmup:]
 
 
-def _micro_steps(setup: Setup) -> Iterator[tuple[int, tuple[int, int, Batch, bool]]]:
-    """Yield the number of the step from 1 on, and of each batch its place, and if it closes it."""
-    step = 1
-    for epoch in itertools.count(1):
-        followed = itertools.pairwise(itertools.chain(setup.data.train.epoch(epoch), [None]))
-        for number, (batch, following) in enumerate(setup.engine.batches(followed)):
-            assert batch is not None
-            closes = following is None or (number + 1) % setup.engine.accumulate == 0
-            yield step, (epoch, number, batch, closes)
-            step += closes
+def _undisturbed(config: Config) -> Config:
+    """Return the config without what comes between steps, and without a directory to go back to."""
+    return config.model_copy(
+        update={
+            "log_every": sys.maxsize,
+            "checkpoints": CheckpointsConfig(),
+            "on_nonfinite": "stop" if config.on_nonfinite == "stop" else "skip",
+        }
+    )
 
 
 def _configs(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.bench.outcome import RESULTS, Outcome
 from halfstep.bench.spread import Faster, first_good_enough, is_faster, speed_ratios, spread
-from halfstep.compare.report.document import TableCell
-from halfstep.compare.units import ratio
+from halfstep.show.document import TableCell
+from halfstep.show.units import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

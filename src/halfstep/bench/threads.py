@@ -17,9 +17,9 @@ from halfstep.bench.outcome import subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.training_process import HALFSTEP, training, write_config
 from halfstep.bench.turns import take_turns
-from halfstep.compare.units import duration
+from halfstep.show.units import duration
+from halfstep.train.build.setup import set_up
 from halfstep.train.environment import pick_device
-from halfstep.train.setup import set_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

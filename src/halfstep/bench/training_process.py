@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.runner import end, reason
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 from halfstep.train.config.files import load, resolved
-from halfstep.train.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
-from halfstep.compare.units import duration
+from halfstep.show.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,8 +20,8 @@ def configs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the configs that ship: what halfstep train and halfstep compare take by name."""
+    from halfstep.files import json_text
     from halfstep.train.config.files import load, shipped
-    from halfstep.train.files import json_text
 
     rows = [
         {"name": name, "description": load(name).description, "file": str(file)}
@@ -57,7 +57,7 @@ def schema() -> None:
     Editors complete and check YAML by it: write it to a file, and on the first line of a config
     "# yaml-language-server: $schema=FILE".
     """
+    from halfstep.files import json_text
     from halfstep.train.config.explain import schema as config_schema
-    from halfstep.train.files import json_text
 
     typer.echo(json_text(config_schema(), indent=2))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from halfstep.train.data.check import Fault
-    from halfstep.train.data.listing import Entry
+    from halfstep.train.data.audit.check import Fault
+    from halfstep.train.data.audit.listing import Entry
 
 
 def register(app: typer.Typer) -> None:
@@ -50,8 +50,8 @@ def folds(
 
     Identical images are never on both sides of a fold.
     """
-    from halfstep.train.data import csv_rows
-    from halfstep.train.data import folds as making
+    from halfstep.train.data.audit import folds as making
+    from halfstep.train.data.sources import csv_rows
 
     named = csv_rows.columns_of(columns) if columns else csv_rows.STANDARD
     made = making.split(file, root or file.parent, k=k, seed=seed, columns=named)
@@ -109,8 +109,9 @@ def _listed(
     """Return what is wrong with the set as a whole, and its images as far as they are known."""
     from halfstep.errors import UserError
     from halfstep.train.config import files as config_files
-    from halfstep.train.data import check as checking
-    from halfstep.train.data import csv_rows, listing
+    from halfstep.train.data.audit import check as checking
+    from halfstep.train.data.audit import listing
+    from halfstep.train.data.sources import csv_rows
 
     if (config is None) == (csv is None):
         given = "neither is given" if csv is None else "both are given"
@@ -147,7 +148,7 @@ def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
 
     from rich.progress import track
 
-    from halfstep.train.data import check as checking
+    from halfstep.train.data.audit import check as checking
 
     looks = checking.look(entries, threads=os.cpu_count() or 1)
     return checking.faults(
@@ -165,7 +166,7 @@ def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
 def _print_json(images: int, found: "Sequence[Fault]") -> None:
     from dataclasses import asdict
 
-    from halfstep.train.files import json_text
+    from halfstep.files import json_text
 
     typer.echo(
         json_text({"images": images, "faults": [asdict(fault) for fault in found]}, indent=2)
@@ -179,7 +180,7 @@ def _print_table(images: int, found: "Sequence[Fault]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from halfstep.train.data.check import MEANINGS
+    from halfstep.train.data.audit.check import MEANINGS
 
     table = Table("fault", "where", "image", "label", "split", "detail", box=box.SIMPLE_HEAD)
     for column in table.columns[:-1]:

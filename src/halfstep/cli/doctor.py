@@ -64,14 +64,14 @@ def doctor(
             typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
         return
     if program and len(program) == 1 and (Path(program[0]) / "config.yaml").is_file():
-        from halfstep.train.reexamine import explain
+        from halfstep.train.after.reexamine import explain
 
         explain(Path(program[0]), sys.stdout, report=report)
         return
     for name in import_ or []:
         _import(name)
-    from halfstep.compare.report.diagnosis import page
     from halfstep.doctor.program import run_program
+    from halfstep.show.diagnosis import page
 
     if code := run_program(program or [], report, hold_back=hold_back, page=page):
         raise typer.Exit(code)

@@ -14,8 +14,8 @@ def env(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print versions, devices, threads, and what there is to train in several processes with."""
-    from halfstep.train.bug_report import collect
-    from halfstep.train.files import json_text
+    from halfstep.files import json_text
+    from halfstep.train.after.bug_report import collect
 
     found = collect()
     if as_json:

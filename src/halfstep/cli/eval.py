@@ -11,7 +11,7 @@ from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import ColumnsFlag, DeviceFlag
 
 if TYPE_CHECKING:
-    from halfstep.train.evaluate import Evaluation
+    from halfstep.train.after.evaluate import Evaluation
 
 
 class Which(StrEnum):
@@ -62,10 +62,10 @@ def evaluate(
     read.
     """
     with without_collections():
-        from halfstep.train import evaluate as evaluation
-        from halfstep.train.data.csv_rows import columns_of
-        from halfstep.train.files import json_text
-        from halfstep.train.metrics import write_tables
+        from halfstep.files import json_text
+        from halfstep.train.after import evaluate as evaluation
+        from halfstep.train.data.sources.csv_rows import columns_of
+        from halfstep.train.run.metrics import write_tables
 
     which: Literal["best", "last"] = checkpoint.value
     with in_one_line():

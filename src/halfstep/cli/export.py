@@ -39,7 +39,7 @@ def export(
 ) -> None:
     """Write RUN's weights in fp32, with the names of the classes and the preprocessing."""
     with without_collections():
-        from halfstep.train.export import export as export_run
+        from halfstep.train.after.export import export as export_run
 
     done = export_run(run, format_.value, which=checkpoint.value, file=out)
     checked = (

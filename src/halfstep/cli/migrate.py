@@ -33,8 +33,8 @@ def migrate(
 
     What has no counterpart is left, with a comment at the line; the list of these goes to stderr.
     """
+    from halfstep.files import write_atomically
     from halfstep.migrate import migrate as rewrite
-    from halfstep.train.files import write_atomically
 
     try:
         source = script.read_bytes().decode()

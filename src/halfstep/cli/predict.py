@@ -55,9 +55,9 @@ def predict(
     Exits with 1 when an image cannot be read: it is named, and has no line.
     """
     with without_collections():
-        from halfstep.train.data.csv_rows import columns_of
-        from halfstep.train.files import write_atomically
-        from halfstep.train.predict import predict as predict_images
+        from halfstep.files import write_atomically
+        from halfstep.train.after.predict import predict as predict_images
+        from halfstep.train.data.sources.csv_rows import columns_of
 
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")

@@ -50,7 +50,7 @@ def recipes(
 
     Join several by '+' where a recipe is asked for.
     """
-    from halfstep.train.files import json_text
+    from halfstep.files import json_text
 
     if as_json and as_markdown:
         raise UserError("--json and --markdown are both given; write one of them")
@@ -97,7 +97,7 @@ def _print_fields(*, as_json: bool, as_markdown: bool) -> None:
         part.field: {str(value): said for value, said in part.allowed.items()} for part in in_order
     }
     if as_json:
-        from halfstep.train.files import json_text
+        from halfstep.files import json_text
 
         rows = [
             {"field": part.field, "purpose": part.purpose, "values": values[part.field]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from halfstep.train.runs import Run
+    from halfstep.train.after.runs import Run
 
 _HEADER = ("run", "config", "recipe", "seed", "status", "best", "epoch", "final", "when (UTC)")
 
@@ -26,8 +26,8 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the runs under ROOT: how they stand, and the best that each has reached."""
-    from halfstep.train.files import json_text
-    from halfstep.train.runs import find
+    from halfstep.files import json_text
+    from halfstep.train.after.runs import find
 
     found = find(root)
     if as_json:

@@ -16,8 +16,8 @@ from halfstep.errors import UserError
 
 if TYPE_CHECKING:
     from halfstep.train.config import Config
-    from halfstep.train.processes import Processes
-    from halfstep.train.run_directory import Summary
+    from halfstep.train.processes.processes import Processes
+    from halfstep.train.store.run_directory import Summary
 
 _BY_SIGNAL = 128
 """Exit code of a signal's end, less its number: what a shell would say."""
@@ -104,7 +104,7 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
     Exits with 1 if the loss or its scale went wrong, with 130 after Ctrl-C, and after SIGTERM (143)
     or SIGUSR1 (138) once a checkpoint is written that --resume goes on from.
     """
-    from halfstep.train.launch import end_with_launcher
+    from halfstep.train.processes.launch import end_with_launcher
 
     end_with_launcher()
     if gpus is not None:
@@ -129,8 +129,8 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
 def _find(
     config: str, options: list[str], flags: dict[str, Any], tag: str | None, out: Path | None
 ) -> tuple["Config", Path]:
-    from halfstep.train import run_directory
     from halfstep.train.config import files as config_files
+    from halfstep.train.store import run_directory
 
     try:
         chosen = config_files.load(config, options, flags)
@@ -154,7 +154,7 @@ def _launched(arguments: list[str], processes: int, max_restarts: int) -> int:
             f"--processes is {processes}, but torchrun has started this process; leave --processes "
             "out, and write torchrun --nproc-per-node"
         )
-    from halfstep.train.launch import launch
+    from halfstep.train.processes.launch import launch
 
     return launch(arguments, processes=processes, max_restarts=max_restarts)
 
@@ -170,9 +170,9 @@ def _train_here(
 ) -> None:
     """Train in this process, which may be one of several."""
     with without_collections():
-        from halfstep.train import distributed
-        from halfstep.train.launch import is_over
-        from halfstep.train.loop import train as train_run
+        from halfstep.train.loop.loop import train as train_run
+        from halfstep.train.processes import distributed
+        from halfstep.train.processes.launch import is_over
 
     if is_over():
         return
@@ -206,7 +206,7 @@ def _train_here(
 
 def _say_why(run: Path) -> None:
     """Print what doctor says of a run that has failed."""
-    from halfstep.train import diagnosis
+    from halfstep.train.observers import diagnosis
 
     found = diagnosis.read(run) if _speaks() else None
     if found is not None:
@@ -214,7 +214,7 @@ def _say_why(run: Path) -> None:
 
 
 def _what_was_met(step: int, run: Path) -> str:
-    from halfstep.train import diagnosis_file
+    from halfstep.train.store import diagnosis_file
 
     why = diagnosis_file.in_a_line(run)
     return f"the loss was not finite at step {step}, and training went on" + (
@@ -225,10 +225,10 @@ def _what_was_met(step: int, run: Path) -> str:
 @contextmanager
 def _ending_as_one() -> Iterator[None]:
     """Let one process say why all of them end, and all exit with the same code."""
-    from halfstep.train.distributed import Lost
-    from halfstep.train.launch import is_over, leave_outcome
-    from halfstep.train.processes import FailedElsewhere
-    from halfstep.train.signals import Stopped
+    from halfstep.train.processes.distributed import Lost
+    from halfstep.train.processes.launch import is_over, leave_outcome
+    from halfstep.train.processes.processes import FailedElsewhere
+    from halfstep.train.run.signals import Stopped
 
     try:
         yield
@@ -257,7 +257,7 @@ def _speaks() -> bool:
 
 def _ended(line: object, code: int) -> typer.Exit:
     """Say how a run ended that is not to be started again."""
-    from halfstep.train.launch import leave_outcome
+    from halfstep.train.processes.launch import leave_outcome
 
     leave_outcome(code)
     if _speaks():
@@ -267,7 +267,7 @@ def _ended(line: object, code: int) -> typer.Exit:
 
 def _hush(processes: "Processes") -> None:
     """Leave to the first process what all of them would warn of; images are each one's own."""
-    from halfstep.train.data.faults import DataWarning
+    from halfstep.train.data.sources.faults import DataWarning
 
     if not processes.is_first:
         warnings.simplefilter("ignore")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare import units
 from halfstep.compare.measures import MEASURES, one_line
 from halfstep.compare.rows import rows_by_arm
-from halfstep.compare.units import MISSING
 from halfstep.compare.verdict import interval_note
 from halfstep.compare.versions import mixed
+from halfstep.show import units
+from halfstep.show.units import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

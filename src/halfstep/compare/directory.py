@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from halfstep.compare.grid import Cell, changes
 from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
+from halfstep.files import parse_json, write_atomically
 from halfstep.train.config.text import dump
-from halfstep.train.diagnosis_file import in_a_line
-from halfstep.train.files import parse_json, write_atomically
-from halfstep.train.lock import locked
-from halfstep.train.replaced import make_way
+from halfstep.train.store.diagnosis_file import in_a_line
+from halfstep.train.store.lock import locked
+from halfstep.train.store.replaced import make_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.train.files import parse_json
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,20 +71,7 @@ def share_done(cell: Cell) -> float:
 
 def epochs_done(run_directory: Path) -> int:
     """Return the last epoch that a run has validated, going by its metrics; 0 without any."""
-    try:
-        lines = (run_directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return max((_epoch_validated(line) for line in lines), default=0)
-
-
-def _epoch_validated(line: str) -> int:
-    try:
-        figures = parse_json(line)
-        return int(figures["epoch"]) if figures["kind"] == "val" else 0
-    except (ValueError, KeyError, TypeError):
-        # The run is writing: its last line may be a part of one.
-        return 0
+    return max((line.get("epoch", 0) for line in metrics_log.read(run_directory, "val")), default=0)
 
 
 def _total(known: Mapping[str, Sequence[float]], cell: Running) -> float:

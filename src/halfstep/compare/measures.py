@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from halfstep.compare import units
+from halfstep.show import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable

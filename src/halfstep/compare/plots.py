@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from halfstep.compare.columns import title
 from halfstep.compare.report.curves import read_curves
 from halfstep.compare.rows import rows_by_arm
-from halfstep.train.files import write_atomically
+from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

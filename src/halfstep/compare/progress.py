@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halfstep.compare.estimate import Running, seconds_left, share_done
-from halfstep.compare.units import duration
+from halfstep.show.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -100,7 +100,7 @@ def write_parquet(path: Path, grid: Grid, results: Sequence[Result]) -> None:
         raise UserError(
             "--export parquet needs pyarrow; write pip install 'halfstep[parquet]'"
         ) from error
-    from halfstep.train.files import write_atomically
+    from halfstep.files import write_atomically
 
     table = pa.Table.from_pylist(flat_records(grid, results))
     write_atomically(path, lambda file: pq.write_table(table, file))

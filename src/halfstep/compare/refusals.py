@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
-from halfstep.train import data, dry_run, in_parallel, models
-from halfstep.train.processes import Processes
+from halfstep.train import data
+from halfstep.train.build import dry_run, in_parallel, models
+from halfstep.train.processes.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

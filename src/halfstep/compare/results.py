@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from halfstep.train.diagnosis_file import TEXT
+from halfstep.train.store.diagnosis_file import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

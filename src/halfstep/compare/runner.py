@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from halfstep.compare.directory import result_of
 from halfstep.compare.grid import Cell
 from halfstep.compare.results import Result
-from halfstep.compare.units import duration
-from halfstep.train.diagnosis_file import in_a_line
-from halfstep.train.launch import LAUNCHER
+from halfstep.show.units import duration
+from halfstep.train.processes.launch import LAUNCHER
+from halfstep.train.store.diagnosis_file import in_a_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

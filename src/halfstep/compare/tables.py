@@ -14,7 +14,7 @@ from halfstep.compare.records import as_json, csv_text, write_parquet
 from halfstep.compare.report.page import page
 from halfstep.compare.texts import latex, markdown
 from halfstep.errors import UserError, closest
-from halfstep.train.files import write_atomically
+from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from halfstep.compare.rows import on_device
 from halfstep.compare.statistics import CONFIDENCE, MOST_SEEDS
-from halfstep.compare.units import percent, points, ratio, ratio_interval
 from halfstep.recipe import recipe
+from halfstep.show.units import percent, points, ratio, ratio_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

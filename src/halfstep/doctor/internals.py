@@ -110,8 +110,13 @@ def changes_inputs(operator: Any) -> bool:
 
 
 def is_operator(value: Any) -> bool:
-    """Return whether something is an operator of torch's dispatcher."""
-    return isinstance(value, torch._ops.OpOverload)
+    """Return whether something is an operator of torch's dispatcher, not of TorchScript alone."""
+    return isinstance(value, torch._ops.OpOverload) and torch._C._dispatch_has_kernel(value.name())
+
+
+def is_of_files(operator: Any) -> bool:
+    """Return whether an operator reads or writes a file whose name it is given."""
+    return any(argument.name == "filename" for argument in operator._schema.arguments)
 
 
 def fetchers() -> tuple[type[Any], ...]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.bundle.files import put, write_evidence
+from halfstep.doctor.bundle.files import write_evidence
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import as_json, print_diagnosis
 from halfstep.doctor.saved import explain, is_saved
 from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
+from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,9 +97,9 @@ def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None, page: Pa
     if rank == 0 or diagnosis.verdicts:
         print_diagnosis(diagnosis, sys.stderr)
     if report is not None:
-        put(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence).encode())
+        write_atomically(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence))
         if page is not None:
-            put(report / _of_rank("diagnosis", ".html"), page(diagnosis, evidence).encode())
+            write_atomically(report / _of_rank("diagnosis", ".html"), page(diagnosis, evidence))
         write_evidence(report / _of_rank("bundle"), evidence)
 
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.bundle.files import STEP, Bundle, read, read_evidence
 from halfstep.doctor.replay.rerun import Rerun
 from halfstep.doctor.report.diagnose import diagnose
+from halfstep.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.doctor.record import Birth, Evidence
     from halfstep.doctor.verdict import Diagnosis
+
+MOST_LINES = 1_000_000
 
 
 def is_saved(path: Path) -> bool:
@@ -33,10 +36,21 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
     """
     if not path.is_dir():
         evidence = read_evidence(path)
-        return diagnose(evidence), evidence, ""
+        return _diagnosed(evidence, path), evidence, ""
     bundle = read(path)
     evidence, said = _run_again(bundle)
-    return diagnose(evidence), evidence, said
+    return _diagnosed(evidence, path), evidence, said
+
+
+def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
+    """Return what the rules say; what they stumble over in a file of others is the file's fault."""
+    try:
+        return diagnose(evidence)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{path} is not what doctor wrote: what it observed does not fit together "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
@@ -73,6 +87,7 @@ def _born(birth: Birth) -> str:
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:
     """Let the texts of lines be found though their file is not on this machine."""
-    if not linecache.getlines(file):
+    # Of a program that people wrote; a number of others may promise any.
+    if not linecache.getlines(file) and max(lines, default=MOST_LINES) < MOST_LINES:
         text = [f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1)]
         linecache.cache[file] = (len(text), None, text, file)

@@ -27,7 +27,7 @@ class Scratch(threading.local):
             return value.float()
         buffer = self._buffers.get(place)
         if buffer is None or buffer.numel() < elements:
-            with torch.inference_mode(mode=False):
+            with torch.inference_mode(False):  # noqa: FBT003  # torch 2.11 compiles no keyword here
                 buffer = self._buffers[place] = torch.empty(elements)
         # The strides that `value.float()` would have: its own where it is dense.
         strides = torch.empty_like(value, device="meta").stride()

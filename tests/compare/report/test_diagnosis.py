@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from halfstep.compare.report.diagnosis import page
 from halfstep.doctor import Diagnosis, Evidence, Watch, diagnose
+from halfstep.show.diagnosis import page
 
 
 class Gate(nn.Module):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
@@ -184,9 +185,15 @@ def test_a_bad_bundle_is_one_line_and_exit_code_2(bundle, capsys, spoil, said) -
 
 
 @pytest.mark.parametrize(
-    "name", ["aten.from_file.default", "os.system.default", "load_library.__func__.x", "nms.a.b"]
-)
-def test_a_step_calls_operators_of_torch_alone(bundle, capsys, name) -> None:
+    "name",
+    [
+        "aten.from_file.default", "aten.from_file.out", "image.write_file.default",
+        "image.read_file.default", "aten.save.default", "prim.Print.default",
+        "os.system.default", "load_library.__func__.x", "nms.a.b",
+    ],
+)  # fmt: skip
+def test_a_step_calls_operators_on_tensors_alone(bundle, capsys, name) -> None:
+    assert torchvision.io  # It brings operators that read and write files.
     change(bundle / "step.json", lambda record: first_operator(record).update(name=name))
     assert main(["doctor", str(bundle)]) == 0
     assert f"cannot be run here: ValueError: there is no operator {name}" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from halfstep.train.config.augment import AugmentConfig
-from halfstep.train.data.batch_augment import augment, cutmix, erase, mixup, normalise
+from halfstep.train.data.pipeline.batch_augment import augment, cutmix, erase, mixup, normalise
 
 CLASSES = 5
 

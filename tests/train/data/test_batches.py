@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.data.faults import DataWarning
+from halfstep.train.data.sources.faults import DataWarning
 
 from .small import equal, labels_of, load
 

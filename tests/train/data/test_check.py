@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from halfstep.train.data.check import BLANK_LEVELS, MEANINGS, faults, look
-from halfstep.train.data.listing import Entry, of_csv
+from halfstep.train.data.audit.check import BLANK_LEVELS, MEANINGS, faults, look
+from halfstep.train.data.audit.listing import Entry, of_csv
 
 
 def noise(seed, size=(24, 32)):

@@ -7,8 +7,8 @@ import pytest
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.config import Config
-from halfstep.train.data import check, listing
-from halfstep.train.data.faults import DataWarning
+from halfstep.train.data.audit import check, listing
+from halfstep.train.data.sources.faults import DataWarning
 
 from .small import CPU, encoded, section
 

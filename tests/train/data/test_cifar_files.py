@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.data import cifar_files
+from halfstep.train.data.sources import cifar_files
 
 
 def write(root, file, content):

@@ -3,7 +3,7 @@ import warnings
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.data.faults import DataWarning, Unusable
+from halfstep.train.data.sources.faults import DataWarning, Unusable
 
 from .small import encoded, labels_of, load, section
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfstep.errors import UserError
-from halfstep.train.data.csv_rows import Row, columns_of, read
-from halfstep.train.data.faults import Unusable
+from halfstep.train.data.sources.csv_rows import Row, columns_of, read
+from halfstep.train.data.sources.faults import Unusable
 
 
 def written(tmp_path, text):

@@ -13,7 +13,7 @@ from halfstep.train.config.data import (
     VisionConfig,
     WebdatasetConfig,
 )
-from halfstep.train.data import batch_augment
+from halfstep.train.data.pipeline import batch_augment
 
 from .small import CPU, load, section
 

@@ -3,7 +3,7 @@ from sklearn.datasets import load_digits
 from torchvision.transforms.v2 import functional
 
 from halfstep.train.config.data import DigitsConfig, SplitConfig
-from halfstep.train.data.digits import load
+from halfstep.train.data.sources.digits import load
 
 
 def test_digits_are_split_by_class_and_nothing_is_lost():

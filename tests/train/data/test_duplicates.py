@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from halfstep.train.data import duplicates
-from halfstep.train.data.csv_rows import Row
+from halfstep.train.data.sources import duplicates
+from halfstep.train.data.sources.csv_rows import Row
 
 
 def find(root, train, val=()):

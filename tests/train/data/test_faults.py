@@ -1,7 +1,7 @@
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.data.faults import DataWarning, Faults
+from halfstep.train.data.sources.faults import DataWarning, Faults
 
 
 def test_fatal_names_the_image_and_the_way_out():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfstep.errors import UserError
-from halfstep.train.data import folds
+from halfstep.train.data.audit import folds
 
 
 def write_set(root, rows):

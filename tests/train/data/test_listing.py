@@ -5,7 +5,7 @@ from pydantic import TypeAdapter
 
 from halfstep.errors import UserError
 from halfstep.train.config.data import DataConfig
-from halfstep.train.data import listing
+from halfstep.train.data.audit import listing
 
 
 def config(**fields):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from halfstep.train.data.loader import Loader
+from halfstep.train.data.pipeline.loader import Loader
 
 
 class Doubled(Dataset):

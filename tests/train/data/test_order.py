@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from halfstep.train.data.order import Order, batches
+from halfstep.train.data.pipeline.order import Order, batches
 
 
 def order(order_, epoch, start=0):

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
-from halfstep.train.data.pictures import Pictures, Texts, folder, locate
+from halfstep.train.data.sources.pictures import Pictures, Texts, folder, locate
 
 from .small import encoded
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from halfstep.train.data.seeding import derive, generator, seeded
+from halfstep.train.data.sources.seeding import derive, generator, seeded
 
 
 def draw():

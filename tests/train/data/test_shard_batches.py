@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.data import shard_reader
-from halfstep.train.data.faults import DataWarning
+from halfstep.train.data.shards import shard_reader
+from halfstep.train.data.sources.faults import DataWarning
 
 from .small import encoded, equal, labels_of, load
 

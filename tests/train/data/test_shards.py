@@ -5,7 +5,7 @@ import pytest
 
 from halfstep.errors import UserError
 from halfstep.train.config.data import ShardsConfig
-from halfstep.train.data.shards import Shards, find, positions
+from halfstep.train.data.shards.shards import Shards, find, positions
 
 from .small import encoded
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from halfstep.train.config.data import SplitConfig
-from halfstep.train.data.source import Part, limited, spread
+from halfstep.train.data.sources.source import Part, limited, spread
 
 
 class Numbers:

@@ -9,7 +9,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
 from halfstep.train.config.augment import PRESETS, AugmentConfig
-from halfstep.train.data import transforms
+from halfstep.train.data.pipeline import transforms
 
 
 def picture(height=40, width=60, seed=0):

@@ -9,7 +9,7 @@ import torch
 from torchvision import datasets
 
 from halfstep.errors import UserError
-from halfstep.train.data.source import spread
+from halfstep.train.data.sources.source import spread
 
 from .small import labels_of, load
 

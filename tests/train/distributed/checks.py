@@ -18,19 +18,21 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, microbatch, resume, rotation
+from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load
 from halfstep.train.data import Data
-from halfstep.train.data.batches import IndexedBatches
-from halfstep.train.distributed import Lost, joined
-from halfstep.train.in_step import in_step
-from halfstep.train.loop import train
-from halfstep.train.microbatch import MicroBatches, MicrobatchWarning
-from halfstep.train.processes import ALONE, FailedElsewhere, Processes
-from halfstep.train.progress import Progress
-from halfstep.train.setup import set_up
-from halfstep.train.signals import Stopped
-from halfstep.train.validate import validate
+from halfstep.train.data.pipeline.batches import IndexedBatches
+from halfstep.train.loop import resume
+from halfstep.train.loop.loop import train
+from halfstep.train.processes.distributed import Lost, joined
+from halfstep.train.processes.processes import ALONE, FailedElsewhere, Processes
+from halfstep.train.run import microbatch
+from halfstep.train.run.in_step import in_step
+from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
+from halfstep.train.run.progress import Progress
+from halfstep.train.run.signals import Stopped
+from halfstep.train.run.validate import validate
+from halfstep.train.store import checkpoint, rotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +189,7 @@ def check_a_signal_to_one_stops_all_and_a_resume_leaves_no_trace(processes, give
             assert our.pop("kind") == their.pop("kind")
             assert our == pytest.approx(their, rel=tolerance, abs=tolerance)
         one, two = (checkpoint.load(checkpoint.path(run, "last")) for run in (whole, stopped))
-        assert len(one.progress["others"]) == 1
+        assert len(one.others) == 1
         for field in ("model", "averaged"):
             first, second = getattr(one, field), getattr(two, field)
             for name in first:

@@ -18,13 +18,14 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from halfstep.engine import full_state_dict
 from halfstep.errors import UserError
-from halfstep.train import checkpoint, microbatch, rotation
-from halfstep.train.evaluate import evaluate
-from halfstep.train.export import export
-from halfstep.train.loop import train
-from halfstep.train.processes import ALONE
-from halfstep.train.setup import set_up
-from halfstep.train.training import Training
+from halfstep.train.after.evaluate import evaluate
+from halfstep.train.after.export import export
+from halfstep.train.build.setup import set_up
+from halfstep.train.loop.loop import train
+from halfstep.train.processes.processes import ALONE
+from halfstep.train.run import microbatch
+from halfstep.train.run.training import Training
+from halfstep.train.store import checkpoint, rotation
 
 from .checks import CPU, lines
 

@@ -13,8 +13,8 @@ from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from halfstep.cli import main
-from halfstep.train import distributed
-from halfstep.train.microbatch import MicroBatches
+from halfstep.train.processes import distributed
+from halfstep.train.run.microbatch import MicroBatches
 
 
 def job(rank, count, *arguments):

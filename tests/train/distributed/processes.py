@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from halfstep.train.distributed import joined
+from halfstep.train.processes.distributed import joined
 
 from . import checks, checks_fsdp
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from halfstep.train import data
 from halfstep.train.config.files import load
-from halfstep.train.data.order import Order
-from halfstep.train.data.part import Part
+from halfstep.train.data.pipeline.order import Order
+from halfstep.train.data.sources.part import Part
 
 CPU = torch.device("cpu")
 SHARDS, SAMPLES = 4, 8

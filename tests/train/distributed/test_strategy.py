@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
+from halfstep.train.after.evaluate import evaluate
+from halfstep.train.build.setup import set_up
 from halfstep.train.config import DistributedConfig
-from halfstep.train.evaluate import evaluate
-from halfstep.train.loop import train
-from halfstep.train.setup import set_up
+from halfstep.train.loop.loop import train
 
 CPU = torch.device("cpu")
 

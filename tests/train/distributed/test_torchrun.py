@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import warm
-from halfstep.train import checkpoint
+from halfstep.train.store import checkpoint
 
 from . import dying_worker
 

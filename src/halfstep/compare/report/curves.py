@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train.files import parse_json
+from halfstep.train.store import metrics_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +37,13 @@ def read_curves(run: Path) -> dict[str, Curve]:
         Per name in `CURVES`, the optimizer steps "x" and the values "y" with None where a value was
         not finite; the steps of those are in "nonfinite".
     """
-    lines = _lines(run / "metrics.jsonl")
+    lines = metrics_log.read(run)
     found = {}
     for name, (kind, key) in CURVES.items():
         points = [
             (int(line["step"]), _number(line[key]))
             for line in lines
-            if line.get("kind") == kind and key in line and "step" in line
+            if line["kind"] == kind and key in line and "step" in line
         ]
         if points:
             found[name] = _thinned(points)
@@ -75,19 +75,3 @@ def _thinned(points: Sequence[tuple[int, float | None]]) -> Curve:
 def _number(value: Any) -> float | None:
     number = float(value)  # "nan" and "inf" are written as text
     return float(f"{number:.6g}") if math.isfinite(number) else None
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError:
-        return []
-    found = []
-    for line in text.splitlines():
-        try:
-            content = parse_json(line)
-        except ValueError:
-            continue  # half a line, of a run that goes on or was killed
-        if isinstance(content, dict):
-            found.append(content)
-    return found

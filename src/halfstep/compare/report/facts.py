@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfstep.compare.measures import MEMORY_PARTS
-from halfstep.compare.units import mebibytes, percent
+from halfstep.show.units import mebibytes, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

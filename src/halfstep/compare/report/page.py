@@ -22,9 +22,9 @@ from halfstep.compare.columns import (
 from halfstep.compare.grid import flat
 from halfstep.compare.report import facts
 from halfstep.compare.report.curves import read_curves
-from halfstep.compare.report.document import TableCell, document
 from halfstep.compare.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.verdict import verdicts
+from halfstep.show.document import TableCell, document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,16 @@ if TYPE_CHECKING:
     from halfstep.compare.rows import Row
     from halfstep.compare.verdict import Verdict
 
-_TEMPLATE = Path(__file__).with_name("page.html")
-_SCRIPTS = ("state.js", "tables.js", "chart.js", "charts.js", "legend.js", "diff.js")
+_HERE = Path(__file__).parent
+_TEMPLATE = _HERE / "page.html"
+_SCRIPTS = (
+    "state.js",
+    "tables.js",
+    "chart.js",
+    _HERE / "charts.js",
+    "legend.js",
+    _HERE / "diff.js",
+)
 _RATIOS = {
     "difference": "best_accuracy",
     "speed": "images_per_second",

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save
 from halfstep.doctor.bundle.recording import Recording  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record import Evidence, from_json
 from halfstep.errors import UserError
+from halfstep.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,14 +84,6 @@ class _Step:
 _STEP: TypeAdapter[_Step] = TypeAdapter(_Step)
 
 
-def put(path: Path, content: bytes) -> None:
-    """Write a file that is whole or not there; missing folders on the way are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
 def write_step(
     directory: Path, recorder: Recorder, iteration: int, why: str, loss: torch.Tensor | None
 ) -> None:
@@ -114,14 +107,14 @@ def write_step(
     tensors = {str(number): each.contiguous() for number, each in recorder.tensors.items()}
     if loss is not None:
         tensors[_LOSS] = loss.detach().cpu().contiguous()
-    put(directory / TENSORS, save(tensors))
-    put(directory / STEP, _STEP.dump_json(_Step(about, recorder.recording)))
+    write_atomically(directory / TENSORS, save(tensors))
+    write_atomically(directory / STEP, _STEP.dump_json(_Step(about, recorder.recording)))
 
 
 def write_evidence(directory: Path, evidence: Evidence) -> None:
     """Write what is known of the program beside its step, if there is one."""
     if (directory / STEP).is_file():
-        put(directory / EVIDENCE, evidence.to_json().encode())
+        write_atomically(directory / EVIDENCE, evidence.to_json())
 
 
 def read(directory: Path) -> Bundle:
@@ -161,7 +154,7 @@ def read_evidence(path: Path) -> Evidence:
 
 
 def _evidence(text: bytes) -> Evidence:
-    record = json.loads(text)
+    record = parse_json(text)
     if isinstance(record, dict) and "evidence" in record:
         text = json.dumps(record["evidence"]).encode()
     return from_json(text)

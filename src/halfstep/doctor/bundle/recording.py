@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from halfstep.doctor.bundle.caller import Caller  # noqa: TC001  # pydantic reads it at run time
-from halfstep.doctor.internals import is_operator
+from halfstep.doctor.internals import is_of_files, is_operator
 
 OPERATOR, RANDOM, ALIAS, SCALE = "operator", "random", "alias", "scale"
 _NAME = re.compile(r"\w+\.\w+\.\w+")
@@ -25,8 +25,6 @@ _NAMED = {
     torch.layout: "layout",
     torch.memory_format: "memory_format",
 }
-# The only one of torch's own operators that reaches outside of the process.
-_REFUSED = {"aten.from_file.default", "aten.from_file.out"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +155,10 @@ def operator(name: str) -> Any:
         ValueError: If there is none, or it is not one that a step may call.
     """
     found: Any = None
-    if _NAME.fullmatch(name) and name not in _REFUSED:
+    if _NAME.fullmatch(name):
         namespace, packet, overload = name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    if not is_operator(found):
+    if not is_operator(found) or is_of_files(found):
         raise ValueError(
             f"there is no operator {name}; if a library brings it, write --import LIBRARY"
         )

@@ -16,7 +16,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-import halfstep
 from halfstep.errors import UserError, closest
 from halfstep.train.config.alias import expand
 from halfstep.train.config.data import of_every_source
@@ -24,7 +23,7 @@ from halfstep.train.config.errors import Source, one_line
 from halfstep.train.config.schema import Config
 from halfstep.train.config.text import dump, parse
 
-_FOLDER = Path(halfstep.__file__).parent / "configs"
+_FOLDER = Path(__file__).parents[2] / "configs"
 _OPTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.*)", re.DOTALL)
 
 
@@ -35,7 +34,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load(
-    config: str,
+    config: str | Mapping[str, Any],
     options: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
     *,
@@ -44,7 +43,7 @@ def load(
     """Read, inherit, override and check a config.
 
     Args:
-        config: The name of a shipped config, or the path of a YAML file.
+        config: The name of a shipped config, the path of a YAML file, or what such a file holds.
         options: Overrides "key.sub=value", the value in YAML.
         flags: Values of the command line's own flags by field ("recipe", "seed", "device"); None
             means not given. `options` have the last word.
@@ -53,7 +52,7 @@ def load(
     Raises:
         UserError: If a file, key or value is wrong, in one line.
     """
-    sources = _with_bases(find(config), ())
+    sources = _sources(config)
     sources += [
         (f"--{key}", {key: value}) for key, value in (flags or {}).items() if value is not None
     ]
@@ -181,6 +180,15 @@ def _lay(below: Any, above: Any, section: str) -> Any:
         below = of_every_source(below, above["name"])
     merged = merge(below, above, section)
     return _Cleared(merged) if isinstance(below, _Cleared) else merged
+
+
+def _sources(config: str | Mapping[str, Any]) -> list[Source]:
+    """Return the values of a config, preceded by those of its bases."""
+    if isinstance(config, str):
+        return _with_bases(find(config), ())
+    values = {"name": "python", "description": "", **config}
+    base = values.pop("base", None)
+    return [*(_with_bases(find(str(base)), ()) if base else []), ("config", values)]
 
 
 def _with_bases(file: Path, above: tuple[Path, ...]) -> list[Source]:

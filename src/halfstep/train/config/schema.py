@@ -80,6 +80,9 @@ class Config(Section):
         tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Strict(strict=False)
     ] = ("tensorboard",)
     """Where figures go besides metrics.jsonl: any of tensorboard, wandb and mlflow."""
+    observers: Annotated[tuple[str, ...], Strict(strict=False)] = ()
+    """Who else watches the run: import:package.module:Class, a subclass of halfstep.Observer of
+    your own. It is called at fixed points, and may record figures or end the run."""
     probes: bool = False
     """Whether each epoch ends with a look into the run: gradients beside fp32's on one batch, the
     share of the weights that the last step left unchanged, the formats that the arithmetic really
@@ -114,6 +117,17 @@ class Config(Section):
             raise ValueError(
                 f"{given!r} is no device; allowed: auto, cpu, cuda, or a number as in cuda:1"
             )
+        return given
+
+    @field_validator("observers")
+    @classmethod
+    def _are_import_paths(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for each in given:
+            if not re.fullmatch(r"import:[\w.]+:\w+", each):
+                raise ValueError(
+                    f"{each!r} is no observer; allowed: import:package.module:Class, such as "
+                    "import:my_observers:GradientNorms"
+                )
         return given
 
     @field_validator("recipe")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
 from halfstep.train.config.data import DigitsConfig, WebdatasetConfig
-from halfstep.train.data import csv_list, digits, image_folder, imported, transforms, vision
-from halfstep.train.data.batches import Batches, IndexedBatches
-from halfstep.train.data.data import Data
-from halfstep.train.data.faults import DataWarning, Faults
-from halfstep.train.data.order import Order
-from halfstep.train.data.part import WHOLE, Part
-from halfstep.train.data.samples import Samples
+from halfstep.train.data.pipeline import transforms
+from halfstep.train.data.pipeline.batches import Batches, IndexedBatches
+from halfstep.train.data.pipeline.data import Data
+from halfstep.train.data.pipeline.order import Order
+from halfstep.train.data.pipeline.samples import Samples
+from halfstep.train.data.sources import csv_list, digits, image_folder, imported, vision
+from halfstep.train.data.sources.faults import DataWarning, Faults
+from halfstep.train.data.sources.part import WHOLE, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.train.config.data import DataConfig
-    from halfstep.train.data.shards import Shards
-    from halfstep.train.data.source import Source, Split
+    from halfstep.train.data.shards.shards import Shards
+    from halfstep.train.data.sources.source import Source, Split
 
 __all__ = ["Batches", "Data", "DataWarning", "load", "open_source", "usable_workers"]
 
@@ -129,7 +130,7 @@ def _in_shards(
     config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: Part
 ) -> Data:
     try:
-        from halfstep.train.data import shard_batches, shard_reader, webdataset
+        from halfstep.train.data.shards import shard_batches, shard_reader, webdataset
     except ModuleNotFoundError as error:
         raise UserError(
             f"data.name is 'webdataset', which needs {error.name}; "

@@ -1,0 +1,1 @@
+"""What figures are shown with, wherever they come from: units, and self-contained pages."""

@@ -1,0 +1,112 @@
+"""The page of a diagnosis: verdicts, evidence, curves of the steps, and what was run again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.show.document import document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.doctor import Diagnosis, Evidence
+    from halfstep.doctor.record import Numbers, Replay, StepNumbers
+
+SOURCE = "diagnosis.json"
+_HERE = Path(__file__).parent
+_CURVES: tuple[tuple[str, Callable[[StepNumbers], float | None], bool], ...] = (
+    ("loss", lambda step: step.loss, False),
+    ("gradient norm", lambda step: step.gradient_norm, True),
+    ("loss scale", lambda step: step.scale, True),
+)
+
+
+def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
+    """Return a diagnosis and what it was reached from as one HTML document."""
+    charts = _charts(evidence.numbers)
+    first = diagnosis.verdicts[0].name if diagnosis.verdicts else "nothing found"
+    return document(
+        _HERE / "diagnosis.html",
+        scripts=("state.js", "chart.js", "diagnosis.js") if charts else ("state.js",),
+        data={"charts": charts},
+        title=f"doctor: {first}",
+        summary=_summary(evidence),
+        diagnosis=diagnosis,
+        births=[each for each in evidence.births if each.culprit],
+        replays=[_row(each) for each in evidence.replays if not each.note],
+        charts=charts,
+        source=SOURCE,
+        environment=[
+            {
+                "name": each.name.replace("_", " "),
+                "value": _text(getattr(evidence.environment, each.name)),
+                "source": f"{SOURCE}#evidence.environment.{each.name}",
+                "differs": "False",
+            }
+            for each in fields(evidence.environment)
+        ],
+        notes=diagnosis.notes,
+    )
+
+
+def _summary(evidence: Evidence) -> str:
+    said = f"{evidence.loop.iterations} iterations"
+    if evidence.numbers.skips:
+        said += f", {evidence.numbers.skips} skipped by the scaler"
+    if evidence.ending.kind:
+        said += f"; ended by {evidence.ending.kind}"
+    return said
+
+
+def _row(replay: Replay) -> tuple[str, ...]:
+    return (
+        str(replay.iteration),
+        replay.name if replay.name != "plain" else "as it was",
+        "finite" if replay.finite else "not finite",
+        "-" if replay.loss is None else f"{replay.loss:.4g}",
+        "-" if replay.largest_gradient is None else f"{replay.largest_gradient:.3g}",
+        {True: "the same", False: "others", None: "-"}[replay.same],
+    )
+
+
+def _charts(numbers: Numbers) -> list[dict[str, Any]]:
+    charts = []
+    for title, read, log in _CURVES:
+        series = [
+            line
+            for optimizer in sorted({each.optimizer for each in numbers.steps})
+            if (line := _line(numbers, optimizer, read))
+        ]
+        if series:
+            charts.append({"title": title, "across": "iteration", "log": log, "series": series})
+    return charts
+
+
+def _line(
+    numbers: Numbers, optimizer: int, read: Callable[[StepNumbers], float | None]
+) -> dict[str, Any] | None:
+    steps = [
+        (each.iteration, value)
+        for each in numbers.steps
+        if each.optimizer == optimizer and (value := read(each)) is not None
+    ]
+    if not steps:
+        return None
+    return {
+        "arm": optimizer,
+        "label": f"optimizer {optimizer}",
+        "x": [iteration for iteration, _ in steps],
+        "y": [value if math.isfinite(value) else None for _, value in steps],
+        "last": steps[-1][0],
+        "nonfinite": [iteration for iteration, value in steps if not math.isfinite(value)][:1],
+        "source": f"{SOURCE}#evidence.numbers.steps",
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,1 @@
+"""What is done with a run that was trained: evaluate, predict, export, list, explain."""

@@ -1,0 +1,233 @@
+"""Writes a run's model in the forms that others take: safetensors, ONNX, torch.export.
+
+All three hold the validated weights in fp32, whatever the recipe, and beside them what their user
+needs: class names and preprocessing. The two that hold a program as well take a batch of any size,
+and are checked against the model before they are written.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import logging
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import safetensors.torch
+import torch
+
+from halfstep.errors import UserError
+from halfstep.files import write_atomically
+from halfstep.train.after.trained import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch import nn
+
+    from halfstep.train.after.trained import Trained
+    from halfstep.train.store.checkpoint import Which
+
+Format = Literal["safetensors", "onnx", "torch"]
+
+SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "onnx": ".onnx", "torch": ".pt2"}
+INPUT, OUTPUT = "images", "logits"
+_NEEDED_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+_TOLERANCE = 1e-3
+"""Largest difference of a logit, relative to the largest logit: fused kernels round otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        file: Where.
+        epoch: The epoch of the weights.
+        difference: Largest difference of a logit from the model's, on random images; None for
+            safetensors, which holds no program.
+    """
+
+    file: Path
+    epoch: int
+    difference: float | None
+
+
+def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None = None) -> Exported:
+    """Write a run's model.
+
+    Args:
+        run: The run directory.
+        kind: The form.
+        which: The run's best or last checkpoint.
+        file: Where to; `export/<which>` in the run directory by default.
+
+    Raises:
+        UserError: If the run or its checkpoint cannot be had, if a package is missing, if the
+            model cannot be exported, or if the file cannot be written.
+    """
+    if kind == "onnx":
+        _require_onnx()
+    trained = open_run(run, which)
+    file = file or run / "export" / f"{which}{SUFFIXES[kind]}"
+    facts = describe(trained)
+    difference: float | None = None
+    content: bytes | Callable[[BinaryIO], object]
+    if kind == "safetensors":
+        content = _safetensors(trained.model, facts)
+    else:
+        write = _onnx if kind == "onnx" else _torch
+        try:
+            with _quietly():
+                content, difference = write(trained, facts)
+        except UserError:
+            raise
+        except Exception as error:  # a tracer fails in as many ways as there are models
+            reason = " ".join(str(error).split())[:300]
+            raise UserError(
+                f"{trained.config.model.name!r} cannot be exported as {kind}: {reason}; "
+                "write --format safetensors for the weights alone"
+            ) from error
+    try:
+        write_atomically(file, content)
+    except OSError as error:
+        raise UserError(f"cannot write {str(file)!r}: {error.strerror or error}") from error
+    return Exported(file, trained.stored.epoch, difference)
+
+
+def describe(trained: Trained) -> dict[str, str]:
+    """Return what goes beside the weights: text by name, the structured parts as JSON."""
+    augment = getattr(trained.config.data, "augment", None)
+    settings = augment.settings() if augment else None
+    mean, std = trained.normalisation
+    preprocessing = {
+        "image_shape": trained.image_shape,
+        "resize_shorter_edge": round(
+            trained.image_shape[1] / (settings.val_crop if settings else 1.0)
+        ),
+        "interpolation": settings.interpolation if settings else "bilinear",
+        "antialias": True,
+        "mean": mean,
+        "std": std,
+    }
+    return {
+        "format": "pt",
+        "halfstep": version("halfstep"),
+        "model": json.dumps(
+            {"name": trained.config.model.name, "args": trained.config.model.args}, default=str
+        ),
+        "classes": json.dumps(trained.classes),
+        "preprocessing": json.dumps(preprocessing),
+        "recipe": trained.config.build_recipe().name,
+        "epoch": str(trained.stored.epoch),
+        "accuracy": str(trained.stored.accuracy),
+    }
+
+
+def _safetensors(model: nn.Module, facts: dict[str, str]) -> bytes:
+    # Cloned, since the format refuses tensors that share memory, as tied weights do.
+    tensors = {
+        name: (each.float() if each.is_floating_point() else each).contiguous().clone()
+        for name, each in model.state_dict().items()
+    }
+    return safetensors.torch.save(tensors, facts)
+
+
+def _torch(trained: Trained, facts: dict[str, str]) -> tuple[Callable[[BinaryIO], object], float]:
+    program = torch.export.export(
+        trained.model, (_images(trained, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+    )
+    difference = _compare(trained, program.module())
+    return functools.partial(_save_torch, program, facts), difference
+
+
+def _save_torch(
+    program: torch.export.ExportedProgram, facts: dict[str, str], file: BinaryIO
+) -> None:
+    torch.export.save(
+        program, file, extra_files={f"{name}.txt": text for name, text in facts.items()}
+    )
+
+
+def _onnx(trained: Trained, facts: dict[str, str]) -> tuple[bytes, float]:
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    program = torch.onnx.export(
+        trained.model,
+        (_images(trained, 2),),
+        dynamo=True,
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props.update(facts)
+    content = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def logits(images: torch.Tensor) -> torch.Tensor:
+        (found,) = session.run([OUTPUT], {INPUT: images.numpy()})
+        return torch.from_numpy(found)
+
+    return content, _compare(trained, logits)
+
+
+def _images(trained: Trained, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, *trained.image_shape, generator=generator)
+
+
+@torch.no_grad()
+def _compare(trained: Trained, program: Callable[[torch.Tensor], torch.Tensor]) -> float:
+    """Return how far a program's logits are from the model's, on batches that it was not made of.
+
+    Raises:
+        UserError: If they are of another shape, or further than rounding explains.
+    """
+    difference = 0.0
+    for count in (1, 3):
+        images = _images(trained, count)
+        wanted, found = trained.model(images), program(images)
+        if found.shape != wanted.shape:
+            raise UserError(
+                f"the exported program gives {tuple(found.shape)} for {count} images, the model "
+                f"{tuple(wanted.shape)}; write --format safetensors for the weights alone"
+            )
+        difference = max(difference, float((found - wanted).abs().max()))
+        if not difference <= _TOLERANCE * max(1.0, float(wanted.abs().max())):
+            raise UserError(
+                f"the exported program's logits differ from the model's by {difference:g}; "
+                "write --format safetensors for the weights alone"
+            )
+    return difference
+
+
+def _require_onnx() -> None:
+    missing = [name for name in _NEEDED_FOR_ONNX if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"--format onnx needs the package {missing[0]}, which is not installed; write "
+            "pip install 'halfstep[onnx]', or --format torch"
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the tracers' remarks on their own workings to themselves."""
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.onnx", "onnxscript")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

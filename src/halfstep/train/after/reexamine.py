@@ -1,0 +1,119 @@
+"""Why a run failed that left no diagnosis: its last steps once more, under watch.
+
+Runs resume bitwise, so the newest checkpoint from before the failure leads to the same failure. It
+is trained on in a scratch directory; the run itself is only read.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import UserError
+from halfstep.train.config import files as config_files
+from halfstep.train.loop.loop import train
+from halfstep.train.observers import diagnosis
+from halfstep.train.store import checkpoint, diagnosis_file, rotation, run_directory
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from halfstep.train.observers.diagnosis import Report
+
+
+def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
+    """Print why a run went wrong, from what it has left or by training its end again.
+
+    Args:
+        run: The run directory, which is not changed.
+        file: Where to print.
+        report: Directory for what a run would have left itself; created if need be.
+
+    Raises:
+        UserError: If the directory holds no run, or one that did not go wrong, or that cannot be
+            trained again here.
+    """
+    with TemporaryDirectory(prefix="halfstep-doctor-") as scratch:
+        at = run
+        found = diagnosis.read(run)
+        if found is None:
+            at = Path(scratch) / "run"
+            found = _again(run, at, file)
+        if report is not None:
+            found = _copied(found, at, report)
+        elif at != run:
+            found = replace(found, bundle=None)  # It goes with the scratch copy.
+        found.show(file)
+
+
+def _copied(found: Report, run: Path, report: Path) -> Report:
+    """Copy what a run has left to a report's directory."""
+    report.mkdir(parents=True, exist_ok=True)
+    for each in diagnosis_file.files(run):
+        shutil.copy2(each, report / each.name)
+    for each in diagnosis_file.bundles(run):
+        shutil.copytree(each, report / each.name, dirs_exist_ok=True)
+    return found if found.bundle is None else replace(found, bundle=report / found.bundle.name)
+
+
+def _again(run: Path, scratch: Path, file: TextIO) -> Report:
+    """Train the end of a run again, and return what the watch has found."""
+    if not (run / "config.yaml").is_file():
+        raise UserError(
+            f"{str(run)!r} holds no run; write the directory of a run, such as "
+            "runs/digits/fp16-seed0, or the path of a script"
+        )
+    summary = run_directory.read_summary(run)
+    failed_at = None if summary is None else _failed_at(summary, run)
+    config = config_files.load(str(run / "config.yaml"))
+    config = config.model_copy(update={"doctor": True, "tracking": ()})
+    start = _before(run, failed_at)
+    whence = "from its beginning" if start is None else f"from {start.name}"
+    print(f"{run} has left no diagnosis: training again {whence}, in a scratch copy", file=file)
+    error: Exception | None = None
+    try:
+        train(config, scratch, go_on=None if start is None else str(start), quiet=True)
+    except UserError:
+        raise
+    except Exception as raised:  # noqa: BLE001  # the run's own, which is what is to be explained
+        error = raised
+    found = diagnosis.read(scratch)
+    if found is not None:
+        return found
+    if error is not None:
+        raise error
+    raise UserError(f"{str(run)!r} went through to its end this time: no loss was not finite")
+
+
+def _failed_at(summary: dict[str, Any], run: Path) -> int:
+    """Return the step at which a run began to fail."""
+    first = summary.get("first_nonfinite_step")
+    if first is not None:
+        return int(first)
+    if summary.get("status") == "finished":
+        raise UserError(
+            f"the run in {str(run)!r} has finished, and no loss was not finite: there is nothing "
+            "to explain"
+        )
+    step = int(summary["steps"])
+    # A loss scale that collapsed fell at each of the last steps.
+    for at, *_ in reversed(summary.get("loss_scales") or []):
+        if int(at) < step - 1:
+            break
+        step = int(at)
+    return step
+
+
+def _before(run: Path, failed_at: int | None) -> Path | None:
+    """Return the newest whole checkpoint from before a step; None to start anew."""
+    for file in rotation.newest_first(run):
+        try:
+            stored = checkpoint.look_into(file)
+        except UserError:
+            continue
+        if failed_at is None or stored.step < failed_at:
+            return file
+    return None

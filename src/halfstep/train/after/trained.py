@@ -1,0 +1,130 @@
+"""A run's model, ready to be used: what predicting, evaluating on other data and exporting share.
+
+All of it comes from the checkpoint, so that the data that the run learned from need not be there.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch.optim import SGD
+
+from halfstep.engine import Engine
+from halfstep.errors import UserError
+from halfstep.train.build import models
+from halfstep.train.config.data import ColumnsConfig, CsvConfig
+from halfstep.train.config.files import load
+from halfstep.train.data.pipeline import batch_augment
+from halfstep.train.store import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+    from halfstep.train.config import Config
+    from halfstep.train.store.checkpoint import Checkpoint, Which
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run's model and what belongs to it.
+
+    Attributes:
+        config: What was trained.
+        stored: The checkpoint.
+        model: With the validated weights, in fp32 and eval mode, on the CPU.
+        classes: Names of the classes, in the order of the logits.
+        image_shape: Channels, height and width of its images.
+        normalisation: Mean and standard deviation of each channel, for pixels from 0 to 1.
+    """
+
+    config: Config
+    stored: Checkpoint
+    model: nn.Module
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]]
+
+    @contextmanager
+    def classifier(self, device: torch.device) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+        """Give a function from uint8 images (N, channels, height, width) to fp32 logits.
+
+        Its forward pass is the one of the run's recipe, as in the run's own validation.
+        """
+        self.model.to(device)
+        # An engine wants something to train; nothing here steps it.
+        idle = SGD(self.model.parameters(), lr=1.0)
+
+        with Engine(self.model, idle, recipe=self.config.build_recipe()) as engine:
+
+            def classify(images: torch.Tensor) -> torch.Tensor:
+                images = images.to(device, non_blocking=True)
+                logits = engine.model(batch_augment.normalise(images, *self.normalisation))
+                return logits.float()  # type: ignore[no-any-return]  # a module returns Any
+
+            with engine.evaluating():
+                yield classify
+
+
+def config_of(run: Path, device: str | None = None, options: Sequence[str] = ()) -> Config:
+    """Return the config of a run.
+
+    Args:
+        run: The run directory.
+        device: Where to work, in place of the config's.
+        options: Overrides, as on the command line.
+
+    Raises:
+        UserError: If there is no such run.
+    """
+    config_file = run / "config.yaml"
+    if not config_file.is_file():
+        problem = "does not exist"
+        if run.exists():
+            problem = "holds no config.yaml" if run.is_dir() else "is a file"
+        raise UserError(
+            f"{str(run)!r} is no run directory: it {problem}; write one that halfstep train left, "
+            "such as runs/digits/fp32-seed0"
+        )
+    return load(str(config_file), options, {"device": device})
+
+
+def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
+    """Return what a CSV file beside a run calls its columns: what is given, or as the run's data.
+
+    Raises:
+        UserError: If there is no such run.
+    """
+    if columns is not None:
+        return columns
+    data = config_of(run).data
+    return data.columns if isinstance(data, CsvConfig) else ColumnsConfig()
+
+
+def open_run(run: Path, which: Which = "best", device: str | None = None) -> Trained:
+    """Return a run's model as its best or last checkpoint has it.
+
+    Raises:
+        UserError: If there is no such run or checkpoint, or if it is damaged.
+    """
+    config = config_of(run, device)
+    stored = checkpoint.load(checkpoint.path(run, which))
+    channels, height, width = stored.preprocessing["image_shape"]
+    shape = (channels, height, width)
+    model = models.build(
+        config.model, classes=len(stored.classes), image_shape=shape, initial_weights=False
+    )
+    try:
+        model.load_state_dict(stored.weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"the weights of {str(run)!r} do not fit its model {config.model.name!r}: {reason}"
+        ) from error
+    normalisation = (tuple(stored.preprocessing["mean"]), tuple(stored.preprocessing["std"]))
+    return Trained(config, stored, model.eval(), tuple(stored.classes), shape, normalisation)

@@ -1,0 +1,128 @@
+"""In which way several processes, or several GPUs of one, train a model: `distributed.strategy`.
+
+What cannot work in that way is refused here, before anything is built or written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.engine import shard
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from halfstep.train.config import Config
+    from halfstep.train.processes.processes import Processes
+
+_ELEMENT_BY_ELEMENT = ("sgd", "adam", "adamw")
+"""Optimizers that need no more of a weight than the part at hand."""
+
+
+def way(config: Config, processes: Processes) -> Literal["ddp", "fsdp", "dp"] | None:
+    """Return how the model is trained; None for one process on one device."""
+    strategy = config.distributed.strategy
+    if strategy == "dp":
+        return strategy
+    if strategy == "fsdp" and processes.size > 1:
+        return strategy
+    return "ddp" if processes.joined else None
+
+
+def shared_out(model: nn.Module, config: Config) -> nn.Module:
+    """Leave each process its part of a model that all of them have, before there is an optimizer.
+
+    Args:
+        model: On its device, the same everywhere.
+        config: Names the recipe, which the engine is given too.
+
+    Raises:
+        UserError: If the model cannot be shared out.
+    """
+    try:
+        return shard(
+            model,
+            config.build_recipe(),
+            checkpoint_activations=config.distributed.checkpoint_activations,
+            sync_batchnorm=config.distributed.sync_batchnorm,
+        )
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"distributed.strategy is 'fsdp', which model {config.model.name!r} cannot have: "
+            f"{reason}; write distributed.strategy=ddp"
+        ) from error
+
+
+def refuse(config: Config, device: torch.device, processes: Processes) -> None:
+    """Refuse what cannot work with so many processes, or on this device.
+
+    Raises:
+        UserError: Naming what to write instead.
+    """
+    if config.distributed.strategy == "dp":
+        _refuse_dp(config, device, processes)
+    if processes.size == 1:
+        return
+    if config.probes:
+        raise UserError(
+            f"probes is true, but a probe looks into one process and this run has {processes.size}"
+            "; write probes=false"
+        )
+    if config.auto_microbatch and config.distributed.sync_batchnorm:
+        raise UserError(
+            "auto_microbatch and distributed.sync_batchnorm are both true, but a process that runs "
+            "out of memory would leave the others waiting for its statistics; write "
+            "auto_microbatch=false or distributed.sync_batchnorm=false"
+        )
+    if config.distributed.strategy == "fsdp":
+        _refuse_fsdp(config)
+
+
+def _refuse_dp(config: Config, device: torch.device, processes: Processes) -> None:
+    instead = "write distributed.strategy=ddp, and --gpus N for N GPUs"
+    if processes.joined:
+        raise UserError(
+            "distributed.strategy is 'dp', which is one process on several GPUs, but torchrun or "
+            f"--processes has started {processes.size}; {instead}"
+        )
+    if device.type != "cuda":
+        raise UserError(
+            f"distributed.strategy is 'dp', which needs GPUs, but device is {device.type!r}; "
+            f"{instead}"
+        )
+    if config.model.compile:
+        raise UserError(
+            "model.compile is true, which cannot be had together with distributed.strategy=dp; "
+            "write model.compile=false, or distributed.strategy=ddp"
+        )
+
+
+def _refuse_fsdp(config: Config) -> None:
+    recipe = config.build_recipe()
+    reason = recipe.refusal("fully_shard")
+    if reason:
+        raise UserError(
+            f"recipe {recipe.name!r} cannot be had with distributed.strategy=fsdp: {reason}; write "
+            "recipe=o2, or distributed.strategy=ddp"
+        )
+    if config.optimizer.name not in _ELEMENT_BY_ELEMENT:
+        raise UserError(
+            f"optimizer.name is {config.optimizer.name!r}, which may need whole weights, but under "
+            "distributed.strategy=fsdp each process holds a part of them; allowed: "
+            f"{', '.join(_ELEMENT_BY_ELEMENT)}; or write distributed.strategy=ddp"
+        )
+    for field in ("compile", "channels_last"):
+        if getattr(config.model, field):
+            raise UserError(
+                f"model.{field} is true, which cannot be had together with distributed.strategy="
+                f"fsdp; write model.{field}=false, or distributed.strategy=ddp"
+            )
+    if config.auto_microbatch:
+        raise UserError(
+            "auto_microbatch is true, but under distributed.strategy=fsdp a process that runs out "
+            "of memory would leave the others waiting for its part of the model; write "
+            "auto_microbatch=false with a smaller batch_size, or distributed.strategy=ddp"
+        )

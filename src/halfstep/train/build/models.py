@@ -1,0 +1,248 @@
+"""Any timm or torchvision classifier by name, or one of your own, shaped to the data.
+
+A name is looked up in timm, then in torchvision, unless it has a prefix: `torchvision:alexnet`.
+What it starts from is in `weights.py`, what of it is trained in `freeze.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from halfstep.errors import UserError, closest
+from halfstep.train.config import import_path
+from halfstep.train.build import weights
+from halfstep.train.build.freeze import freeze
+
+if TYPE_CHECKING:
+    from halfstep.train.config import ModelConfig
+
+_LIBRARIES = ("timm", "torchvision")
+_OWN = "import:"
+# What constructors and forward passes of a thousand models raise when sizes do not fit.
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+)
+
+
+def build(
+    config: ModelConfig,
+    *,
+    classes: int,
+    image_shape: tuple[int, int, int],
+    initial_weights: bool = True,
+) -> nn.Module:
+    """Return the classifier that a config names, on the CPU in fp32.
+
+    Args:
+        config: Its name, the arguments of its constructor, what it starts from, what is frozen.
+        classes: Number of logits.
+        image_shape: Channels, height and width of the images; the model is tried on one.
+        initial_weights: Whether pretrained weights or a file of them are loaded; False where a
+            checkpoint's follow.
+
+    Raises:
+        UserError: If there is no such model, if it refuses its arguments, if it cannot take images
+            of this shape, if its weights cannot be had or do not fit, or if a name to freeze is
+            wrong.
+    """
+    pretrained = config.pretrained and initial_weights
+    if config.name.startswith(_OWN):
+        model = _imported(config, classes, image_shape[0])
+    else:
+        library, name = resolve(config.name)
+        given = {"num_classes": classes, **config.args}
+        if library == "timm":
+            model = _timms(config, name, image_shape[0], given, pretrained=pretrained)
+        else:
+            model = _torchvisions(config, name, image_shape[0], given)
+            if pretrained:
+                weights.fit(model, _published(name), classes=classes, source=f"{name}'s weights")
+    if getattr(model, "aux_logits", False):
+        raise UserError(
+            f"model.name is {config.name!r}, which returns auxiliary logits too; "
+            "write --options model.args.aux_logits=false"
+        )
+    _try_on(model, config.name, image_shape, classes)
+    if config.weights is not None and initial_weights:
+        source = f"model.weights {config.weights!r}"
+        weights.fit(model, weights.read(config.weights), classes=classes, source=source)
+    freeze(model, config.freeze)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
+
+
+def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """Compile the model in place, if its config says so: it stays the module that the engine owns.
+
+    Args:
+        model: The model, after the engine has prepared it.
+        config: Its section.
+    """
+    if config.compile:
+        model.compile()
+    return model
+
+
+def _timms(
+    config: ModelConfig, name: str, channels: int, given: dict[str, Any], *, pretrained: bool
+) -> nn.Module:
+    try:
+        model: nn.Module = timm.create_model(name, in_chans=channels, **given)
+    except _REFUSALS as error:
+        raise _refused(config, "timm", name, error) from error
+    if not pretrained:
+        return model
+    try:
+        model = timm.create_model(name, pretrained=True, in_chans=channels, **given)
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        raise _not_published("timm", name, error) from error
+    published: Any = model.pretrained_cfg
+    theirs = published.get("num_classes")
+    if theirs not in {None, given["num_classes"]}:
+        weights.note(
+            f"{name}'s weights are of {theirs} classes: its last layer starts anew, "
+            f"for {given['num_classes']} classes"
+        )
+    return model
+
+
+def _torchvisions(
+    config: ModelConfig, name: str, channels: int, given: dict[str, Any]
+) -> nn.Module:
+    try:
+        return _take_channels(torchvision.models.get_model(name, **given), channels)
+    except _REFUSALS as error:
+        raise _refused(config, "torchvision", name, error) from error
+
+
+def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
+    function = import_path.load(config.name.removeprefix(_OWN), "model.name")
+    try:
+        model = function(**{"num_classes": classes, "in_chans": channels, **config.args})
+    except Exception as error:  # the user's own code may raise anything
+        raise UserError(
+            f"{config.name} called with num_classes={classes}, in_chans={channels} and model.args "
+            f"{config.args} failed: {type(error).__name__}: {_line(error)}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _published(name: str) -> dict[str, torch.Tensor]:
+    """Return the weights that torchvision publishes, but for auxiliary heads that no one uses."""
+    try:
+        state = torchvision.models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
+    except Exception as error:  # network, proxy, hash, disk: each has its own
+        raise _not_published("torchvision", name, error) from error
+    return {key: value for key, value in state.items() if not key.lower().startswith("aux")}
+
+
+def _not_published(library: str, name: str, error: Exception) -> UserError:
+    return UserError(
+        f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
+        f"{_line(error)}; write --options model.pretrained=false model.weights=FILE with a "
+        ".safetensors or .pth file of them"
+    )
+
+
+def _refused(config: ModelConfig, library: str, name: str, error: Exception) -> UserError:
+    return UserError(
+        f"model.args is {config.args}, which {library}'s {name} refuses: {_line(error)}"
+    )
+
+
+def resolve(name: str) -> tuple[str, str]:
+    """Return the library and the name in it for a model's name as configs write it.
+
+    Raises:
+        UserError: If no library has it; the closest name is given.
+    """
+    prefix, _, rest = name.rpartition(":")
+    if prefix and prefix not in _LIBRARIES:
+        raise UserError(
+            f"model.name is {name!r}; allowed prefixes: {', '.join(_LIBRARIES)}, import; "
+            f"write timm:{rest}"
+        )
+    for library in [prefix] if prefix else _LIBRARIES:
+        if _has(library, rest):
+            return library, rest
+    searched = [prefix] if prefix else _LIBRARIES
+    known = [model for library in searched for model in _names(library)]
+    raise UserError(
+        f"model.name is {name!r}; allowed: a classifier of {' or '.join(searched)}"
+        f"{closest(rest, known)}"
+    )
+
+
+def _has(library: str, name: str) -> bool:
+    if library == "timm":
+        return bool(timm.is_model(name))
+    return name in _names("torchvision")
+
+
+def _names(library: str) -> list[str]:
+    if library == "timm":
+        return list(timm.list_models())
+    return list(torchvision.models.list_models(module=torchvision.models))
+
+
+def _take_channels(model: nn.Module, channels: int) -> nn.Module:
+    """Give a torchvision model, whose first convolution takes RGB, another number of channels."""
+    if channels == 3:
+        return model
+    for path, old in model.named_modules():
+        if isinstance(old, nn.Conv2d) and old.in_channels == 3:
+            new = nn.Conv2d(
+                channels,
+                old.out_channels,
+                (old.kernel_size[0], old.kernel_size[1]),
+                (old.stride[0], old.stride[1]),
+                old.padding if isinstance(old.padding, str) else (old.padding[0], old.padding[1]),
+                bias=old.bias is not None,
+            )
+            # The model's own initialisation, cut or repeated, rather than Conv2d's default.
+            repeats = -(-channels // 3)
+            weight = old.weight.detach().repeat(1, repeats, 1, 1)[:, :channels]
+            new.load_state_dict(old.state_dict() | {"weight": weight})
+            model.set_submodule(path, new)
+            return model
+    raise UserError(
+        f"{type(model).__name__} has no convolution over RGB to turn to {channels} channels"
+    )
+
+
+def _try_on(model: nn.Module, name: str, image_shape: tuple[int, int, int], classes: int) -> None:
+    shape = "x".join(str(size) for size in image_shape)
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            logits = model.eval()(torch.zeros(1, *image_shape))
+    except _REFUSALS as error:
+        raise UserError(
+            f"model.name is {name!r}, which cannot take {shape} images: {_line(error)}; "
+            "write another --options data.resolution=... or model.name=..."
+        ) from error
+    finally:
+        model.train(was_training)
+    if not isinstance(logits, torch.Tensor) or logits.shape != (1, classes):
+        raise UserError(
+            f"model.name is {name!r}, which does not return {classes} logits an image; "
+            "write the name of a classifier"
+        )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

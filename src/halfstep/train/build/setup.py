@@ -1,0 +1,195 @@
+"""Builds everything that a config names: data, model, optimizer, schedule and the engine over them.
+
+Training and evaluation both start here, so that they cannot disagree on what a config means. All
+that can be wrong with a config is found here, before anything is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from halfstep.engine import EMA, Engine
+from halfstep.engine.parallel.fsdp import sharded_as
+from halfstep.errors import UserError
+from halfstep.train import data
+from halfstep.train.build import in_parallel, models, optim, schedules
+from halfstep.train.data.sources.part import Part
+from halfstep.train.data.pipeline.samples import LEAST
+from halfstep.train.data.sources.seeding import derive
+from halfstep.train.processes.processes import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from halfstep.train.config import Config
+    from halfstep.train.data import Data
+    from halfstep.train.processes.processes import Processes
+    from halfstep.train.build.schedules import Schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a run works with.
+
+    Attributes:
+        engine: Owns the model and the optimizer.
+        device: Where the model is.
+        data: What it learns from.
+        schedules: What moves the learning rate; the engine steps `per_step` itself.
+        steps: Optimizer steps of the whole run.
+        processes: Those that train together.
+    """
+
+    engine: Engine
+    device: torch.device
+    data: Data
+    schedules: Schedules
+    steps: int
+    processes: Processes = ALONE
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return steps_per_epoch(self.data, self.engine.accumulate)
+
+    @property
+    def model_is_shared(self) -> bool:
+        """Whether each process holds a part of the model, so that a forward pass takes all."""
+        return sharded_as(self.engine.bare_model) is not None
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Return what turns pixels from 0 to 1 into the model's input, as plain data."""
+        mean, std = self.data.normalisation
+        return {
+            "image_shape": list(self.data.image_shape),
+            "mean": list(mean),
+            "std": list(std),
+        }
+
+
+def steps_per_epoch(loaded: Data, accumulate: int) -> int:
+    """Return the optimizer steps of an epoch; its last one may be of fewer micro-batches."""
+    return -(-len(loaded.train) // accumulate)
+
+
+def set_up(
+    config: Config,
+    device: torch.device,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    processes: Processes = ALONE,
+    *,
+    initial_weights: bool = True,
+) -> Setup:
+    """Build what `config` names on `device`.
+
+    Args:
+        config: What to build.
+        device: Where the model goes.
+        weights: An fp32 state dict to start from instead of the seed's initial weights.
+        processes: Those that train together; each of them calls this.
+        initial_weights: Whether the weights that the config names are loaded; False where others
+            follow, as they do with `weights`.
+
+    Raises:
+        UserError: If the data, the model, its arguments, its weights or the recipe cannot be had,
+            or if the processes cannot be what the config asks of them.
+    """
+    in_parallel.refuse(config, device, processes)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # what asks for "the" GPU means this one
+    loaded = data.load(
+        config.data,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        device=device,
+        # BatchNorm has no statistics of a single value, unless it sees those of all processes.
+        part=Part(
+            processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
+        ),
+    )
+    torch.manual_seed(config.seed)
+    model = models.build(
+        config.model,
+        classes=len(loaded.classes),
+        image_shape=loaded.image_shape,
+        initial_weights=initial_weights and weights is None,
+    )
+    if weights is not None:
+        _load(model, weights, config)
+    model.to(device)
+    parallel = in_parallel.way(config, processes)
+    if parallel == "fsdp":
+        model = in_parallel.shared_out(model, config)
+    setup = assemble(config, loaded, model, device, processes, parallel=parallel)
+    models.compiled(setup.engine.model, config.model)
+    if processes.rank > 0:
+        # The same weights everywhere, but not the same dropout.
+        torch.manual_seed(derive(config.seed, processes.rank))
+    return setup
+
+
+def assemble(
+    config: Config,
+    loaded: Data,
+    model: nn.Module,
+    device: torch.device,
+    processes: Processes = ALONE,
+    *,
+    parallel: Literal["ddp", "fsdp", "dp"] | None = None,
+) -> Setup:
+    """Build the optimizer, the schedules and the engine that `config` names over a model.
+
+    Args:
+        config: What to build.
+        loaded: What is learned from.
+        model: Where it is trained; under "fsdp", shared out.
+        device: Where that is.
+        processes: Those that train together.
+        parallel: How they do.
+
+    Raises:
+        UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
+            model is then as before.
+    """
+    images_per_step = config.batch_size * config.accumulate * processes.size
+    scaling = config.lr_scaling
+    optimizer = optim.build_optimizer(
+        config.optimizer,
+        model,
+        fused=device.type == "cuda",
+        lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
+    )
+    in_an_epoch = steps_per_epoch(loaded, config.accumulate)
+    steps = config.epochs * in_an_epoch
+    if config.max_steps is not None:
+        steps = min(steps, config.max_steps)
+    schedule = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
+    try:
+        engine = Engine(
+            model,
+            optimizer,
+            recipe=config.build_recipe(),
+            accumulate=config.accumulate,
+            clip_norm=config.clip_norm,
+            scheduler=schedule.per_step,
+            average=EMA(config.average.decay) if config.average else None,
+            seed=config.seed,
+            parallel=None if parallel == "fsdp" else parallel,
+            sync_batchnorm=parallel == "ddp" and config.distributed.sync_batchnorm,
+        )
+    except (TypeError, ValueError) as error:  # what cannot work under the recipe
+        raise UserError(str(error)) from error
+    return Setup(engine, device, loaded, schedule, steps, processes)
+
+
+def _load(model: nn.Module, weights: Mapping[str, torch.Tensor], config: Config) -> None:
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"the weights do not fit model {config.model.name!r}: {reason}") from error

@@ -1,0 +1,170 @@
+"""Weights to start from: read from a file without running code, and fitted to a model.
+
+A file made for another number of classes fits but for the last layer, which keeps its own initial
+values then; what wraps a model (DDP, torch.compile, a Lightning module) puts a prefix before all
+names, which is taken off. Both are said. Anything else that does not fit is an error, since it
+would be silent nonsense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from timm.models import adapt_input_conv
+
+from halfstep.errors import UserError
+from halfstep.train.store.checkpoint import refuse_compressed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_COUNTER = "num_batches_tracked"
+"""What BatchNorm counts; files of old versions of torch lack it."""
+# Of a run's own checkpoint, the weights that it was validated with.
+_WRAPPERS = ("averaged", "state_dict", "model_state_dict", "model")
+
+
+def read(path: str) -> dict[str, torch.Tensor]:
+    """Return the state dict in a .safetensors file, or in what `torch.save` wrote.
+
+    A state dict that lies under "state_dict" or "model" is found there.
+
+    Raises:
+        UserError: If there is no such file, or if it holds anything but tensors.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"model.weights is {path!r}, where no file is")
+    try:
+        if file.suffix == ".safetensors":
+            found: Any = load_file(file)
+        else:
+            refuse_compressed(file)
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # bytes that are no pickle raise anything in torch
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise UserError(
+            f"model.weights is {path!r}, which cannot be read as tensors alone: {reason}"
+        ) from error
+    for key in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not found or not all(map(_is_entry, found.items())):
+        raise UserError(
+            f"model.weights is {path!r}, which holds no state dict; "
+            "write the file of torch.save(model.state_dict(), ...)"
+        )
+    return dict(found)
+
+
+def fit(
+    model: nn.Module, weights: Mapping[str, torch.Tensor], *, classes: int, source: str
+) -> None:
+    """Load weights into a model; say so where its last layer starts anew or names lose a prefix.
+
+    Args:
+        model: The model, with its own initial values.
+        weights: A state dict of the same architecture, perhaps of another number of classes, or of
+            three input channels where the model has another number, or with a prefix before all of
+            the model's names.
+        classes: Number of logits of the model.
+        source: What errors and the note call the weights.
+
+    Raises:
+        UserError: If they do not fit.
+    """
+    state = model.state_dict()
+    head = head_of(model, classes)
+    weights = _without_prefix(weights, [n for n in state if _is_needed(n, head)], source)
+    fitting: dict[str, torch.Tensor] = {}
+    anew = sorted(name for name in state if name.rpartition(".")[0] in head and name not in weights)
+    for name, tensor in weights.items():
+        if name not in state:
+            raise UserError(f"{source} holds {name!r}, which the model has not")
+        given, wanted = tuple(tensor.shape), tuple(state[name].shape)
+        if given != wanted and len(wanted) == 4 and given == (wanted[0], 3, *wanted[2:]):
+            tensor = adapt_input_conv(wanted[1], tensor)  # noqa: PLW2901  (the same, of other depth)
+            given = wanted
+        if given == wanted:
+            fitting[name] = tensor
+        elif name.rpartition(".")[0] in head:
+            anew.append(name)
+        else:
+            raise UserError(f"{source}: {name!r} is of shape {given}, and the model's of {wanted}")
+    missing = [
+        name
+        for name in state
+        if name not in weights and name not in anew and not name.endswith(_COUNTER)
+    ]
+    if missing:
+        raise UserError(f"{source} has no {missing[0]!r}, which the model needs")
+    model.load_state_dict(fitting, strict=False)
+    if anew:
+        note(f"{source}: the last layer ({', '.join(anew)}) starts anew, for {classes} classes")
+
+
+def _without_prefix(
+    weights: Mapping[str, torch.Tensor], needed: Sequence[str], source: str
+) -> Mapping[str, torch.Tensor]:
+    """Return the weights under the model's own names, and say what was taken off them.
+
+    Args:
+        weights: As they are in the file.
+        needed: Names that the model cannot do without.
+        source: What errors and the note call the weights.
+
+    Raises:
+        UserError: If there are several models in the file, each with a prefix of its own.
+    """
+    if not needed or needed[0] in weights:
+        return weights
+    ends_alike = [name for name in weights if name.endswith(f".{needed[0]}")]
+    prefixes = [
+        prefix
+        for prefix in (name.removesuffix(needed[0]) for name in ends_alike)
+        if all(f"{prefix}{name}" in weights for name in needed)
+    ]
+    if not prefixes:
+        return weights
+    if len(prefixes) > 1:
+        several = ", ".join(map(repr, prefixes))
+        raise UserError(
+            f"{source} holds several such models, whose names start with {several}; write a file "
+            "of the state dict of one of them"
+        )
+    (prefix,) = prefixes
+    note(f"{source}: the prefix {prefix!r} is taken off its names")
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+
+
+def head_of(model: nn.Module, classes: int) -> tuple[str, ...]:
+    """Return the names of the layers that give the logits: those that timm names, or the last."""
+    named = getattr(model, "pretrained_cfg", {}).get("classifier")
+    if named:
+        return (named,) if isinstance(named, str) else tuple(named)
+    last = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(weight := getattr(module, "weight", None), torch.Tensor)
+        and weight.ndim >= 2
+        and len(weight) == classes
+    ]
+    return tuple(last[-1:])
+
+
+def note(line: str) -> None:
+    """Tell the person at the terminal something that is no error, beside what a program reads."""
+    Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _is_entry(entry: tuple[Any, Any]) -> bool:
+    return isinstance(entry[0], str) and isinstance(entry[1], torch.Tensor)
+
+
+def _is_needed(name: str, head: Sequence[str]) -> bool:
+    return name.rpartition(".")[0] not in head and not name.endswith(_COUNTER)

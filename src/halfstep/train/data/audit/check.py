@@ -1,0 +1,220 @@
+"""Finds what is wrong with a data set before a run does: every image is read once.
+
+What a run would refuse of the set as a whole is found by the code that a run loads it with.
+Identical images are those of identical pixels, whatever their files are called or say besides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from halfstep.errors import UserError
+from halfstep.train import data
+from halfstep.train.data.sources import csv_list, csv_rows
+from halfstep.train.data.sources.csv_list import MissingImages
+from halfstep.train.data.sources.decode import CorruptImage
+from halfstep.train.data.sources.faults import DataWarning, Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from halfstep.train.config import Config
+    from halfstep.train.config.data import ColumnsConfig
+    from halfstep.train.data.audit.listing import Entry
+
+Kind = Literal["refused", "missing", "unreadable", "conflict", "shared", "duplicate", "blank"]
+MEANINGS: dict[Kind, str] = {
+    "refused": "training refuses it",
+    "missing": "the file does not exist",
+    "unreadable": "the file holds no whole image",
+    "conflict": "identical images with different labels",
+    "shared": "identical images in training and in validation",
+    "duplicate": "identical images with the same label",
+    "blank": "nearly all of the image is one colour",
+}
+"""What can be wrong, in the order in which it is reported."""
+
+BLANK_SHARE = 0.997
+"""Part of an image's pixels that must look alike for it to be blank."""
+BLANK_LEVELS = 12
+"""Distance from the mean colour, of 255 and in every channel, within which pixels look alike."""
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an image is listed.
+
+    Attributes:
+        image: The path as it is listed, or what else tells it from the others.
+        label: The name of its class, as far as it is known.
+        split: "train", "val", or "" where nothing says.
+        file: The CSV file that lists it, if one does.
+        row: Its row there; the header is row 1.
+    """
+
+    image: str
+    label: str
+    split: str
+    file: str | None
+    row: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What reading one image has shown.
+
+    Attributes:
+        place: Where it is listed.
+        digest: Of its size and pixels; None if it could not be read.
+        problem: What is wrong with this image alone, if anything.
+        detail: More about that.
+    """
+
+    place: Place
+    digest: bytes | None
+    problem: Kind | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is wrong with one image, with several that are identical, or with the set.
+
+    Attributes:
+        kind: What it is; see `MEANINGS`.
+        places: Where the images are listed; none if it is the set.
+        detail: More about that.
+    """
+
+    kind: Kind
+    places: tuple[Place, ...]
+    detail: str
+
+
+def refused(config: Config) -> list[Fault]:
+    """Return why a run of `config` would refuse its data, images that are missing aside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # of images that `faults` finds by themselves
+        try:
+            data.load(
+                config.data,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                device=torch.device("cpu"),
+            )
+        except Unusable as error:
+            return _of_set(error.reasons)
+        except UserError as error:
+            return _of_set([error])
+    return []
+
+
+def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
+    """Return why a run would refuse a CSV file, images that are missing aside.
+
+    Args:
+        file: Of training; its column split, if it has one, gives some rows to validation.
+        root: Folder that its paths start from.
+        columns: What it calls its columns.
+
+    Raises:
+        UserError: If it is no such file.
+    """
+    try:
+        rows = csv_rows.read(file, columns)
+    except Unusable as error:
+        return _of_set(error.reasons)
+    try:
+        return _of_set(csv_list.refusals(csv_list.splits(file, rows), root))
+    except UserError as error:  # a split without rows
+        return _of_set([error])
+
+
+def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
+    """Read every image, in order.
+
+    Args:
+        entries: The images.
+        threads: How many are read at once.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(entries), _AT_ONCE):
+            yield from pool.map(_look_at, entries[start : start + _AT_ONCE])
+
+
+def faults(looks: Iterable[Look]) -> list[Fault]:
+    """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
+    found: list[Fault] = []
+    identical: dict[bytes, list[Place]] = defaultdict(list)
+    for each in looks:
+        if each.digest is not None:
+            identical[each.digest].append(each.place)
+        if each.problem is not None:
+            found.append(Fault(each.problem, (each.place,), each.detail))
+    found += [_of_identical(places) for places in identical.values() if len(places) > 1]
+    order = list(MEANINGS)
+    return sorted(found, key=lambda fault: order.index(fault.kind))
+
+
+def _look_at(entry: Entry) -> Look:
+    place = Place(entry.image, entry.label, entry.split, entry.file, entry.row)
+    try:
+        image, label = entry.read()
+    except FileNotFoundError as error:
+        return Look(place, None, "missing", str(error.filename or error))
+    except (CorruptImage, OSError) as error:
+        return Look(place, None, "unreadable", str(error))
+    except UserError as error:
+        return Look(place, None, "refused", str(error))
+    place = replace(place, label=label)
+    colour = _colour_if_blank(image)
+    if colour is None:
+        return Look(place, _digest(image))
+    return Look(place, _digest(image), "blank", colour)
+
+
+def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
+    return [
+        Fault("refused", (), str(reason))
+        for reason in reasons
+        if not isinstance(reason, MissingImages)
+    ]
+
+
+def _digest(image: torch.Tensor) -> bytes:
+    # In the order in which decoders write them, pixels need not be copied.
+    pixels = image.permute(1, 2, 0).contiguous().numpy()
+    digest = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
+    digest.update(pixels.data)
+    return digest.digest()
+
+
+def _colour_if_blank(image: torch.Tensor) -> str | None:
+    levels = image.to(torch.float32)
+    mean = levels.mean((1, 2), keepdim=True)
+    # Tensors of fp32 are normalised already: their levels have no size, so only equal ones count.
+    distance = BLANK_LEVELS if image.dtype == torch.uint8 else 1e-6
+    share = ((levels - mean).abs() <= distance).all(0).to(torch.float32).mean().item()
+    if share < BLANK_SHARE:
+        return None
+    colour = ", ".join(f"{level:.0f}" for level in mean.flatten().tolist())
+    return f"{share:.2%} of it is the colour ({colour})"
+
+
+def _of_identical(places: Sequence[Place]) -> Fault:
+    labels = dict.fromkeys(place.label for place in places)
+    count = f"{len(places)} times the same image"
+    if len(labels) > 1:
+        return Fault("conflict", tuple(places), f"{count}, labelled {' and '.join(labels)}")
+    if len({place.split for place in places}) > 1:
+        return Fault("shared", tuple(places), f"{count}, in both splits")
+    return Fault("duplicate", tuple(places), count)

@@ -1,0 +1,127 @@
+"""The images of a data set as a list that can be gone through without a run: for `check`.
+
+Unlike a `Source`, a listing takes what is wrong as it comes: a row whose image is missing is an
+entry like any other, which fails when it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from halfstep.train.config.data import CsvConfig
+from halfstep.train.data import open_source
+from halfstep.train.data.pipeline.samples import refuse_shape
+from halfstep.train.data.sources import csv_list, csv_rows
+from halfstep.train.data.sources.decode import read_image
+from halfstep.train.data.sources.pictures import folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import torch
+
+    from halfstep.train.config.data import ColumnsConfig, DataConfig
+    from halfstep.train.data.pipeline.samples import Shape
+    from halfstep.train.data.sources.source import Split
+
+Labelled = tuple["torch.Tensor", str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One image of a data set.
+
+    Attributes:
+        image: The path as it is listed, or what else tells it from the others.
+        split: "train", "val", or "" where nothing says.
+        read: Returns the image and the name of its class.
+        label: The name of its class, or "" where only reading tells.
+        file: The CSV file that lists it, if one does.
+        row: Its row there; the header is row 1.
+    """
+
+    image: str
+    split: str
+    read: Callable[[], Labelled]
+    label: str = ""
+    file: str | None = None
+    row: int | None = None
+
+
+def of_csv(
+    file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
+) -> list[Entry]:
+    """Return the images that a CSV file lists.
+
+    Args:
+        file: Its columns are image, label and perhaps split.
+        root: Folder that its paths start from.
+        split: What its rows are for where they do not say.
+        columns: What it calls its columns.
+
+    Raises:
+        UserError: If it is no such file.
+    """
+    return [
+        Entry(
+            image=row.image,
+            split=row.split or split,
+            read=partial(_read_file, root / row.image, row.label),
+            label=row.label,
+            file=str(file),
+            row=row.number,
+        )
+        for row in csv_rows.read(file, columns)
+    ]
+
+
+def of_config(config: DataConfig) -> list[Entry]:
+    """Return the images of both splits of the data set that `config` names.
+
+    Raises:
+        UserError: If the data cannot be had, or cannot be listed, as WebDataset's shards.
+    """
+    if isinstance(config, CsvConfig):
+        return _of_csv_config(config)
+    source = open_source(config)
+    side = config.resolution
+    return [
+        entry
+        for name, split in (("train", source.train), ("val", source.val))
+        for entry in _of_split(name, split, source.classes, (source.channels, side, side))
+    ]
+
+
+def _of_csv_config(config: CsvConfig) -> list[Entry]:
+    root = folder(config.root)
+    entries = [
+        entry
+        for split, file in csv_list.files(config, root).items()
+        for entry in of_csv(file, root, split, config.columns)
+    ]
+    # A file that says of each row which split it is for is listed once.
+    return list({(each.file, each.row, each.split): each for each in entries}.values())
+
+
+def _of_split(name: str, split: Split, classes: Sequence[str], shape: Shape) -> list[Entry]:
+    return [
+        Entry(
+            image=split.where(index),
+            split=name,
+            read=partial(_read_from_split, split, index, classes, shape),
+        )
+        for index in range(len(split))
+    ]
+
+
+def _read_file(path: Path, label: str) -> Labelled:
+    return read_image(path), label
+
+
+def _read_from_split(split: Split, index: int, classes: Sequence[str], shape: Shape) -> Labelled:
+    image, label = split.read(index)
+    refuse_shape(image, shape, lambda: split.where(index))
+    return image, classes[label]

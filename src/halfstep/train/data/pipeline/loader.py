@@ -1,0 +1,121 @@
+"""Workers that load one job after the other and live on from epoch to epoch: torch's DataLoader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from halfstep.errors import UserError
+from halfstep.train.processes.orphans import end_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from halfstep.train.data.pipeline.samples import Loaded
+
+
+@contextmanager
+def dead_workers_explained() -> Iterator[None]:
+    """Say what follows where a worker has died, as the kernel ends it where memory runs out.
+
+    torch raises it wherever the training process is when it hears of it.
+
+    Raises:
+        UserError: In place of torch's own error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"a process that loads images has died ({reason}), often because memory ran out; write "
+            "a smaller data.workers, and --resume auto to go on from the newest checkpoint"
+        ) from error
+
+
+class Loader:
+    """Turns jobs into what the samples make of them, in order.
+
+    Args:
+        samples: Loads a job.
+        workers: Processes that load; 0 loads in this one.
+        pinned: Whether tensors lie in page-locked memory, for copies to a GPU.
+    """
+
+    def __init__(self, samples: Dataset[Loaded], *, workers: int, pinned: bool) -> None:
+        self._jobs = _Jobs()
+        self._loader: DataLoader[Loaded] = DataLoader(
+            samples,
+            batch_size=None,  # a job is a whole batch
+            sampler=self._jobs,
+            collate_fn=_as_it_is,
+            worker_init_fn=partial(_leave_all_to_the_run, os.getpid()),
+            # Its own, since a loader without one draws from torch's at every epoch.
+            generator=torch.Generator(),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=pinned,
+        )
+
+    def load(self, jobs: Iterator[Any]) -> Iterator[Loaded]:
+        """Load jobs; what is left of those given before is forgotten."""
+        self._jobs.ahead = jobs
+        return iter(self._loader)
+
+
+class _Jobs(Sampler[Any]):
+    """The jobs of whichever epoch is next."""
+
+    def __init__(self) -> None:
+        self.ahead: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.ahead
+
+
+def _as_it_is(loaded: Any) -> Any:
+    """Return what a worker loaded; torch would convert it."""
+    return loaded
+
+
+def _leave_all_to_the_run(run: int, worker: int) -> None:
+    """Keep a worker from failing, or talking, when all processes of a run are to end.
+
+    The training process decides what follows a Ctrl-C or a scheduler's signal: it may want to
+    finish a step and save, which a worker that is killed by a signal would break off with an error.
+
+    Args:
+        run: Process id of the training process.
+        worker: Number of the worker.
+    """
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # Not ignored, since it is how Python ends the workers that are left when it exits.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    sys.excepthook = _print_unless_cut_off
+    # Some start methods put a process in between, which ends with the run by itself.
+    if os.getppid() == run:
+        end_with(run)
+
+
+def _print_unless_cut_off(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Print what ends a thread of a worker, but not that the run has hung up.
+
+    A thread hands over the tensors that the worker has loaded. The run hangs up on it where it
+    ends, and says itself why.
+    """
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, traceback)

@@ -1,0 +1,1 @@
+"""Data sets in tar files, read in their order."""

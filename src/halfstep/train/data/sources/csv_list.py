@@ -1,0 +1,215 @@
+"""Images that CSV files list, and what can be wrong with such lists, told by row.
+
+What cannot be trained on is an error: a missing file, a label in validation that training has none
+of. What can be, but will teach something wrong, is a warning: one image with two labels, one image
+in both splits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from halfstep.errors import UserError, closest
+from halfstep.train.data.sources import csv_rows, duplicates
+from halfstep.train.data.sources.faults import DataWarning, Unusable
+from halfstep.train.data.sources.pictures import Pictures, Texts, folder, is_there, locate
+from halfstep.train.data.sources.source import Source, limited
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from halfstep.train.config.data import CsvConfig
+    from halfstep.train.data.sources.csv_rows import Row
+
+_SHOWN = 20
+"""Rows that a message lists at most, and images of a kind that are warned of one by one."""
+
+
+def load(config: CsvConfig) -> Source:
+    """Return the images that a config's CSV files list.
+
+    Warns:
+        DataWarning: Of images that have two labels, are listed twice, or are in both splits.
+
+    Raises:
+        Unusable: If the lists are empty or list images that do not exist, or if the labels are none
+            that can be learned.
+        UserError: If a file is missing or is no such CSV.
+    """
+    root = folder(config.root)
+    listed = _listed(config, root)
+    refused = refusals(listed, root)
+    if refused:
+        raise Unusable(refused)
+    _warn_of(duplicates.find(listed, root))
+    classes = _classes(listed[0][1])
+    numbers = {name: number for number, name in enumerate(classes)}
+    train, val = (_pictures(file, of_split, root, numbers) for file, of_split in listed)
+    return Source(limited(train, config.train), limited(val, config.val), classes)
+
+
+def files(config: CsvConfig, root: Path) -> dict[str, Path]:
+    """Return the file of each split that has one of its own.
+
+    Raises:
+        UserError: If a file is missing, or neither split has one.
+    """
+    given = {"train": config.train.ann_file, "val": config.val.ann_file}
+    found = {
+        key: locate(name, root, f"data.{key}.ann_file")
+        for key, name in given.items()
+        if name is not None
+    }
+    if not found:
+        raise UserError(
+            "data.train.ann_file and data.val.ann_file are both null; "
+            "write --options data.train.ann_file=train.csv"
+        )
+    return found
+
+
+def refusals(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> list[UserError]:
+    """Return every reason for which lists cannot be trained on.
+
+    Args:
+        listed: The file and the rows of training, and those of validation if there is any.
+        root: Folder that their paths start from.
+    """
+    found = [_missing(file, rows, root) for file, rows in listed]
+    (train, rows), *others = listed
+    classes = _classes(rows)
+    found.append(_single(train, classes))
+    found += [_unknown_labels(val, (train, classes)) for val in others]
+    return [each for each in found if each is not None]
+
+
+def splits(file: Path, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of training and, if a column says so, those of validation.
+
+    Raises:
+        UserError: If a split has none.
+    """
+    keys = csv_rows.SPLITS if rows and rows[0].split else ("",)
+    return [(str(file), _of_split(file, rows, key)) for key in keys]
+
+
+def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[Row]]]:
+    """Return file and rows of each split; a file that is not given is the other's."""
+    found = files(config, root)
+    only = next(iter(found.values()))
+    each = {key: found.get(key, only) for key in csv_rows.SPLITS}
+    rows = {file: csv_rows.read(file, config.columns) for file in dict.fromkeys(each.values())}
+    listed = []
+    for key, file in each.items():
+        has_column = bool(rows[file]) and bool(rows[file][0].split)
+        name = config.columns.split
+        if rows[file] and not has_column and name != csv_rows.STANDARD.split:
+            raise UserError(f"data.columns.split is {name!r}, a column that {file} does not have")
+        if rows[file] and not has_column and len(found) == 1:
+            raise UserError(
+                f"{file} has no column {name} and is the only list; write data.train.ann_file=... "
+                "and data.val.ann_file=..., which halfstep data folds makes of one list"
+            )
+        listed.append((str(file), _of_split(file, rows[file], key if has_column else "")))
+    return listed
+
+
+def _of_split(file: Path, rows: Sequence[Row], key: str) -> list[Row]:
+    if not rows:
+        raise UserError(f"{file} lists no image; allowed: at least one row under the header")
+    kept = [row for row in rows if row.split == key]
+    if not kept:
+        raise UserError(f"{file} has no row whose split is {key!r}; write some")
+    return kept
+
+
+class MissingImages(UserError):  # noqa: N818  (it names what was found)
+    """A list of images that do not all exist."""
+
+
+def _missing(file: str, rows: Sequence[Row], root: Path) -> UserError | None:
+    missing = [row for row in rows if not is_there(root / row.image)]
+    if not missing:
+        return None
+    return MissingImages(
+        f"{file}: {_count(missing)} of {len(rows)} images do not exist under {str(root)!r}: "
+        f"{_listing(f'row {row.number} ({row.image})' for row in missing)}; "
+        "leave the rows out, or write --options data.root=FOLDER"
+    )
+
+
+def _classes(rows: Sequence[Row]) -> tuple[str, ...]:
+    names = sorted({row.label for row in rows})
+    if all(name.isascii() and name.isdigit() for name in names):
+        names.sort(key=int)  # 2 before 10
+    return tuple(names)
+
+
+def _single(file: str, classes: Sequence[str]) -> UserError | None:
+    if len(classes) > 1:
+        return None
+    return UserError(f"{file}: every row has the label {classes[0]!r}; allowed: two or more")
+
+
+def _unknown_labels(
+    val: tuple[str, Sequence[Row]], train: tuple[str, Sequence[str]]
+) -> UserError | None:
+    classes = train[1]
+    known = set(classes)
+    unknown = [row for row in val[1] if row.label not in known]
+    if not unknown:
+        return None
+    first = unknown[0].label
+    return UserError(
+        f"{val[0]}: {_count(unknown)} rows have a label that no row for training in {train[0]} "
+        f"has: {_listing(f'row {row.number} ({row.label!r})' for row in unknown)}; "
+        f"leave them out, or add such images to training{_same_number(first, classes)}"
+    )
+
+
+def _same_number(label: str, classes: Sequence[str]) -> str:
+    """Return a hint at the class that is meant: a spreadsheet writes 0 as 0.0."""
+    for name in classes:
+        with suppress(ValueError):
+            if float(name) == float(label):
+                return f"; {label!r} and {name!r} are the same number: write both alike"
+    return closest(label, classes)
+
+
+def _warn_of(found: duplicates.Duplicates) -> None:
+    kinds = {
+        "one image with several labels, which contradict each other": found.contradicting,
+        "one image for training and for validation, which flatters the validation": found.shared,
+        "one image listed more than once, which then counts more than once": found.repeated,
+    }
+    for meaning, images in kinds.items():
+        for line in images[:_SHOWN]:
+            warnings.warn(f"{line}: {meaning}", DataWarning, stacklevel=2)
+        if len(images) > _SHOWN:
+            more = f"{len(images) - _SHOWN} more of such ({meaning}); halfstep data check lists all"
+            warnings.warn(more, DataWarning, stacklevel=2)
+
+
+def _pictures(file: str, rows: Sequence[Row], root: Path, numbers: dict[str, int]) -> Pictures:
+    return Pictures(
+        root,
+        Texts.pack([row.image for row in rows]),
+        np.array([numbers[row.label] for row in rows], dtype=np.int64),
+        file,
+        np.array([row.number for row in rows], dtype=np.int64),
+    )
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f"{len(rows):,}"
+
+
+def _listing(entries: Iterable[str]) -> str:
+    entries = list(entries)
+    more = f" and {len(entries) - _SHOWN:,} more" if len(entries) > _SHOWN else ""
+    return ", ".join(entries[:_SHOWN]) + more

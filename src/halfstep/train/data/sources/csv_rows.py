@@ -1,0 +1,258 @@
+"""Reads a CSV file of annotations: image,label and perhaps split, each row with its number."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError, closest
+from halfstep.train.config.data import ColumnsConfig
+from halfstep.train.data.sources.faults import Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import TextIO
+
+SPLITS = ("train", "val")
+STANDARD = ColumnsConfig()
+_SEPARATORS = (",", ";", "\t")
+"""What may stand between values; the header decides, and a spreadsheet's country its habit."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image as a CSV file has it.
+
+    Attributes:
+        number: Line of the file that the row ends on, as editors and spreadsheets count: the
+            header is row 1.
+        image: The path as it stands there.
+        label: Name of the class.
+        split: "train", "val", or "" where the file has no such column.
+    """
+
+    number: int
+    image: str
+    label: str
+    split: str
+
+
+def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True) -> list[Row]:
+    """Return the rows of a CSV file.
+
+    Args:
+        file: In UTF-8, with a header that has the columns image, label and perhaps split, in any
+            order, in any letter case and among others. Commas separate the values, or semicolons
+            or tabs if the header has these. Spaces around a value do not count, and neither do
+            blank lines.
+        columns: What the file calls these columns.
+        labelled: Whether the column label must be there; without it labels are "".
+
+    Raises:
+        Unusable: If rows are wrong; the message has the first of them.
+        UserError: If it is no such file.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            return _Reader(str(file), columns, labelled=labelled).rows(text)
+    except UnicodeDecodeError as error:
+        raise UserError(_not_utf_8(file, error)) from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read as CSV in UTF-8: {error}") from error
+
+
+def columns_of(text: str) -> ColumnsConfig:
+    """Return what `--columns image=filename,label=species` says.
+
+    Raises:
+        UserError: If it says something else.
+    """
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    named = {key.strip(): name.strip() for key, _, name in pairs}
+    wrong = [
+        key for key, name in named.items() if key not in ColumnsConfig.model_fields or not name
+    ]
+    if wrong or len(named) < len(pairs):
+        allowed = ", ".join(ColumnsConfig.model_fields)
+        raise UserError(
+            f"--columns is {text!r}; allowed: {allowed}, each once, with the name of its column, "
+            "such as --columns image=filename,label=species"
+        )
+    return ColumnsConfig(**named)
+
+
+class _Reader:
+    """One file.
+
+    Args:
+        file: What messages call it.
+        columns: What it calls its columns.
+        labelled: Whether it must have labels.
+    """
+
+    def __init__(self, file: str, columns: ColumnsConfig, *, labelled: bool) -> None:
+        self._file = file
+        self._columns = columns
+        self._needed = ("image", "label") if labelled else ("image",)
+
+    def rows(self, text: TextIO) -> list[Row]:
+        """Return all rows, or raise what is wrong with each that is wrong."""
+        first_line = text.readline()
+        separator = self._separator(first_line)
+        reader = csv.reader(chain([first_line], text), delimiter=separator, strict=True)
+        lines = self._lines(reader)
+        _, first = next(lines, (1, []))
+        header = [name.strip() for name in first]
+        places = self._places(header)
+        found: list[Row] = []
+        refused: list[UserError] = []
+        for number, values in lines:
+            stripped = [value.strip() for value in values]
+            if not any(stripped):
+                continue
+            row = {
+                key: stripped[place] if place < len(stripped) else ""
+                for key, place in places.items()
+            }
+            problem = self._problem(row, stripped, len(header))
+            if problem:
+                refused.append(UserError(f"{self._file}, row {number}: {problem}"))
+            else:
+                found.append(Row(number, row["image"], row.get("label", ""), row.get("split", "")))
+        if refused:
+            raise Unusable(refused)
+        return found
+
+    def _separator(self, header: str) -> str:
+        """Return what the header separates its columns by; a comma where none fits better."""
+        columns = [self._name(key).casefold() for key in self._needed]
+
+        def columns_found(separator: str) -> int:
+            try:
+                names = next(csv.reader([header], delimiter=separator), [])
+            except csv.Error:
+                return 0
+            return len({name.strip().casefold() for name in names} & set(columns))
+
+        return max(_SEPARATORS, key=columns_found)
+
+    def _name(self, key: str) -> str:
+        name: str = getattr(self._columns, key)
+        return name
+
+    def _places(self, header: Sequence[str]) -> dict[str, int]:
+        """Return where in a row each column is."""
+        places = {}
+        for key in (*self._needed, *({"label", "split"} - set(self._needed))):
+            place = self._place(key, header)
+            if place is not None:
+                places[key] = place
+        return places
+
+    def _place(self, key: str, header: Sequence[str]) -> int | None:
+        wanted = self._name(key)
+        same = [place for place, name in enumerate(header) if name == wanted] or [
+            place for place, name in enumerate(header) if name.casefold() == wanted.casefold()
+        ]
+        if len(same) > 1:
+            raise UserError(
+                f"{self._file}, row 1: the header has {wanted!r} twice; name the columns apart"
+            )
+        if same:
+            return same[0]
+        if key in self._needed:
+            raise UserError(self._without(key, header))
+        return None
+
+    def _without(self, key: str, header: Sequence[str]) -> str:
+        wanted = self._name(key)
+        taken = {self._name(other).casefold() for other in ("image", "label", "split")}
+        free = [name for name in header if name and name.casefold() not in taken]
+        example = free[0] if free else "NAME"
+        return (
+            f"{self._file}, row 1: the header is {','.join(header)!r}, without {wanted!r}; "
+            f"allowed: {','.join(map(self._name, self._needed))} and perhaps "
+            f"{self._name('split')}, separated by commas{closest(wanted, header)}; or say which "
+            f"column it is, with data.columns.{key}={example} in a config and "
+            f"--columns {key}={example} beside a CSV file"
+        )
+
+    def _problem(self, row: Mapping[str, str], values: Sequence[str], columns: int) -> str:
+        """Return what is wrong with a row, or ""."""
+        shown = repr(",".join(values))
+        if any(values[columns:]):
+            return (
+                f"{shown} has {len(values)} values and the header {columns}; "
+                "put a value that holds a comma in double quotes"
+            )
+        for key in self._needed:
+            if not row[key]:
+                return f"{shown} has no {key}; write it, or leave the row out"
+        for key, value in row.items():
+            if "\n" in value or "\r" in value:
+                return (
+                    f"the {key} {value[:60]!r} has a line break; "
+                    "close the double quote that is open, or leave the row out"
+                )
+        if "\0" in row["image"]:
+            return f"the path {row['image']!r} has a null byte"
+        if "split" in row and row["split"] not in SPLITS:
+            return (
+                f"split is {row['split']!r}; allowed: {', '.join(SPLITS)}"
+                f"{closest(row['split'], SPLITS)}"
+            )
+        return ""
+
+    def _lines(self, lines: Iterator[Sequence[str]]) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield each row with the line that it ends on."""
+        ended = 0
+        while True:
+            try:
+                values = next(lines)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise UserError(f"{self._file}, row {ended + 1}: {_cause(error)}") from error
+            ended = lines.line_num  # type: ignore[attr-defined]  # csv's readers have no type
+            yield ended, values
+
+
+def _cause(error: csv.Error) -> str:
+    """Return what is wrong with a row that is no CSV."""
+    said = str(error)
+    if "end of data" in said:
+        return 'a double quote is opened and never closed; close it, or write "" for one in a value'
+    if "field limit" in said:
+        return (
+            f"a value is longer than {csv.field_size_limit():,} characters; close the double quote "
+            "that is open, or shorten it"
+        )
+    if "expected after" in said:
+        return (
+            "something follows the closing double quote of a value, here or on one of the next "
+            'lines; close the quote that is open, or write "" for one in a value'
+        )
+    return f"cannot be read as CSV: {said}"
+
+
+def _not_utf_8(file: Path, error: UnicodeDecodeError) -> str:
+    with file.open("rb") as content:
+        beginning = content.read(2)
+        if beginning in _UTF_16:
+            return f"{file} is in UTF-16 and not in UTF-8; save it as CSV in UTF-8"
+        content.seek(0)
+        row = 1
+        for line in content:
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return (
+                    f"{file}, row {row}: {line[:60]!r} cannot be read as CSV in UTF-8; "
+                    "save the file in UTF-8"
+                )
+            row += 1
+    return f"{file} cannot be read as CSV in UTF-8: {error}"

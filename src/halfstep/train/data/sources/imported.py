@@ -1,0 +1,238 @@
+"""Any `torch.utils.data.Dataset` of the user's own, by import path.
+
+Its items are pairs of an image and a label. Images that are not ready for the model (PIL images,
+uint8 arrays and tensors) are resized, augmented and normalised as the config says; fp32 tensors are
+taken as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional
+
+from halfstep.errors import UserError
+from halfstep.train.config import import_path
+from halfstep.train.data.sources.decode import UnknownRange, to_rgb
+from halfstep.train.data.sources.source import Source, limited
+
+if TYPE_CHECKING:
+    from halfstep.train.config.augment import Normalisation
+    from halfstep.train.config.data import ImportConfig, ImportSplitConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A foreign data set.
+
+    Attributes:
+        dataset: Returns (image, label) by index.
+        name: What messages call it.
+        classes: Number of classes, which labels are below.
+    """
+
+    dataset: Any
+    name: str
+    classes: int
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.dataset)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image, uint8 or fp32 (channels, height, width), and its label.
+
+        Raises:
+            UserError: If the item is not such a pair, or if the data set raises anything but what
+                says that a file cannot be read.
+            OSError: If it says that.
+        """
+        try:
+            item = self.dataset[index]
+        except (UserError, OSError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's code may raise anything)
+            # Passed on as it is, a StopIteration would end the epoch in silence.
+            raise _failed(self.where(index), error) from None
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise UserError(
+                f"{self.where(index)} is a {type(item).__name__}; allowed: (image, label)"
+            )
+        image, label = item
+        return self._image(image, index), self._label(label, index)
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image: "my_data:train[7]", and its file if that is known."""
+        path = _path(self.dataset, index)
+        return f"{self.name}[{index}]" if path is None else f"{self.name}[{index}] ({path})"
+
+    def _image(self, image: Any, index: int) -> torch.Tensor:
+        if isinstance(image, Image.Image):
+            try:
+                image = functional.pil_to_tensor(image if image.mode == "L" else to_rgb(image))
+            except UnknownRange as error:
+                raise UserError(f"{self.where(index)} has {error}") from error
+        if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in {2, 3}:
+            # BGR turned round, as by image[..., ::-1], has strides that torch does not take.
+            tensor = torch.from_numpy(np.ascontiguousarray(image))
+            return tensor.unsqueeze(0) if image.ndim == 2 else tensor.permute(2, 0, 1)
+        if (
+            isinstance(image, torch.Tensor)
+            and image.ndim == 3
+            and image.dtype in {torch.uint8, torch.float32}
+        ):
+            return image
+        said = type(image).__name__
+        if isinstance(image, torch.Tensor | np.ndarray):
+            said += f" of {image.dtype} with shape {tuple(image.shape)}"
+        raise UserError(
+            f"{self.where(index)} has an image that is a {said}; allowed: a PIL image, a uint8 "
+            "array (height, width, channels), a tensor (channels, height, width) of uint8, or one "
+            "of float32 that needs nothing more"
+        )
+
+    def _label(self, label: Any, index: int) -> int:
+        try:
+            number = int(label)
+            is_class = number == label and 0 <= number < self.classes
+        except (TypeError, ValueError, RuntimeError):
+            is_class = False
+        if not is_class:
+            raise UserError(
+                f"{self.where(index)} has the label {str(label)[:60]!r}; "
+                f"allowed: 0 to {self.classes - 1}"
+            )
+        return number
+
+
+def load(config: ImportConfig) -> Source:
+    """Return the data sets that a config's targets make.
+
+    Raises:
+        UserError: If a target cannot be imported, refuses its arguments, or makes no data set, or
+            if the number of classes is not known.
+    """
+    train = _make(config.train, "train")
+    val = _make(config.val, "val")
+    classes = _classes(config, train)
+    _refuse_other_classes(config, train, val)
+    splits = [
+        Imported(dataset, split.target, len(classes))
+        for dataset, split in ((train, config.train), (val, config.val))
+    ]
+    image, index = _first(splits[0], config)
+    is_ready = image.dtype == torch.float32
+    if is_ready and image.shape[1:] != (config.resolution, config.resolution):
+        raise UserError(
+            f"{splits[0].where(index)} is float32 and so taken as it is, with height and width "
+            f"{tuple(image.shape[1:])}, but data.resolution is {config.resolution}; "
+            f"write --options data.resolution={image.shape[1]} if they are equal"
+        )
+    channels = image.shape[0]
+    return Source(
+        limited(splits[0], config.train),
+        limited(splits[1], config.val),
+        classes,
+        channels,
+        normalisation=_own_normalisation(config, channels) if is_ready else None,
+    )
+
+
+def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
+    """Return the first image that can be read, and its index.
+
+    Raises:
+        UserError: If there is none, or if one that cannot be read is fatal.
+    """
+    for index in range(len(split)):
+        try:
+            return split.read(index)[0], index
+        except OSError as error:
+            if config.on_error == "fatal":
+                raise UserError(
+                    f"{split.where(index)} cannot be read: {error}; or write data.on_error=skip to "
+                    "go on without such images"
+                ) from error
+    raise UserError(f"not one image of {split.name} can be read; one of them: {split.where(0)}")
+
+
+def _failed(what: str, error: BaseException) -> UserError:
+    """Return an error of the user's own code as one line; --debug shows its traceback."""
+    reason = " ".join(str(error).split())[:200]
+    said = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    failed = UserError(f"{what} raised {said}; --debug shows where")
+    # As a note, since an exception that leaves a worker has lost its cause.
+    failed.add_note("".join(traceback.format_exception(error)).rstrip())
+    return failed
+
+
+def _path(dataset: Any, index: int) -> str | None:
+    """Return the file of an item where a data set lists them as torchvision's do."""
+    samples = getattr(dataset, "samples", None)
+    if not isinstance(samples, list) or index >= len(samples):
+        return None
+    listed = samples[index]
+    path = listed[0] if isinstance(listed, tuple | list) and listed else listed
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else None
+
+
+def _make(config: ImportSplitConfig, key: str) -> Any:
+    field = f"data.{key}.target"
+    target = import_path.load(config.target, field)
+    try:
+        dataset = target(**config.args)
+    except Exception as error:  # the user's own code may raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"data.{key}.args is {config.args}, which {config.target} refuses: {reason}"
+        ) from error
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UserError(
+            f"{field} is {config.target!r}, which makes a {type(dataset).__name__}; allowed: a "
+            "data set with a length and items by index"
+        )
+    try:
+        images = len(dataset)
+    except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
+        raise _failed(f"{field} is {config.target!r}, whose length", error) from None
+    if not images:
+        raise UserError(f"{field} is {config.target!r}, which makes an empty data set")
+    return dataset
+
+
+def _classes(config: ImportConfig, train: Any) -> tuple[str, ...]:
+    own = getattr(train, "classes", None)
+    names = tuple(str(name) for name in own) if isinstance(own, list | tuple) else None
+    if names is not None and config.classes in {None, len(names)}:
+        return names
+    if config.classes is None:
+        raise UserError(
+            f"{config.train.target} says nothing of its classes; write --options data.classes=N"
+        )
+    return tuple(str(number) for number in range(config.classes))
+
+
+def _refuse_other_classes(config: ImportConfig, train: Any, val: Any) -> None:
+    ours, theirs = (getattr(each, "classes", None) for each in (train, val))
+    if not (isinstance(ours, list | tuple) and isinstance(theirs, list | tuple)):
+        return
+    if list(ours) != list(theirs):
+        raise UserError(
+            f"data.val.target is {config.val.target!r}, whose {len(theirs)} classes are not the "
+            f"{len(ours)} of training in the same order, so that its labels mean others; give both "
+            "the same classes"
+        )
+
+
+def _own_normalisation(config: ImportConfig, channels: int) -> Normalisation:
+    """Return what a data set has done to its pixels, as far as the config says so."""
+    mean, std = config.augment.mean, config.augment.std
+    if mean is None or std is None:
+        return (0.0,) * channels, (1.0,) * channels
+    return config.augment.normalisation(channels)

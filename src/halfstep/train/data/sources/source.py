@@ -1,0 +1,106 @@
+"""The seam between a data set and the loading of it: what a source must be able to say and do.
+
+A source is a file here that turns its section of a config into a `Source`. It reads single images;
+order, augmentation, workers, corrupt images and resuming are the business of `batches`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from halfstep.train.config.augment import Normalisation
+    from halfstep.train.config.data import SplitConfig
+
+
+class Split(Protocol):
+    """Images and labels by index, in an order that never changes."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label.
+
+        Returns:
+            The image as (channels, height, width), of any size and in uint8, or of the final size
+            in fp32; and the index of its class.
+
+        Raises:
+            halfstep.train.data.sources.decode.CorruptImage: If the image cannot be read.
+        """
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image: its file, and its row where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set, split.
+
+    Attributes:
+        train: Images to learn from.
+        val: Images that training never sees.
+        classes: Names of the classes; a label is an index into it.
+        channels: Of an image; 1 is grey, 3 is RGB.
+        normalisation: Mean and standard deviation of each channel, of pixels from 0 to 1, where the
+            images are normalised already; None leaves it to the config.
+    """
+
+    train: Split
+    val: Split
+    classes: tuple[str, ...]
+    channels: int = 3
+    normalisation: Normalisation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the images of a split."""
+
+    split: Split
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.indices)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label."""
+        return self.split.read(self.indices[index])
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image."""
+        return self.split.where(self.indices[index])
+
+
+def limited(split: Split, config: SplitConfig) -> Split:
+    """Return as many of the images as the config allows, spread over the split as `spread` has it.
+
+    Files and folders come sorted by class, other sets with the classes taking turns.
+    """
+    kept = spread(len(split), config.limit)
+    return split if len(kept) == len(split) else Part(split, kept)
+
+
+def spread(count: int, limit: int | None) -> tuple[int, ...]:
+    """Return at most `limit` of the numbers 0 to `count` - 1, always the same ones, in order.
+
+    One of each of `limit` equal stretches, but not at even distances, which could be in step with
+    an order of the images: multiples of the golden ratio are in step with nothing.
+    """
+    kept = count if limit is None else min(limit, count)
+    bounds = [number * count // kept for number in range(kept + 1)] if kept else []
+    return tuple(
+        start + (end - start) * (number * _GOLDEN % _FULL_TURN) // _FULL_TURN
+        for number, (start, end) in enumerate(pairwise(bounds))
+    )
+
+
+_FULL_TURN = 2**64
+_GOLDEN = round(_FULL_TURN * (math.sqrt(5) - 1) / 2)

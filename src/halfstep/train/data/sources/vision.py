@@ -1,0 +1,111 @@
+"""torchvision's small sets, held in memory: CIFAR-10 and -100, MNIST and Fashion-MNIST."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torchvision import datasets
+
+from halfstep.errors import UserError
+from halfstep.train.data.sources import cifar_files
+from halfstep.train.data.sources.source import Source, limited
+
+if TYPE_CHECKING:
+    from halfstep.train.config.data import VisionConfig
+
+_SETS: dict[str, Any] = {
+    "cifar10": datasets.CIFAR10,
+    "cifar100": datasets.CIFAR100,
+    "mnist": datasets.MNIST,
+    "fashion-mnist": datasets.FashionMNIST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Images of one size, in memory.
+
+    Attributes:
+        images: uint8 (N, channels, height, width).
+        labels: int64 (N,).
+        name: What messages call the set.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    name: str
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image and its label."""
+        return self.images[index], int(self.labels[index])
+
+    def where(self, index: int) -> str:
+        """Return what messages call an image."""
+        return f"{self.name}, image {index}"
+
+
+def load(config: VisionConfig) -> Source:
+    """Return a set's training and test images.
+
+    Raises:
+        UserError: If it is neither on disk nor can be downloaded, or if its files are not those
+            that were published.
+    """
+    root = Path(config.root).expanduser()
+    if not config.verify:
+        if config.name not in cifar_files.LAYOUTS:
+            raise UserError(
+                f"data.verify is false, but {config.name} has no checksums; write data.verify=true"
+            )
+        train, val = (cifar_files.read(root, config.name, train=train) for train in (True, False))
+        classes = cifar_files.classes(root, config.name)
+    else:
+        sets = [_open(config, root, train=train) for train in (True, False)]
+        classes = tuple(sets[0].classes)
+        train, val = ((_channels_first(one.data), torch.as_tensor(one.targets)) for one in sets)
+    return Source(
+        limited(Arrays(*train, f"{config.name} train"), config.train),
+        limited(Arrays(*val, f"{config.name} test"), config.val),
+        classes,
+        channels=train[0].shape[1],
+    )
+
+
+def _open(config: VisionConfig, root: Path, *, train: bool) -> Any:
+    try:
+        return _SETS[config.name](str(root), train=train, download=config.download)
+    except (RuntimeError, OSError) as error:  # a URLError is an OSError
+        raise UserError(_why_not(config, root, error)) from error
+
+
+def _why_not(config: VisionConfig, root: Path, error: Exception) -> str:
+    where = str(root)
+    if config.download:
+        reason = " ".join(str(error).split())[:160]
+        return (
+            f"{config.name} could not be downloaded into {where!r}: {reason}; fetch it where there "
+            "is a network, and write --options data.root=FOLDER"
+        )
+    folder = cifar_files.LAYOUTS.get(config.name)
+    if folder is not None and (root / folder.folder).is_dir():
+        return (
+            f"{where!r} holds {config.name}, but not with the checksums of the published files; "
+            "write --options data.verify=false to take it as it is, or data.download=true"
+        )
+    return (
+        f"{config.name} is not in {where!r}; write --options data.download=true to fetch it there, "
+        "or data.root=FOLDER where it is"
+    )
+
+
+def _channels_first(images: Any) -> torch.Tensor:
+    """Return (N, channels, height, width) for CIFAR's (N, h, w, 3) arrays and MNIST's (N, h, w)."""
+    tensor = torch.as_tensor(images)
+    return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)

@@ -1,0 +1,137 @@
+"""How a run ends: its summary, or what is left of it to go on from."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+from halfstep.train.run.signals import Stopped
+from halfstep.train.store import checkpoint, rotation, run_directory
+from halfstep.train.store.run_directory import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from halfstep.train.build.setup import Setup
+    from halfstep.train.run.observer import Observers
+    from halfstep.train.run.training import Training
+    from halfstep.train.store.checkpoint import Which
+
+
+def leave(training: Training, number: int) -> None:
+    """End a run that was saved, as a signal asks.
+
+    Raises:
+        KeyboardInterrupt: For SIGINT.
+        Stopped: For any other.
+    """
+    line = what_is_left(training)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt(line)
+    raise Stopped(number, line)
+
+
+def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> None:
+    """Write the summary, if the checkpoints hold what it says.
+
+    Args:
+        run: The run directory.
+        summary: What to write.
+        unsaved: Checkpoints that do not; see `CheckpointWriter`.
+
+    Raises:
+        UserError: If they do not, or if it cannot be written.
+    """
+    missing = [f"checkpoints/{name}.pt" for name in sorted(unsaved)]
+    try:
+        if not missing:
+            run_directory.write_summary(run, summary)
+            return
+        reason = ""
+    except OSError as error:
+        missing, reason = ["summary.json"], f" ({error.strerror or error})"
+    newest = rotation.newest_first(run)
+    begins = f"goes on from {newest[0].name}" if newest else "starts anew, as nothing was saved"
+    ended = f"{summary.status}: {summary.error}; " if summary.error else ""
+    raise UserError(
+        f"{ended}the run in {str(run)!r} is not finished, as {' and '.join(missing)} could not be "
+        f"written{reason}; make room and write --resume auto, which {begins}"
+    )
+
+
+def summary(
+    training: Training, observers: Observers, tag: str | None, wall_seconds: float
+) -> Summary:
+    """Return the summary of a run that has come to its end.
+
+    Args:
+        training: The run.
+        observers: Who has watched it, and adds fields.
+        tag: What the user called it.
+        wall_seconds: How long it took.
+    """
+    config, setup, progress = training.config, training.setup, training.progress
+    best, final = progress.best, progress.final
+    seen = observers.figures("summary")
+    fields = Summary.__dataclass_fields__
+    return Summary(
+        status=progress.status,
+        config=config.name,
+        tag=tag,
+        recipe=setup.engine.recipe.name,
+        seed=config.seed,
+        best_accuracy=best.accuracy if best else None,
+        best_epoch=best.epoch if best else None,
+        final_accuracy=final.accuracy if final else None,
+        final_val_loss=final.loss if final else None,
+        best_accuracy_top5=best.top5 if best else None,
+        final_accuracy_top5=final.top5 if final else None,
+        train_seconds=progress.train_seconds,
+        wall_seconds=wall_seconds,
+        images_per_second=progress.images / max(progress.train_seconds, 1e-9),
+        skipped_steps=setup.engine.skipped + progress.dropped,
+        first_nonfinite_step=progress.first_nonfinite_step,
+        steps=training.step,
+        epochs=progress.epochs,
+        device=str(setup.device),
+        error=progress.error,
+        note=progress.note,
+        rehearsed=setup.engine.resolution.those("rehearsed"),
+        loss_scales=_loss_scales(setup),
+        checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
+        processes=training.processes.size,
+        **{name: value for name, value in seen.items() if name in fields},
+        observed={name: value for name, value in seen.items() if name not in fields},
+    )
+
+
+def _loss_scales(setup: Setup) -> list[list[float]]:
+    """Return each change of the shared loss scale: after which step, and to what."""
+    scalers = setup.engine.loss_scales
+    history = scalers[None].history if scalers else []
+    return [[change.step, change.scale] for change in history]
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return checkpoint.size(file)
+    except OSError:
+        return None
+
+
+def what_is_left(training: Training) -> str:
+    """Say what an interrupted run has left, and how to go on."""
+    run = training.run
+    epoch = checkpoint.epoch_of(checkpoint.path(run, "last"))
+    if epoch is not None:
+        kept = f"checkpoints/last.pt holds epoch {epoch}"
+    elif training.progress.epochs == 0:
+        kept = "no epoch was finished"
+    else:
+        kept = "no finished epoch was saved"
+    newest = rotation.newest_first(run)
+    on = f"; --resume auto goes on from {newest[0].name}" if newest else ""
+    interrupted = training.progress.epoch
+    return f"interrupted in epoch {interrupted}; the run lies in {str(run)!r}; {kept}{on}"

@@ -1,0 +1,239 @@
+"""The run: epochs of training and validation under a recipe, from a config to a run directory.
+
+What happens within an epoch is in `epoch.py`, what a run leaves when it ends in `ending.py`; here
+is what comes before and between. Whatever else goes on in a run is an observer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from halfstep.engine import LossScaleCollapse
+from halfstep.train.build import schedules
+from halfstep.train.build.setup import Setup, set_up
+from halfstep.train.data.pipeline.loader import dead_workers_explained
+from halfstep.train.environment import describe, pick_device
+from halfstep.train.loop import ending, extend, resume, saving
+from halfstep.train.loop.epoch import Loop, train_epoch
+from halfstep.train.loop.saving import CheckpointWriter
+from halfstep.train.observers import observing, sinks
+from halfstep.train.processes import distributed
+from halfstep.train.processes.processes import ALONE
+from halfstep.train.run.microbatch import MicroBatches, out_of_memory_explained
+from halfstep.train.run.observer import Observers
+from halfstep.train.run.progress import Score
+from halfstep.train.run.signals import Asked, StopRequests
+from halfstep.train.run.training import Training
+from halfstep.train.run.validate import validate
+from halfstep.train.store import checkpoint, run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import torch
+
+    from halfstep.train.config import Config
+    from halfstep.train.loop.resume import Start
+    from halfstep.train.processes.processes import Processes
+    from halfstep.train.run.observer import Observer
+    from halfstep.train.store.checkpoint import Which
+    from halfstep.train.store.run_directory import Summary
+
+
+def train(
+    config: Config,
+    run: Path,
+    *,
+    tag: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    go_on: str | None = None,
+    processes: Processes = ALONE,
+    observers: Sequence[Observer] = (),
+) -> Summary:
+    """Train what `config` says and leave the run directory `run`.
+
+    Of several processes each one calls this; the first one reads checkpoints, writes, and draws.
+
+    Args:
+        config: What to train, and how.
+        run: The directory; made if need be. No other process may train in it meanwhile.
+        tag: What the user called the run, for the summary.
+        overwrite: Whether a run that is in the directory may be replaced. Its checkpoints stay in
+            `replaced/` until the new run has one.
+        quiet: Whether to draw no progress bar.
+        go_on: Where to go on from: "auto" for the newest whole checkpoint in `run`, if there is
+            any; or the path of a checkpoint or of a run directory.
+        processes: Those that train together.
+        observers: Who watches the run besides the observers that the config names.
+
+    Returns:
+        The summary, as `summary.json` has it. A run that went wrong numerically has one too.
+
+    Raises:
+        UserError: If anything about the config, the device or the directory is wrong; nothing was
+            trained then. If memory does not suffice. If what the summary would say could not be
+            written; there is none then, and the run can go on.
+        KeyboardInterrupt: With a message that says what is left, after a Ctrl-C in training.
+        Stopped: The same, after a SIGTERM or SIGUSR1. Both after a signal to any process.
+        FailedElsewhere: If another process raises one of these, or fails otherwise.
+    """
+    began = time.perf_counter()
+    device = processes.device or pick_device(config.device)
+    processes.together(lambda: sinks.require(config.tracking))
+    own = [*processes.together(lambda: observing.named(config)), *observers]
+    with _claimed(run, config, processes):
+        start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
+        goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+        ended = start is not None and not goes_further
+        done = processes.from_first(lambda: run_directory.finished(run)) if ended else None
+        if done is not None and go_on == resume.AUTO:
+            return done
+        if not (overwrite or (start is not None and start.here)):
+            auto = go_on == resume.AUTO
+            processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
+        setup = processes.together(lambda: _set_up(config, device, start, processes))
+        with setup.engine, StopRequests() as requests:
+            setup = replace(setup, data=requests.obeyed(setup.data))
+            training = Training(config, setup, run, start.checkpoint.step if start else None)
+            watching = Observers(observing.of_run(training, own, quiet=quiet), processes)
+            loop = assemble(training, watching)
+            processes.from_first(lambda: _take_directory(run, config, setup, start))
+            with watching.watching(training):
+                try:
+                    with out_of_memory_explained(config), dead_workers_explained():
+                        _epochs(loop, start)
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(ending.what_is_left(training)) from None
+                except Asked as asked:
+                    loop.checkpoints.save()
+                    ending.leave(training, asked.number)
+                seconds = time.perf_counter() - began
+                summary = ending.summary(training, watching, tag, seconds)
+        unsaved = loop.checkpoints.unsaved
+        processes.from_first(lambda: ending.declare_over(run, summary, unsaved))
+    return summary
+
+
+@contextmanager
+def _claimed(run: Path, config: Config, processes: Processes) -> Iterator[None]:
+    """Let the first process keep all others out of the run directory."""
+    # A node that is lost has its locks until the file server notices.
+    patience = config.distributed.timeout / 2 if distributed.restarts() else 0.0
+    with ExitStack() as stack:
+
+        def claim() -> None:
+            stack.enter_context(run_directory.claimed(run, patience=patience))
+
+        processes.from_first(claim)
+        yield
+
+
+def _set_up(
+    config: Config, device: torch.device, start: Start | None, processes: Processes
+) -> Setup:
+    """Build what the config names, with the weights of a checkpoint if its file has them."""
+    weights = start.checkpoint.model if start and start.checkpoint.parts is None else None
+    setup = set_up(config, device, weights, processes, initial_weights=start is None)
+    schedules.warn_of_endless_rise(
+        config.schedule, steps=setup.steps, steps_per_epoch=setup.steps_per_epoch
+    )
+    return setup
+
+
+def _take_directory(
+    run: Path,
+    config: Config,
+    setup: Setup,
+    start: Start | None,
+) -> None:
+    goes_on = start is not None and start.here
+    environment = {**describe(setup.device), **setup.processes.describe()}
+    run_directory.prepare(run, config, environment, goes_on=goes_on)
+    if start is not None:
+        with run_directory.explained(run), checkpoint.explained(start.file):
+            resume.tidy(run, start)
+
+
+def assemble(training: Training, observers: Observers) -> Loop:
+    """Return a loop over a run that was set up.
+
+    Args:
+        training: The run.
+        observers: Who watches it.
+    """
+    setup = training.setup
+    return Loop(
+        training,
+        observers,
+        MicroBatches(setup.engine, training.config, training.progress, setup.processes),
+        CheckpointWriter(training, observers),
+    )
+
+
+def _epochs(loop: Loop, start: Start | None) -> None:
+    training, observers = loop.training, loop.observers
+    config, progress = training.config, training.progress
+    if start is not None:
+        with checkpoint.explained(start.file), out_of_memory_explained(config):
+            saving.pick_up(training, observers, start.checkpoint, start.file.parent)
+            progress.note = observers.reason_to_end()
+            if _is_over(training) and progress.final is None:
+                raise ValueError("the run is over and was never validated")
+    elif config.on_nonfinite == "rollback":
+        loop.checkpoints.save()  # something to go back to, from the first step on
+    while not _is_over(training):
+        training.stopwatch.start()
+        try:
+            train_epoch(loop)
+        except LossScaleCollapse as error:
+            progress.stop("collapsed", str(error))
+        finally:
+            training.stopwatch.stop()
+            progress.train_seconds = training.stopwatch.seconds
+        if progress.status != "finished":
+            return
+        _finish_epoch(loop)
+    assert progress.final is not None
+    if not math.isfinite(progress.final.loss):
+        progress.stop(
+            "nonfinite", f"the validation loss after the last epoch is {progress.final.loss}"
+        )
+
+
+def _is_over(training: Training) -> bool:
+    """Tell whether a run that stands between two epochs, or was picked up in one, is done."""
+    config, progress = training.config, training.progress
+    at_an_end = progress.batch == 0 and (training.all_steps_done or progress.note is not None)
+    return progress.epochs >= config.epochs or at_an_end or progress.status != "finished"
+
+
+def _finish_epoch(loop: Loop) -> None:
+    training, observers = loop.training, loop.observers
+    config, setup, progress = training.config, training.setup, training.progress
+    epoch = progress.epoch
+    names: list[Which] = []
+    confusion: torch.Tensor | None = None
+    seen = observers.figures("epoch_done")
+    if seen:
+        observers.record("probe", {"epoch": epoch, "step": training.step, **seen})
+    due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
+    if due:
+        figures = validate(setup)
+        setup.schedules.per_epoch(figures)
+        observers.record("val", {"epoch": epoch, "step": training.step, **figures.scalars()})
+        observers.call("validated", figures)
+        progress.final = Score(figures.loss, figures.accuracy, epoch, figures.top5)
+        names.append("last")
+        if progress.best is None or figures.accuracy > progress.best.accuracy:
+            progress.best = progress.final
+            names.append("best")
+            confusion = figures.confusion
+    progress.note = observers.reason_to_end()
+    progress.epochs, progress.batch = epoch, 0
+    loop.checkpoints.save_if_sound(*names, validated=due, confusion=confusion)

@@ -1,0 +1,165 @@
+"""Where a run goes on from: which checkpoint, whether it fits, and what it leaves behind.
+
+halfstep train digits --resume auto      # the newest whole checkpoint of the run, if there is one
+halfstep train digits --resume runs/digits/fp32-seed0/checkpoints/step-00000043.pt
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import UserError
+from halfstep.train.loop import extend
+from halfstep.train.store import checkpoint, metrics_log, rotation
+
+if TYPE_CHECKING:
+    from halfstep.train.config import Config
+    from halfstep.train.store.checkpoint import Checkpoint
+
+AUTO = "auto"
+
+_MAY_DIFFER = frozenset(
+    {
+        *("name", "description", "device", "log_every", "checkpoints", "tracking"),
+        *("auto_microbatch", "doctor", "epochs", "observers"),
+    }
+)
+"""Fields that do not change what is learned (but for rounding, of the device); `extend` decides on
+epochs."""
+_PARTS_MAY_DIFFER = frozenset(
+    {
+        "data.workers",
+        "distributed.checkpoint_activations",
+        "distributed.strategy",
+        "distributed.timeout",
+    }
+)
+"""The same, of sections whose other fields do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run goes on from.
+
+    Attributes:
+        checkpoint: The state, but for what lies in parts.
+        file: Where it lies.
+        here: Whether that is the directory of the run itself.
+    """
+
+    checkpoint: Checkpoint
+    file: Path
+    here: bool
+
+
+def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> Start | None:
+    """Return what to go on from, or None to start anew.
+
+    Args:
+        run: The run directory.
+        wanted: "auto", the path of a checkpoint, that of a run directory, or None.
+        config: What is to be trained.
+        processes: How many are to train it; the images of a step must stay the same.
+
+    Raises:
+        UserError: If what is asked for is not there, is damaged, or is of another config.
+    """
+    if wanted is None:
+        return None
+    place = run if wanted == AUTO else Path(wanted)
+    if wanted == AUTO or place.is_dir():
+        newest = rotation.newest_whole(place)
+        if newest is None and wanted == AUTO:
+            return None
+        if newest is None:
+            raise UserError(
+                f"--resume is {wanted!r}, which holds no checkpoint to go on from; write a file in "
+                "the checkpoints of a run, or --resume auto"
+            )
+        file, found = newest
+    elif place.is_file():
+        file, found = place, checkpoint.look_into(place)
+    else:
+        raise UserError(
+            f"--resume is {wanted!r}, which does not exist; allowed: auto, a checkpoint's path, or "
+            "a run directory"
+        )
+    with checkpoint.explained(file):
+        _refuse_another_config(found, config, wanted, processes)
+        extend.refuse_inexact(found, config, file)
+    return Start(
+        found, file, file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
+    )
+
+
+def tidy(run: Path, start: Start) -> None:
+    """Make a run directory what it was when the checkpoint was made, so that nothing comes twice.
+
+    Args:
+        run: The run directory, which is another one's copy in the making where the checkpoint is
+            from elsewhere.
+        start: What the run goes on from.
+    """
+    stored = start.checkpoint
+    for left in run.rglob(".*.tmp"):
+        left.unlink()
+    # What it goes on from is its own first checkpoint: a death before the next one loses nothing.
+    first = rotation.path(run, stored.step)
+    if first.resolve() != start.file.resolve():
+        rotation.link(start.file, first)
+    if not start.here:
+        best = start.file.with_name("best.pt")
+        if best.is_file() and checkpoint.look_into(best).step <= stored.step:
+            rotation.link(best, checkpoint.path(run, "best"))
+        return
+    rotation.forget_after(run, stored.step)
+    if stored.validated:
+        # A kill may have come between writing it and calling it so.
+        rotation.link(start.file, checkpoint.path(run, "last"))
+        best = stored.progress["best"]
+        if best is not None and best["epoch"] == stored.epoch:
+            rotation.link(start.file, checkpoint.path(run, "best"))
+    metrics_log.cut_after(run, step=stored.step, epochs=stored.epoch)
+
+
+def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
+    before = len(stored.ranks)
+    images = stored.config.get("batch_size", config.batch_size) * before
+    if processes != before and config.batch_size * processes == images:
+        stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
+    elif processes != before:
+        fits = images // processes if images % processes == 0 else stored.config["batch_size"]
+        needs = processes if images % processes == 0 else before
+        raise UserError(
+            f"--resume {wanted}: the checkpoint was made by {before} processes with batch_size="
+            f"{stored.config['batch_size']}, and now there are {processes} with "
+            f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
+            f"keeps its {images} images"
+        )
+    here, there = (_leaves(each) for each in (config.model_dump(mode="json"), stored.config))
+    for key in {**here, **there}:
+        if key.split(".")[0] in _MAY_DIFFER or key in _PARTS_MAY_DIFFER:
+            continue
+        if here.get(key) != there.get(key):
+            raise UserError(
+                f"--resume {wanted}: the checkpoint was made with {key}={_said(there.get(key))}, "
+                f"and the config says {_said(here.get(key))}; write the same, or leave --resume "
+                "out to start anew"
+            )
+
+
+def _leaves(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    return {
+        name: leaf
+        for key, value in values.items()
+        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
+    }
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value)

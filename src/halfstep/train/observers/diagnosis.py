@@ -1,0 +1,186 @@
+"""Doctor in every run: watches it train, and says why where it went wrong.
+
+A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
+a gradient that its optimizer went on with was not finite; beside it the step that went bad, where
+there is one that can be run again. Any other run leaves nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.bundle.files import write_evidence
+from halfstep.doctor.record import from_json
+from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.saved import is_saved
+from halfstep.doctor.verdict import ORDER
+from halfstep.errors import UserError
+from halfstep.files import write_atomically
+from halfstep.train.processes.distributed import Lost
+from halfstep.train.processes.processes import FailedElsewhere
+from halfstep.train.run.observer import Observer
+from halfstep.train.run.signals import Asked, Stopped
+from halfstep.train.store import diagnosis_file, rotation
+from halfstep.train.store.diagnosis_file import RECORD, TEXT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.doctor import Diagnosis, Evidence
+    from halfstep.train.run.training import Training
+
+_NO_FAULT = (UserError, OSError, FailedElsewhere, Lost, Asked, Stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one process has to say.
+
+    Attributes:
+        rank: Which one.
+        processes: Of how many.
+        since: The step that it had watched from.
+        diagnosis: What it found.
+        evidence: In what.
+        bundle: The directory with the step that went bad; None without one.
+    """
+
+    rank: int
+    processes: int
+    since: int
+    diagnosis: Diagnosis
+    evidence: Evidence
+    bundle: Path | None = None
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """What the report that is shown has least of: doubt, then rank."""
+        verdicts = self.diagnosis.verdicts
+        surest = ORDER.index(verdicts[0].finding.confidence) if verdicts else len(ORDER)
+        return surest, self.rank
+
+    def show(self, file: TextIO) -> None:
+        """Print it."""
+        if self.processes > 1:
+            print(f"of rank {self.rank} of {self.processes}:", file=file)
+        print_diagnosis(self.diagnosis, file)
+        if self.since:
+            print(f"iterations are counted from step {self.since} of the run", file=file)
+        if self.bundle is not None:
+            print(f"halfstep doctor {self.bundle} runs the step again, elsewhere too", file=file)
+
+    def as_json(self) -> str:
+        """Return it as JSON."""
+        record = json.loads(as_json(self.diagnosis, self.evidence))
+        place = {"rank": self.rank, "processes": self.processes, "since": self.since}
+        return json.dumps({**place, **record}, indent=1) + "\n"
+
+
+class Doctor(Observer):
+    """Watches a run train, and leaves a diagnosis if it goes wrong.
+
+    Of several processes each one watches itself, and the first one writes what the one that is
+    surest has found; after an exception, of which the others may know nothing, each one that has
+    one writes its own.
+    """
+
+    def begin(self, training: Training) -> None:
+        """Watch, unless somebody does already, who will say what there is to say."""
+        self._training = training
+        self._bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
+        self._watch: Watch | None = None
+        with suppress(ValueError):
+            self._watch = Watch(bundle=diagnosis_file.unfinished(self._bundle)).start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Leave a diagnosis, if there is anything to diagnose."""
+        if self._watch is None:
+            return
+        try:
+            if error is None:
+                self._look_back(self._watch)
+            elif isinstance(error, Exception) and not isinstance(error, _NO_FAULT):
+                self._explain(self._watch, error)
+        finally:
+            self._watch.abandon()
+            shutil.rmtree(diagnosis_file.unfinished(self._bundle), ignore_errors=True)
+
+    def _look_back(self, watch: Watch) -> None:
+        progress, processes = self._training.progress, self._training.processes
+        failed = progress.status != "finished" or progress.first_nonfinite_step is not None
+        if processes.any(failed or watch.saw_nonfinite):
+            each = processes.gather(self._report(watch))
+            if each:
+                _leave(self._training.run, min(each, key=lambda report: report.weight), name="")
+
+    def _explain(self, watch: Watch, error: Exception) -> None:
+        watch.note_ending(error)
+        rank = self._training.processes.rank
+        found = self._report(watch)
+        _leave(self._training.run, found, name=f"-{rank}" if rank else "")
+        found.show(sys.stderr)  # The exception's own traceback follows.
+
+    def _report(self, watch: Watch) -> Report:
+        evidence = watch.close()
+        processes, since = self._training.processes, self._training.resumed_at or 0
+        kept = self._bundle if _keep(self._bundle, evidence) else None
+        return Report(processes.rank, processes.size, since, diagnose(evidence), evidence, kept)
+
+
+def _keep(bundle: Path, evidence: Evidence) -> bool:
+    """Let the step that went bad, if one was written, be a bundle of the run."""
+    written = diagnosis_file.unfinished(bundle)
+    if not is_saved(written):
+        return False
+    try:
+        write_evidence(written, evidence)
+        written.rename(bundle)
+    except OSError as error:
+        rotation.warn(f"the step that went bad could not be kept: {error.strerror or error}")
+        return False
+    return True
+
+
+def _leave(run: Path, report: Report, name: str) -> None:
+    text = io.StringIO()
+    report.show(text)
+    try:
+        for file, content in ((RECORD, report.as_json()), (TEXT, text.getvalue())):
+            stem, _, ending = file.partition(".")
+            write_atomically(run / f"{stem}{name}.{ending}", content)
+    except OSError as error:
+        rotation.warn(f"why the run went wrong could not be written: {error.strerror or error}")
+
+
+def read(run: Path) -> Report | None:
+    """Return the report that a run has left; None without one.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    found = diagnosis_file.read(run)
+    if found is None:
+        return None
+    try:
+        evidence = from_json(json.dumps(found["evidence"]))
+    except ValueError as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); {TEXT} beside it "
+            "says what it said"
+        ) from error
+    place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
+    bundle = diagnosis_file.bundle_of(run, place["rank"])
+    return Report(
+        **place,
+        diagnosis=diagnose(evidence),
+        evidence=evidence,
+        bundle=bundle if bundle.is_dir() else None,
+    )

@@ -1,0 +1,59 @@
+"""Ends a run whose validation has stopped getting better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.train.run.observer import Observer
+
+if TYPE_CHECKING:
+    from halfstep.train.config import EarlyStoppingConfig
+    from halfstep.train.run.validate import Figures
+    from halfstep.train.store.checkpoint import State
+
+
+class EarlyStopping(Observer):
+    """Counts the validations since a better one.
+
+    Args:
+        config: Which figure counts, and how long to wait.
+    """
+
+    name = "early_stopping"
+
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        self._config = config
+        self._waiting = 0
+        self._target: float | None = None
+
+    def validated(self, figures: Figures) -> None:
+        """Take a validation into account."""
+        value = getattr(figures, self._config.metric)
+        sign = 1 if self._config.metric == "accuracy" else -1
+        # A loss that is not a number is no better than any: the comparison is False.
+        if self._target is None or sign * value > sign * self._target:
+            self._target, self._waiting = value, 0
+        else:
+            self._waiting += 1
+
+    def ends(self) -> str | None:
+        """Return why the run ends here, or None."""
+        if self._target is None or self._waiting < self._config.patience:
+            return None
+        return (
+            f"stopped early: the validation {self._config.metric} has not been better than "
+            f"{self._target:.4f} for {self._waiting} validations"
+        )
+
+    def state_dict(self) -> State:
+        """Return the best figure, and for how many validations it has been that."""
+        return {"waiting": self._waiting, "target": self._target}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned."""
+        self._waiting, self._target = state["waiting"], state["target"]
+
+
+def waited(states: dict[str, State]) -> int:
+    """Return for how many validations a run has waited, by the states of a checkpoint."""
+    return int(states.get(EarlyStopping.name, {}).get("waiting", 0))

@@ -1,0 +1,126 @@
+"""What becomes of a step whose loss is not finite: `on_nonfinite` of a config.
+
+Under "stop" there is no guard, and `nonfinite_steps` ends the run. The other two ask the device
+before every update, whatever the recipe:
+
+- "skip" leaves the step out.
+- "rollback" goes back to the newest checkpoint with all its weights finite, and on with the batch
+  after the one that did it: batches between that checkpoint and here are not repeated, and the
+  schedule goes on from where the checkpoint was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.engine.parallel.shards import local
+from halfstep.train.run import restore
+from halfstep.train.run.observer import Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.engine import StepResult
+    from halfstep.recipe import Recipe
+    from halfstep.train.run.training import Training
+    from halfstep.train.store.checkpoint import State
+
+MOST_IN_A_ROW = 20
+"""Steps left out one after the other after which the weights, and not the batches, are to blame."""
+MOST_ROLLBACKS = 3
+"""Times that a run goes back before it is given up."""
+
+
+def remedy(recipe: Recipe) -> str:
+    """Return what to try after a loss that was not finite under `recipe`."""
+    if recipe.overflows_early and recipe.scaling is None:
+        return "a recipe that scales the loss (fp16 or o2), or a lower optimizer.lr"
+    others = ", or recipe bf16" if recipe.overflows_early else ""
+    return f"a lower optimizer.lr, a longer schedule.warmup, clip_norm=1{others}"
+
+
+class NonFinite(Observer):
+    """Leaves out the steps of one run whose loss was not finite.
+
+    Args:
+        training: The run; its progress counts what was left out.
+    """
+
+    name = "nonfinite"
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._rolls_back = training.config.on_nonfinite == "rollback"
+        self._finite = torch.ones((), dtype=torch.bool, device=training.setup.device)
+        self._refused = False
+
+    def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Look at the loss of a micro-batch, on the device."""
+        self._finite &= loss.isfinite()
+
+    def veto(self) -> bool:
+        """Tell whether the window that closes now may not be stepped; waits for the device."""
+        self._refused = self._training.processes.any(not bool(self._finite))
+        return self._refused
+
+    def stepped(self, step: int, result: StepResult | None) -> None:
+        """End the window."""
+        self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
+
+    def step_done(self, result: StepResult | None) -> None:
+        """After a step that was left out for its loss, go back if asked to, or give up."""
+        if self._refused:
+            self._leave_behind()
+
+    def veto_checkpoint(self) -> bool:
+        """Refuse weights that are not finite, and leave them behind; waits for the device."""
+        if not self._rolls_back or self._weights_are_finite():
+            return False
+        self._leave_behind()
+        return True
+
+    def state_dict(self) -> State:
+        """Return what is known of the open window."""
+        return {"finite": bool(self._finite)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned."""
+        self._finite.fill_(state["finite"])
+
+    def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
+        """Give every process what all of them know."""
+        return {"finite": all(each["finite"] for each in states)}
+
+    def _leave_behind(self) -> None:
+        progress = self._training.progress
+        if progress.first_nonfinite_step is None:
+            progress.first_nonfinite_step = self._training.step
+        hopeless = self._is_hopeless()
+        if hopeless:
+            progress.stop("nonfinite", hopeless)
+        elif self._rolls_back:
+            restore.roll_back(self._training)
+
+    def _is_hopeless(self) -> str | None:
+        """Return why the run should end rather than leave out yet another window, or None."""
+        progress, recipe = self._training.progress, self._training.setup.engine.recipe
+        if self._rolls_back and progress.rollbacks >= MOST_ROLLBACKS:
+            return (
+                f"the run went back to a checkpoint {MOST_ROLLBACKS} times and the loss was not "
+                f"finite again; try {remedy(recipe)}"
+            )
+        if progress.dropped_in_a_row >= MOST_IN_A_ROW:
+            return (
+                f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, which "
+                "on_nonfinite=skip left out; try on_nonfinite=rollback, or "
+                f"{remedy(recipe)}"
+            )
+        return None
+
+    def _weights_are_finite(self) -> bool:
+        """Tell whether a checkpoint made now could be gone back to; waits for the device."""
+        tensors = map(local, self._training.setup.engine.bare_model.state_dict().values())
+        finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
+        return not self._training.processes.any(not finite)

@@ -1,0 +1,97 @@
+"""Who watches a run: the observers that its config asks for, and those of its caller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.errors import UserError
+from halfstep.train.config import import_path
+from halfstep.train.observers.diagnosis import Doctor
+from halfstep.train.observers.early_stopping import EarlyStopping
+from halfstep.train.observers.energy import Energy
+from halfstep.train.observers.memory import PeakMemory
+from halfstep.train.observers.meter import Meter
+from halfstep.train.observers.nonfinite import NonFinite
+from halfstep.train.observers.nonfinite_steps import NonFiniteSteps
+from halfstep.train.observers.probes import Probes
+from halfstep.train.observers.statistics import StatisticsKeeper
+from halfstep.train.observers.step_times import StepTimes
+from halfstep.train.observers.tracking import Bar, MetricsLines, Sinks
+from halfstep.train.run.observer import Observer, overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.train.config import Config
+    from halfstep.train.run.training import Training
+
+_PREFIX = "import:"
+
+
+def named(config: Config) -> list[Observer]:
+    """Make the observers that `observers` of a config names.
+
+    Raises:
+        UserError: If one cannot be imported, or is no observer.
+    """
+    found = []
+    for path in config.observers:
+        made = import_path.load(path.removeprefix(_PREFIX), "observers")()
+        if not isinstance(made, Observer):
+            raise UserError(
+                f"observers has {path!r}, which makes a {type(made).__name__}; write the path of a "
+                "subclass of halfstep.Observer that takes no arguments"
+            )
+        found.append(made)
+    return found
+
+
+def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[Observer]:
+    """Return the observers of a run, in their order.
+
+    Args:
+        training: The run.
+        own: The user's.
+        quiet: Whether to draw no progress bar.
+    """
+    device, processes = training.setup.device, training.processes
+    memory = PeakMemory(device)
+    recording = [MetricsLines(), Bar(memory.peak, quiet=quiet), Sinks()]
+    return [
+        memory,
+        Energy(device, processes),
+        *(recording if processes.is_first else []),
+        *_of_config(training, memory),
+        *steps_and_losses(training, own),
+        StepTimes(device, lambda: training.stopwatch.seconds),
+        *own,
+        *([Doctor()] if training.config.doctor else []),
+    ]
+
+
+def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[Observer]:
+    """Return those that every step needs: sums of its losses, and the watch over them.
+
+    Args:
+        training: The run.
+        own: The user's, who may have a step left out.
+    """
+    config, device = training.config, training.setup.device
+    guards: list[Observer] = [NonFinite(training)] if config.on_nonfinite != "stop" else []
+    veto = any(overrides(each, "veto") for each in (*guards, *own))
+    return [
+        *([StatisticsKeeper()] if veto else []),
+        *guards,
+        Meter(device, lambda: training.stopwatch.seconds, training.processes),
+        NonFiniteSteps(device, training.progress, training.setup.engine.recipe, training.processes),
+    ]
+
+
+def _of_config(training: Training, memory: PeakMemory) -> list[Observer]:
+    config = training.config
+    found: list[Observer] = []
+    if config.probes:
+        found.append(Probes(config, training.setup, memory.paused))
+    if config.early_stopping is not None:
+        found.append(EarlyStopping(config.early_stopping))
+    return found

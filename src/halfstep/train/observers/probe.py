@@ -1,0 +1,215 @@
+"""Looks into a run between its steps: how far gradients are from fp32's, what memory holds.
+
+A probe takes one training batch, always the same, and leaves no trace: gradients are taken apart
+from the parameters', BatchNorm's statistics and random states are put back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from halfstep.techniques.float8 import scales_kept
+from halfstep.techniques.matmul import MatmulPrecision
+from halfstep.train.observers.census import Census
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import nn
+
+    from halfstep.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """How the gradients of a recipe compare with fp32's at the same weights.
+
+    Attributes:
+        gradient_cosine: Cosine of the angle between them, all parameters taken together.
+        gradient_error: Norm of the difference over the norm of fp32's.
+    """
+
+    gradient_cosine: float
+    gradient_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes, counted tensor by tensor; the same on every device.
+
+    Attributes:
+        parameters: Parameters and buffers of the model.
+        gradients: One for each parameter, in the format that the recipe keeps them in.
+        optimizer: Its state, and master weights and compensations where the recipe has them.
+        activations: What the forward pass of one micro-batch keeps for the backward.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+
+class Probe:
+    """Measures a model in training on one batch.
+
+    Args:
+        engine: Whose model; between two windows whenever something is measured.
+        twin: The same model in fp32, on the same device; its weights do not matter.
+        images: A micro-batch, prepared for the model.
+        labels: Theirs.
+    """
+
+    def __init__(
+        self, engine: Engine, twin: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> None:
+        self._engine = engine
+        self._twin = twin
+        self._batch = images, labels
+
+    def gradients(self) -> Gradients:
+        """Compare gradients with those of the twin at the weights of now."""
+        ours = self._ours()
+        exact = self._exact()
+        scale = torch.linalg.vector_norm(exact)
+        error = torch.linalg.vector_norm(ours - exact) / scale
+        cosine = functional.cosine_similarity(ours, exact, 0)
+        return Gradients(float(cosine), float(error))
+
+    def formats(self, expected: str) -> dict[str, Any]:
+        """Count which format the arithmetic of a step runs in.
+
+        Args:
+            expected: The format that the recipe asks of its products.
+
+        Returns:
+            Plain data: shares by format, and the layers that are exceptions with the reason.
+        """
+        with Census(self._engine.bare_model) as census:
+            self._ours()
+        counted = census.counted
+        return {
+            "flops": sum(counted.flops.values()),
+            "shares": counted.shares(),
+            "exceptions": counted.exceptions(self._engine.bare_model, expected),
+        }
+
+    def held(self) -> Held:
+        """Count what memory holds after a step has been taken."""
+        engine = self._engine
+        model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
+        own = {id(tensor) for tensor in model_tensors}
+        state = engine.state_dict()
+        kept = [*_tensors(state["techniques"]), *_tensors(list(engine.optimizer.state.values()))]
+        masters = [
+            param
+            for group in engine.optimizer.param_groups
+            for param in group["params"]
+            if id(param) not in own
+        ]
+        grads = self._grad_dtypes()
+        return Held(
+            parameters=_size(model_tensors),
+            gradients=sum(param.numel() * dtype.itemsize for param, dtype in grads),
+            optimizer=_size([*kept, *masters]),
+            activations=self._activations(),
+        )
+
+    def _ours(self) -> torch.Tensor:
+        engine = self._engine
+        with _leaving_no_trace(engine.bare_model):
+            with engine.autocast():
+                loss = self._loss(engine.bare_model)
+            params = _trained(engine.bare_model)
+            grads = engine.grad(loss, params, allow_unused=True)
+        # What the forward pass has noted of the statistics belongs to no step.
+        engine.zero_grad()
+        return _flat(grads)
+
+    def _exact(self) -> torch.Tensor:
+        self._twin.load_state_dict(self._engine.bare_model.state_dict())
+        self._twin.train()
+        exactly = MatmulPrecision("ieee")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TF32 is set aside on purpose
+            exactly.prepare([self._twin], [])
+        try:
+            with _leaving_no_trace(self._twin):
+                params = _trained(self._twin)
+                grads = torch.autograd.grad(self._loss(self._twin), params, allow_unused=True)
+        finally:
+            exactly.close()
+        return _flat(
+            [torch.zeros_like(p) if g is None else g for p, g in zip(params, grads, strict=True)]
+        )
+
+    def _loss(self, model: nn.Module) -> torch.Tensor:
+        images, labels = self._batch
+        return functional.cross_entropy(model(images).float(), labels)
+
+    def _grad_dtypes(self) -> list[tuple[torch.Tensor, torch.dtype]]:
+        kept = self._engine.recipe.gradient_format
+        wide = kept == "fp32" or self._engine.accumulate > 1
+        return [
+            (param, torch.float32 if wide else param.dtype)
+            for param in _trained(self._engine.bare_model)
+        ]
+
+    def _activations(self) -> int:
+        model = self._engine.bare_model
+        own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+        seen: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with (
+            _leaving_no_trace(model),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            self._engine.autocast(),
+        ):
+            loss = self._loss(model)
+        del loss
+        self._engine.zero_grad()
+        return sum(seen.values())
+
+
+@contextmanager
+def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Put buffers, delayed scales and random states back."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    devices = [buffer.device for buffer in model.parameters() if buffer.device.type == "cuda"][:1]
+    with torch.random.fork_rng(devices), scales_kept(model):
+        try:
+            yield
+        finally:
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [param for param in model.parameters() if param.requires_grad]
+
+
+def _flat(grads: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([grad.detach().double().flatten() for grad in grads])
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    # Tied parameters and views of one storage are held once.
+    once = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}
+    return sum(tensor.numel() * tensor.element_size() for tensor in once.values())

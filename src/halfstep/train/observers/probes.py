@@ -1,0 +1,169 @@
+"""When a run is looked into: the last step of each epoch, and the weights after it.
+
+A run with probes ends in the same weights as one without.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.train.build import models
+from halfstep.train.observers.probe import Probe
+from halfstep.train.run.microbatch import is_out_of_memory
+from halfstep.train.run.observer import Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from halfstep.engine import StepResult
+    from halfstep.train.build.setup import Setup
+    from halfstep.train.config import Config
+    from halfstep.train.store.checkpoint import State
+
+
+class ProbeWarning(UserWarning):
+    """A run cannot be looked into any more."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the probes of a run found.
+
+    Attributes:
+        formats: See `Probe.formats`; None before the first look.
+        held_bytes: See `Held`; None before the first look.
+        newest: Figures of the newest look: gradient_cosine, gradient_error, unchanged_share.
+    """
+
+    formats: dict[str, Any] | None = None
+    held_bytes: dict[str, int] | None = None
+    newest: dict[str, float] = field(default_factory=dict)
+
+
+class Probes(Observer):
+    """Looks into a run.
+
+    Args:
+        config: What the run is.
+        setup: Its parts.
+        paused: Leaves out of the peak of memory what a look takes.
+
+    Attributes:
+        findings: What was found so far.
+    """
+
+    name = "probes"
+
+    def __init__(
+        self,
+        config: Config,
+        setup: Setup,
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._config = config
+        self._paused = paused
+        self._unchanged_shares: list[float] = []
+        self._setup = setup
+        self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._before: list[torch.Tensor] | None = None
+        self._unchanged: float | None = None
+        self._too_large = False
+        self.findings = Findings()
+
+    def before_step(self, *, last: bool) -> None:
+        """Remember the weights before the last step of an epoch, outside of the GPU's memory."""
+        self._unchanged = self._before = None
+        if not last or self._too_large:
+            return
+        try:
+            self._before = [param.detach().to("cpu", copy=True) for param in self._held()]
+        except (RuntimeError, MemoryError) as error:
+            self._give_up(error)
+
+    def stepped(self, step: int, result: StepResult | None) -> None:
+        """See which of them the step has changed, if it was made."""
+        if self._before is None or result is None or not result.stepped:
+            return
+        pairs = zip(self._before, self._held(), strict=True)
+        same = sum(int((before == now.detach().cpu()).sum()) for before, now in pairs)
+        self._unchanged = same / sum(param.numel() for param in self._before)
+        self._before = None
+
+    def epoch_done(self) -> dict[str, float]:
+        """Look at the weights that an epoch ended with; return the figures.
+
+        A look needs the gradients of fp32, so where memory just suffices for training it does not
+        for the look: there is none from then on, and the run goes on.
+        """
+        if self._too_large:
+            return {}
+        try:
+            with self._paused():
+                figures = self._look()
+        except (RuntimeError, MemoryError) as error:
+            self._give_up(error)
+            self._setup.engine.zero_grad()
+            return {}
+        # A run that was picked up behind the last step of its epoch has not seen that step.
+        if self._unchanged is not None:
+            figures["unchanged_share"] = self._unchanged
+            self._unchanged_shares.append(self._unchanged)
+        self.findings.newest = figures
+        return figures
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was found, and the share that a step leaves unchanged, on average."""
+        shares = self._unchanged_shares
+        return {**asdict(self.findings), "unchanged_share": mean(shares) if shares else None}
+
+    def state_dict(self) -> State:
+        """Return the share of each look."""
+        return {"unchanged_shares": list(self._unchanged_shares)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what `state_dict` returned."""
+        self._unchanged_shares = list(state["unchanged_shares"])
+
+    def _look(self) -> dict[str, float]:
+        probe = self._build()
+        if self.findings.formats is None:
+            recipe = self._setup.engine.recipe
+            self.findings.formats = probe.formats(recipe.product_format)
+            self.findings.held_bytes = asdict(probe.held())
+        return asdict(probe.gradients())
+
+    def _give_up(self, error: RuntimeError | MemoryError) -> None:
+        if not is_out_of_memory(error):
+            raise error
+        self._too_large = True
+        said = "memory does not suffice to look into the run, which goes on without"
+        warnings.warn(said, ProbeWarning, stacklevel=3)
+
+    def _held(self) -> list[torch.Tensor]:
+        """Return the weights that the optimizer updates, masters where there are any."""
+        groups = self._setup.engine.optimizer.param_groups
+        return [param for group in groups for param in group["params"]]
+
+    def _build(self) -> Probe:
+        """Make a probe whose twin lives for one look, so that training has its memory back."""
+        config, setup = self._config, self._setup
+        if self._batch is None:
+            images, labels = next(setup.data.train.epoch(1))
+            self._batch = setup.data.prepare(
+                images, labels, device=setup.device, train=True, epoch=1, number=0
+            )
+        with torch.random.fork_rng([setup.device] if setup.device.type == "cuda" else []):
+            twin = models.build(
+                config.model,
+                classes=len(setup.data.classes),
+                image_shape=setup.data.image_shape,
+                initial_weights=False,
+            )
+        return Probe(setup.engine, twin.to(setup.device), *self._batch)

@@ -1,0 +1,132 @@
+"""Observers that record what a run comes to: in `metrics.jsonl`, on a progress bar, in sinks.
+
+The files are for programs and for later; the bar is for the person who watches, and is not drawn
+where nobody does. The first of several processes alone has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from halfstep.train.observers import sinks
+from halfstep.train.run.observer import Observer
+from halfstep.train.store import rotation
+from halfstep.train.store.metrics_log import FILE, MetricsLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from halfstep.train.observers.sinks import Sink
+    from halfstep.train.run.training import Training
+    from halfstep.train.run.validate import Figures
+
+
+class MetricsLines(Observer):
+    """Writes every line of figures to `metrics.jsonl`."""
+
+    def begin(self, training: Training) -> None:
+        """Open the file."""
+        self._log = MetricsLog(training.run, goes_on=training.resumed_at is not None)
+
+    def end(self, error: BaseException | None) -> None:
+        """Close it."""
+        self._log.close()
+
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Write a line."""
+        try:
+            self._log.append(kind, figures)
+        except OSError as error:  # a full disk is no reason to end a run
+            rotation.warn(f"{FILE} could not be written: {error.strerror or error}")
+
+    def before_checkpoint(self) -> None:
+        """Write the lines that a full disk did not take when they came."""
+        self._log.write_out()
+
+
+class Bar(Observer):
+    """Draws how far a run is.
+
+    Args:
+        memory_bytes: Returns the most memory that was needed so far.
+        quiet: Whether to draw nothing even on a terminal.
+        console: Where the bar goes.
+    """
+
+    def __init__(
+        self, memory_bytes: Callable[[], int], *, quiet: bool, console: Console | None = None
+    ) -> None:
+        self._memory_bytes = memory_bytes
+        self._console = console or Console()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
+
+    def begin(self, training: Training) -> None:
+        """Draw it."""
+        steps, done = training.setup.steps, training.resumed_at or 0
+        self._task = self._bar.add_task(training.title, total=steps, completed=done, figures="")
+        self._bar.start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Draw it no more."""
+        self._bar.stop()
+
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Say how it goes."""
+        if self._bar.disable:
+            return
+        if kind == "train":
+            said = (
+                f"epoch {figures['epoch']}  loss {figures['loss']:.4f}  "
+                f"acc {figures['accuracy']:.1%}  {figures['images_per_second']:.0f} img/s  "
+                f"{self._memory_bytes() / 2**20:.0f} MiB  scale {figures['loss_scale']:g}"
+            )
+            self._bar.update(self._task, completed=figures["step"], figures=said)
+        elif kind == "val":
+            self._console.print(
+                f"epoch {figures['epoch']}: val loss {figures['loss']:.4f}, "
+                f"val accuracy {figures['accuracy']:.2%}",
+                highlight=False,
+            )
+
+
+class Sinks(Observer):
+    """Gives figures to the sinks of the config."""
+
+    def begin(self, training: Training) -> None:
+        """Open them."""
+        self._training = training
+        self._sinks: list[Sink] = sinks.build(
+            training.config.tracking,
+            training.run,
+            title=training.title,
+            settings=training.config.model_dump(mode="json"),
+            resumed_at=training.resumed_at,
+        )
+
+    def end(self, error: BaseException | None) -> None:
+        """Close them."""
+        for sink in self._sinks:
+            sink.close()
+
+    def record(self, kind: str, figures: Mapping[str, Any]) -> None:
+        """Hand on what is a number."""
+        scalars = {f"{kind}/{name}": v for name, v in figures.items() if isinstance(v, float)}
+        for sink in self._sinks:
+            sink.scalars(scalars, figures["step"])
+
+    def validated(self, figures: Figures) -> None:
+        """Hand on the picture of some predictions."""
+        if figures.samples is not None:
+            for sink in self._sinks:
+                sink.picture("val/samples", figures.samples, self._training.step)

@@ -1,0 +1,1 @@
+"""How processes train together: started, joined, named, and what they tell each other."""

@@ -1,0 +1,144 @@
+"""What a validation measures, and the tables of it that a run leaves.
+
+classes.csv      class,images,right,accuracy            a line for each class
+confusion.csv    a row for each true class, a column for each predicted one, counts of images
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+
+from halfstep.files import write_atomically
+from halfstep.train.processes.processes import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from halfstep.train.processes.processes import Processes
+
+_TOP = 5
+_MOST_CLASSES = 2000
+"""With more of them the confusion matrix (the square of it) outgrows what it tells."""
+
+
+class Metrics:
+    """Adds up the metrics of a validation, on the device.
+
+    Of several processes each adds its images; what is read, by all of them in the same order, is of
+    all images. torchmetrics sums its counts over the processes by itself.
+
+    Args:
+        classes: Number of classes; top-5 accuracy is measured where there are more than 5.
+        device: Where logits are.
+        processes: Those that validate together.
+    """
+
+    def __init__(self, classes: int, device: torch.device, processes: Processes = ALONE) -> None:
+        self._processes = processes
+        several = processes.size > 1
+        # validate_args looks at the values of every batch, which would wait for the device.
+        chosen: dict[str, Metric | MetricCollection] = {
+            "top1": MulticlassAccuracy(
+                classes, average="micro", validate_args=False, sync_on_compute=several
+            )
+        }
+        if classes > _TOP:
+            chosen["top5"] = MulticlassAccuracy(
+                classes,
+                top_k=_TOP,
+                average="micro",
+                validate_args=False,
+                sync_on_compute=several,
+            )
+        self._ranks = MetricCollection(chosen, compute_groups=False).to(device)
+        self._loss_sum = torch.zeros((), device=device)
+        self._images = 0
+        self._confusion = (
+            MulticlassConfusionMatrix(classes, validate_args=False, sync_on_compute=several).to(
+                device
+            )
+            if classes <= _MOST_CLASSES
+            else None
+        )
+
+    def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            logits: Shape (N, classes), of any floating-point format; measured in fp32.
+            labels: int64, shape (N,).
+        """
+        with torch.autocast(logits.device.type, enabled=False):
+            logits = logits.float()
+            self._loss_sum += functional.cross_entropy(logits, labels, reduction="sum")
+            self._ranks.update(logits, labels)
+            if self._confusion is not None:
+                self._confusion.update(logits.argmax(1), labels)
+        self._images += len(labels)
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy over the images."""
+        loss_sum, images = self._processes.sums([float(self._loss_sum), self._images])
+        return loss_sum / images
+
+    @property
+    def top1(self) -> float:
+        """Share of the images whose class was first, 0 to 1."""
+        return float(self._ranks["top1"].compute())
+
+    @property
+    def top5(self) -> float | None:
+        """Share of the images whose class was among the first five; None with five or fewer."""
+        return float(self._ranks["top5"].compute()) if "top5" in self._ranks else None
+
+    @property
+    def confusion(self) -> torch.Tensor | None:
+        """Counts, int64, shape (classes, classes): rows are true, columns predicted."""
+        return None if self._confusion is None else self._confusion.compute().cpu()
+
+
+def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:
+    """Return for each class its name, its images, how many were right, and the share of them.
+
+    Args:
+        confusion: Counts, shape (classes, classes).
+        classes: Their names; a class without images has the share nan.
+    """
+    images, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
+    return [
+        (name, total, hits, hits / total if total else float("nan"))
+        for name, total, hits in zip(classes, images, right, strict=True)
+    ]
+
+
+def write_tables(folder: Path, confusion: torch.Tensor, classes: Sequence[str]) -> None:
+    """Write `classes.csv` and `confusion.csv`, each whole or not at all.
+
+    Args:
+        folder: The run directory.
+        confusion: Counts, shape (classes, classes).
+        classes: Their names.
+    """
+    table = [(*row[:3], f"{row[3]:.6f}") for row in by_class(confusion, classes)]
+    write_atomically(
+        folder / "classes.csv", csv_text([("class", "images", "right", "accuracy"), *table])
+    )
+    counts = zip(classes, confusion.tolist(), strict=True)
+    rows = [("true \\ predicted", *classes), *((name, *row) for name, row in counts)]
+    write_atomically(folder / "confusion.csv", csv_text(rows))
+
+
+def csv_text(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as CSV, quoted where need be."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,222 @@
+"""Forward and backward of a micro-batch, in pieces where memory does not suffice for the whole.
+
+The pieces are several losses of one micro-step, weighted by their share of it, so that the window
+holds the gradient of the whole batch. Out of memory, the window so far is made again: a backward
+that was interrupted has dropped it.
+
+Of several processes each has its part of the batch, weighted so that the mean over the processes is
+the mean over the images; and all of them split when one must.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from halfstep.errors import UserError
+from halfstep.train.processes.processes import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from halfstep.engine import Engine
+    from halfstep.train.config import Config
+    from halfstep.train.processes.processes import Processes
+    from halfstep.train.run.in_step import Portion
+    from halfstep.train.run.progress import Progress
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Images (N, channels, height, width) and labels, (N,) or probabilities (N, classes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """This process's part of a micro-batch, and the images of all parts that count."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    counts: bool
+    total: int
+
+
+class MicrobatchWarning(UserWarning):
+    """A batch is split for want of memory."""
+
+
+class MicroBatches:
+    """Runs micro-batches through an engine.
+
+    Args:
+        engine: What does the work.
+        config: batch_size, auto_microbatch, label_smoothing.
+        progress: Where the number of pieces is kept.
+        processes: Those that share the micro-batches.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        progress: Progress,
+        processes: Processes = ALONE,
+    ) -> None:
+        self._engine = engine
+        self._processes = processes
+        self._shared: tuple[bool, int] | None = None
+        self._config = config
+        self._progress = progress
+        # Where a step is one batch, nothing is uneven, and weighting would only cost exactness.
+        self._weighted = engine.accumulate > 1
+        self._window: list[_Part] = []
+
+    def expect(self, portion: Portion) -> None:
+        """Say what part of its batch the next micro-batch is; by default it is all of it."""
+        self._shared = portion.counted > 0, portion.total
+
+    def add(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
+        """Add the gradients of a micro-batch to the window.
+
+        Args:
+            images: On the device, normalised.
+            labels: Theirs.
+
+        Returns:
+            Its mean loss, a scalar, and its logits (N, classes), both detached.
+
+        Raises:
+            UserError: If memory does not suffice for a single image.
+            RuntimeError: As torch does, if memory does not suffice and the batch may not be split.
+        """
+        part = self._part(images, labels)
+        window = [*self._window, part] if self._config.auto_microbatch else []
+        done = self._attempt([part], part.total if self._weighted else None)
+        while done is None:
+            self._split(len(labels))
+            together = sum(each.total for each in window)
+            done = self._attempt(window, together if self._weighted else None)
+        self._window = window
+        return done
+
+    def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Take note of a micro-batch of the open window whose gradients are there already."""
+        if self._config.auto_microbatch:
+            self._window.append(self._part(images, labels))
+
+    def close(self) -> None:
+        """End the window."""
+        self._window = []
+
+    def _part(self, images: torch.Tensor, labels: torch.Tensor) -> _Part:
+        counts, total = self._shared or (True, len(labels))
+        self._shared = None
+        if not counts and self._config.distributed.sync_batchnorm:
+            # Images that do not count must not be in the statistics that all processes share.
+            images, labels = images[:0], labels[:0]
+        return _Part(images, labels, counts, total)
+
+    def _attempt(self, parts: Sequence[_Part], samples: int | None) -> Batch | None:
+        """Return the loss and the logits of the last of `parts`, or None when out of memory."""
+        done = None
+        try:
+            done = self._run(parts, samples)
+        except (RuntimeError, MemoryError) as error:
+            if not (self._config.auto_microbatch and is_out_of_memory(error)):
+                raise
+        # Out of the except block, or the traceback would keep alive what did not fit.
+        agrees = self._config.auto_microbatch
+        if not (self._processes.any(done is None) if agrees else done is None):
+            return done
+        self._engine.zero_grad()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return None
+
+    @property
+    def _model(self) -> nn.Module:
+        # A process that runs out of memory is not to leave the others waiting within a backward:
+        # without its wrapper, a model's gradients are averaged when the window closes.
+        bare = self._config.auto_microbatch and self._processes.joined
+        return self._engine.bare_model if bare else self._engine.model
+
+    def _run(self, parts: Sequence[_Part], samples: int | None) -> Batch:
+        total = sum(part.total for part in parts)
+        loss_sum = torch.zeros((), device=parts[-1].images.device)
+        logits_of_pieces: list[torch.Tensor] = []
+        for part in parts:
+            count = len(part.labels)
+            loss_sum = torch.zeros_like(loss_sum)
+            logits_of_pieces = []
+            size = max(1, -(-count // self._progress.pieces))
+            for some, their in zip(part.images.split(size), part.labels.split(size), strict=True):
+                with self._engine.autocast():
+                    logits = self._model(some)
+                    loss = self._loss(logits, their)
+                # The mean over processes that follows divides by their number.
+                share = self._processes.size * len(their) / total if part.counts else 0.0
+                self._engine.backward(loss if share == 1 else loss * share, samples=samples)
+                loss_sum = loss_sum + loss.detach() * (len(their) / max(1, count))
+                logits_of_pieces.append(logits.detach())
+        return loss_sum, torch.cat(logits_of_pieces)
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if len(labels) == 0:
+            return logits.float().sum()  # the mean of nothing is not a number
+        return functional.cross_entropy(
+            logits, labels, label_smoothing=self._config.label_smoothing
+        )
+
+    def _split(self, images: int) -> None:
+        if self._progress.pieces >= images:
+            raise UserError(
+                "memory does not suffice for a single image; write a smaller data.resolution or "
+                "model.name, or a recipe that needs less, such as recipe=fp16"
+            )
+        first = self._progress.pieces == 1
+        self._progress.pieces *= 2
+        size = -(-images // self._progress.pieces)
+        said = (
+            f"memory does not suffice for {images} images at once; going on with {size} at a time"
+        )
+        if first and any(isinstance(each, _BatchNorm) for each in self._engine.model.modules()):
+            said += (
+                ". The model's BatchNorm sees these pieces instead of the batch, so the updates "
+                "are not quite the same"
+            )
+        warnings.warn(said, MicrobatchWarning, stacklevel=3)
+
+
+@contextmanager
+def out_of_memory_explained(config: Config) -> Iterator[None]:
+    """Say what to try when memory does not suffice.
+
+    Raises:
+        UserError: In place of torch's own error.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        splitting = "" if config.auto_microbatch else "auto_microbatch=true, "
+        smaller = f"batch_size={max(1, config.batch_size // 2)} accumulate={config.accumulate * 2}"
+        narrow = "" if config.build_recipe().autocast else ", recipe=fp16 or recipe=bf16"
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"memory does not suffice for batches of {config.batch_size} images ({reason}); try "
+            f"{splitting}{smaller}{narrow}, or a smaller data.resolution"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that there was not enough memory, on whatever device."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        said in str(error) for said in ("can't allocate memory", "not enough memory")
+    )

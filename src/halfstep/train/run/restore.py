@@ -1,0 +1,53 @@
+"""Gives a run the weights, optimizer and schedule of a checkpoint, to go on or to go back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.engine import load_sharded
+from halfstep.engine.parallel.checkpoints import load_whole
+from halfstep.errors import UserError
+from halfstep.train.store import rotation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.train.build.setup import Setup
+    from halfstep.train.run.training import Training
+    from halfstep.train.store.checkpoint import Checkpoint
+
+
+def take_over(setup: Setup, stored: Checkpoint, folder: Path) -> None:
+    """Give engine and schedule the state of a checkpoint, each process its part.
+
+    Args:
+        setup: Of the run.
+        stored: The checkpoint.
+        folder: Where it lies.
+    """
+    if stored.parts is None:
+        load_whole({"models": [stored.model], "engine": stored.engine}, setup.engine)
+    else:
+        load_sharded(folder / stored.parts["directory"], setup.engine)
+    setup.schedules.load_state_dict(stored.schedule)
+
+
+def roll_back(training: Training) -> None:
+    """Take weights, optimizer and schedule from the newest checkpoint, and stay in the data.
+
+    Raises:
+        UserError: If none is whole.
+    """
+    file, stored = training.processes.from_first(lambda: _newest(training.run))
+    before = training.step
+    take_over(training.setup, stored, file.parent)
+    training.setup.engine.zero_grad()
+    training.progress.dropped = before - training.setup.engine.steps
+    training.progress.rollbacks += 1
+
+
+def _newest(run: Path) -> tuple[Path, Checkpoint]:
+    newest = rotation.newest_whole(run)
+    if newest is None:
+        raise UserError(f"no checkpoint to go back to is left in {str(run)!r}")
+    return newest

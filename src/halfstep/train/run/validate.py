@@ -1,0 +1,75 @@
+"""Validation: the metrics of the engine's model, under the recipe that it trains with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.train.run import sample_sheet
+from halfstep.train.run.in_step import in_step
+from halfstep.train.run.metrics import Metrics
+
+if TYPE_CHECKING:
+    from halfstep.train.build.setup import Setup
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a validation found.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        accuracy: Share of the images whose class was first, 0 to 1.
+        top5: Share of those whose class was among the first five; None with five classes or fewer.
+        confusion: Counts, int64, shape (classes, classes), rows true and columns predicted; None
+            with more than 2,000 classes.
+        samples: A picture of the first images and what the model says, uint8 (3, height, width).
+    """
+
+    loss: float
+    accuracy: float
+    top5: float | None = None
+    confusion: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    samples: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the figures that are single numbers, by name."""
+        found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def validate(setup: Setup) -> Figures:
+    """Run the validation split through the model.
+
+    The forward pass is the recipe's; the loss is computed in fp32 from its logits, so that a narrow
+    format cannot overflow in the measuring itself. Several processes share the images, and all of
+    them return the figures of the whole split; the picture is of this one's own images.
+    """
+    device, data, processes = setup.device, setup.data, setup.processes
+    # Not the wrapper of several processes: some have a batch more than others. Where they share
+    # the model itself, those keep the others company.
+    model = setup.engine.bare_model
+    metrics = Metrics(len(data.classes), device, processes)
+    samples = None
+    processes.take_buffers_of_first(model)
+    with setup.engine.evaluating():
+        for portion in in_step(processes, data.val):
+            if len(portion.labels) == 0:
+                if setup.model_is_shared:
+                    model(torch.zeros(1, *data.image_shape, device=device))
+                continue
+            images, labels = data.prepare(*portion.batch, device=device, train=False)
+            logits = model(images)
+            metrics.add(logits, labels)
+            if samples is None:
+                first = slice(sample_sheet.COUNT)
+                samples = sample_sheet.draw(
+                    images[first],
+                    labels[first],
+                    logits[first].argmax(1),
+                    classes=data.classes,
+                    normalisation=data.normalisation,
+                )
+    return Figures(metrics.loss, metrics.top1, metrics.top5, metrics.confusion, samples)

@@ -1,0 +1,162 @@
+"""The tensors of a checkpoint in parts, where several processes share a model (FSDP2).
+
+    checkpoints/step-00000120.pt  step-00000120-5f3a9c01/
+
+Each process writes its part into the directory, through `torch.distributed.checkpoint`. The file
+beside it names the directory, has the checksums of all that is in it, and appears last: what no
+file names is what a kill has left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from halfstep.engine.parallel.checkpoints import REST, read_sharded, save_sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from halfstep.engine import Engine
+    from halfstep.train.processes.processes import Processes
+
+_NAME = re.compile(r"step-\d+-[0-9a-f]{8}")
+_OF_THE_FIRST = (REST, ".metadata")
+
+
+class Parts(TypedDict):
+    """What a checkpoint's file knows of the directory beside it; plain data.
+
+    Attributes:
+        directory: Its name.
+        sha256: The checksum of each file in it.
+        averaged: Which of the averages stands for which weight, by the weight's name; empty where
+            none are kept.
+    """
+
+    directory: str
+    sha256: dict[str, str]
+    averaged: dict[str, int]
+
+
+def write(
+    folder: Path, step: int, engine: Engine, processes: Processes, *, averaged: bool
+) -> Parts | None:
+    """Write this process's part of a new directory; every process calls it.
+
+    Args:
+        folder: Where the directory is made.
+        step: Gives it its name.
+        engine: Whose models are shared.
+        processes: Those that share them.
+        averaged: Whether the engine keeps averages of the weights.
+
+    Returns:
+        What the file beside it is to say; on the first process only.
+
+    Raises:
+        OSError: If it cannot be written; at least on the first process.
+    """
+    name = processes.from_first(lambda: f"step-{step:08d}-{secrets.token_hex(4)}")
+    save_sharded(folder / name, engine)
+    sums = processes.gather(_own_sums(folder / name, processes))
+    if not processes.is_first:
+        return None
+    for rank, each in enumerate(sums):
+        if isinstance(each, str):
+            raise OSError(f"rank {rank} cannot read what it has written: {each}")
+    together = {file: found for each in sums for file, found in each.items()}
+    return Parts(directory=name, sha256=together, averaged=_averaged(engine) if averaged else {})
+
+
+def read(folder: Path, parts: Parts) -> dict[str, Any]:
+    """Read all parts in this process alone.
+
+    Returns:
+        The fields `model`, `averaged` and `engine` of a checkpoint: whole tensors, on the CPU.
+
+    Raises:
+        OSError: If they cannot be read.
+    """
+    state = read_sharded(folder / parts["directory"])
+    (model,), engine = state["models"], state["engine"]
+    averaged = None
+    if parts["averaged"]:
+        (means,) = (each["weights"] for each in engine["averages"])
+        averaged = model | {name: means[at] for name, at in parts["averaged"].items()}
+    return {"model": model, "averaged": averaged, "engine": engine}
+
+
+def verify(folder: Path, parts: Parts) -> None:
+    """Compare all parts with their checksums.
+
+    Raises:
+        OSError: If one is missing, or differs.
+    """
+    where = folder / parts["directory"]
+    there = {file.name for file in where.iterdir()} if where.is_dir() else set()
+    for name in sorted(there | parts["sha256"].keys()):
+        if name not in there:
+            raise OSError(f"{parts['directory']}/{name} is missing")
+        if _sum(where / name) != parts["sha256"].get(name):
+            raise OSError(f"the checksum of {parts['directory']}/{name} is wrong")
+
+
+def size(folder: Path, parts: Parts) -> int:
+    """Return the bytes that the parts take."""
+    return sum((folder / parts["directory"] / name).stat().st_size for name in parts["sha256"])
+
+
+def directories(folder: Path) -> Iterator[Path]:
+    """Yield the directories of parts in a folder, whole or not."""
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if _NAME.fullmatch(each.name) and each.is_dir():
+            yield each
+
+
+def bring(folder: Path, parts: Parts, to: Path) -> None:
+    """Have the parts in another folder, too: as links, or copies where there are none.
+
+    Raises:
+        OSError: If they cannot be had.
+    """
+    target = to / parts["directory"]
+    if target.is_dir():
+        shutil.rmtree(target)  # a kill may have left half of it
+    shutil.copytree(folder / parts["directory"], target, copy_function=_link_or_copy)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _own_sums(where: Path, processes: Processes) -> dict[str, str] | str:
+    """Return the checksum of each file that this process has written, or why there is none."""
+    files = list(where.glob(f"__{processes.rank}_*"))
+    if processes.is_first:
+        files += [where / name for name in _OF_THE_FIRST]
+    try:
+        return {file.name: _sum(file) for file in files}
+    except OSError as error:
+        return str(error)
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _averaged(engine: Engine) -> dict[str, int]:
+    """Return the place of each weight's average among those of the engine's state, by name."""
+    held = [param for group in engine.optimizer.param_groups for param in group["params"]]
+    places = {param: at for at, param in enumerate(held)}
+    weights = engine.bare_model.named_parameters(remove_duplicate=False)
+    return {name: places[param] for name, param in weights if param in places}

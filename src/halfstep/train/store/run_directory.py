@@ -1,0 +1,302 @@
+"""The directory that a run leaves: its name, who may write into it, and its summary.
+
+    runs/digits/fp16-seed0/
+        config.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/  summary.json
+        classes.csv  confusion.csv
+
+`summary.json` is written last: a directory without one holds a run that did not finish. One run at
+a time may write into it; see `lock`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from halfstep.errors import UserError
+from halfstep.files import json_text, parse_json, write_atomically
+from halfstep.train.config.files import resolved
+from halfstep.train.config.text import parse
+from halfstep.train.store import diagnosis_file, replaced
+from halfstep.train.store.lock import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfstep.train.config import Config
+
+Status = Literal["finished", "nonfinite", "collapsed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run went; figures of validation are None when no epoch was finished.
+
+    Attributes:
+        status: "finished", or why not: "nonfinite" (a loss that was not finite reached the weights)
+            or "collapsed" (no loss scale made the gradients finite).
+        config: The config's name.
+        tag: What the user called the run, if anything.
+        recipe: The recipe's name.
+        seed: The seed.
+        best_accuracy: Highest validation accuracy, 0 to 1.
+        best_epoch: The first epoch that reached it, from 1.
+        final_accuracy: Validation accuracy after the last epoch.
+        final_val_loss: Validation loss after the last epoch.
+        best_accuracy_top5: Of the best epoch, the share of images whose class was among the first
+            five; None with five classes or fewer.
+        final_accuracy_top5: The same after the last epoch.
+        train_seconds: Time in training, validation and files excluded.
+        wall_seconds: Time from reading the data to the end.
+        images_per_second: Training images over `train_seconds`.
+        peak_memory_bytes: See `peak_memory_kind`.
+        peak_memory_kind: "device" memory, or the "resident-rise" of the process in training.
+        peak_memory_reserved_bytes: The most that torch had taken from a GPU; None elsewhere.
+        step_seconds_median: Of the optimizer steps of the process that ended the run, without
+            warm-up and the first of each epoch: half of them took no longer.
+        step_seconds_p95: 95 of 100 of them took no longer.
+        energy_joules: What the GPUs used from start to end, whoever used them; None without NVML,
+            and for a run that was resumed.
+        skipped_steps: Optimizer steps left out because a gradient was not finite, or left out or
+            taken back because a loss was not.
+        first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.
+        steps: Optimizer steps, skipped ones included.
+        epochs: Finished epochs; one that max_steps cut short counts.
+        device: Where it ran.
+        error: What ended the run early, in one line.
+        note: Why it ended in good order before its last epoch, in one line.
+        rehearsed: What the device computed without units of its own, and why, a line each.
+        loss_scales: Each change of the shared loss scale: after which step, and to what.
+        checkpoint_bytes: Size of a checkpoint.
+        formats: Of probes: FLOPs of a step, the share of each format, and layers that are
+            exceptions.
+        held_bytes: Of probes: what memory holds after a step, by kind.
+        newest: Of probes: the figures of the last look.
+        unchanged_share: Of probes: the share of the weights that a step leaves unchanged, on
+            average over all looks, for the last step of a schedule moves little in any format.
+        processes: How many trained it together.
+        core_wait_share: Of the time that threads of the process computed or could have, the share
+            in which other processes had the cores, 0 to 1; None where the kernel does not say.
+        observed: What a user's own observers say of the run.
+    """
+
+    status: Status
+    config: str
+    tag: str | None
+    recipe: str
+    seed: int
+    best_accuracy: float | None
+    best_epoch: int | None
+    final_accuracy: float | None
+    final_val_loss: float | None
+    best_accuracy_top5: float | None
+    final_accuracy_top5: float | None
+    train_seconds: float
+    wall_seconds: float
+    images_per_second: float
+    peak_memory_bytes: int
+    peak_memory_kind: str
+    peak_memory_reserved_bytes: int | None
+    step_seconds_median: float | None
+    step_seconds_p95: float | None
+    energy_joules: float | None
+    skipped_steps: int
+    first_nonfinite_step: int | None
+    steps: int
+    epochs: int
+    device: str
+    error: str | None
+    note: str | None = None
+    rehearsed: list[str] = field(default_factory=list)
+    loss_scales: list[list[float]] = field(default_factory=list)
+    checkpoint_bytes: int | None = None
+    formats: dict[str, Any] | None = None
+    held_bytes: dict[str, int] | None = None
+    newest: dict[str, float] = field(default_factory=dict)
+    unchanged_share: float | None = None
+    processes: int = 1
+    core_wait_share: float | None = None
+    observed: dict[str, Any] = field(default_factory=dict)
+
+
+def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> Path:
+    """Return the run directory of a config: `runs/<config>/<tag, or recipe-seedN>`.
+
+    Raises:
+        UserError: If the tag cannot name a folder.
+    """
+    if tag is not None and not re.fullmatch(r"[\w+-][\w.+-]*", tag):
+        raise UserError(
+            f"--tag is {tag!r}; allowed: letters, digits and . _ + -; write --tag baseline"
+        )
+    recipe_name = re.sub(r"[^\w.+-]", "_", config.build_recipe().name)
+    return root / config.name / (tag or f"{recipe_name}-seed{config.seed}")
+
+
+@contextmanager
+def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep every other process from training in a directory; made if it does not exist.
+
+    Args:
+        run: The run directory.
+        patience: Seconds to wait for a process that trains in it.
+
+    Raises:
+        UserError: If another process trains in it, if it holds something that no run has left, or
+            if it cannot be written.
+    """
+    _refuse_foreign(run)
+    with ExitStack() as stack:
+        with explained(run):
+            stack.enter_context(locked(run, partial(_in_use, run), patience=patience))
+        yield
+
+
+def _in_use(run: Path, holder: str) -> str:
+    return (
+        f"{str(run)!r} is in use: {holder} trains in it; wait for it, end it, or write --tag or "
+        "--out with a new name"
+    )
+
+
+def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
+    """Refuse to start a new run where an earlier one would be lost.
+
+    Args:
+        run: The run directory.
+        config: What the new run would train.
+        auto: Whether it is to go on from what is there, which has been found to be nothing.
+
+    Raises:
+        UserError: Naming what to write instead.
+    """
+    finished, same = (run / "summary.json").is_file(), _is_of(run, config)
+    if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
+        return
+    held = "a finished run" if finished else "the checkpoints of a run that has not finished"
+    go_on = "--resume auto to go on from it, " if same and not auto else ""
+    raise UserError(
+        f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}--tag with "
+        "a new name to keep both, or --overwrite to replace it"
+    )
+
+
+def _is_of(run: Path, config: Config) -> bool:
+    """Tell whether the run in a directory was started with exactly this config."""
+    file = run / "config.yaml"
+    try:
+        theirs = parse(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError):
+        return False
+    return bool(theirs == parse(resolved(config), "config"))
+
+
+def prepare(
+    run: Path, config: Config, environment: dict[str, Any], *, goes_on: bool = False
+) -> None:
+    """Make the directory ready: an earlier run makes way, config and environment are written.
+
+    Args:
+        run: The directory.
+        config: What is trained in it.
+        environment: What it is trained with.
+        goes_on: Whether the run that is in it goes on, and only its summary goes.
+
+    Raises:
+        UserError: If it cannot be written, or holds something that no run has left; what is in it
+            stays as it was then.
+    """
+    _refuse_foreign(run)
+    with explained(run):
+        run.mkdir(parents=True, exist_ok=True)
+        write_atomically(run / ".writable", b"")
+        (run / ".writable").unlink()
+        if not goes_on:
+            replaced.make_way(run)
+        try:
+            write_atomically(run / "config.yaml", resolved(config))
+            write_atomically(run / "environment.json", json_text(environment, indent=2) + "\n")
+        except OSError:
+            if not goes_on:
+                replaced.put_back(run)
+            raise
+        (run / "summary.json").unlink(missing_ok=True)
+        diagnosis_file.remove(run)
+
+
+@contextmanager
+def explained(run: Path) -> Iterator[None]:
+    """Turn an error of writing into a directory into one that says what to do.
+
+    Raises:
+        UserError: For an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise UserError(
+            f"cannot write the run directory {str(run)!r}: {error.strerror or error}; "
+            f"{'make room, or ' if full else ''}write --out with a directory that you may write to"
+        ) from error
+
+
+def _refuse_foreign(run: Path) -> None:
+    """Refuse a directory of somebody's own, whose `checkpoints` are not a run's to remove."""
+    if not run.is_dir() or (run / "config.yaml").is_file():
+        return
+    # Hidden names are the lock, and what a kill left of the very first write.
+    names = (path.name for path in run.iterdir())
+    found = next(
+        (name for name in names if name != replaced.FOLDER and not name.startswith(".")), None
+    )
+    if found is not None:
+        raise UserError(
+            f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"
+        )
+
+
+def write_summary(run: Path, summary: Summary) -> None:
+    """Declare the run over."""
+    write_atomically(run / "summary.json", json_text(asdict(summary), indent=2) + "\n")
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a run, or None when it has not finished.
+
+    Raises:
+        UserError: If the file is no summary.
+    """
+    file = run / "summary.json"
+    try:
+        summary = parse_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {str(file)!r}: {error}") from error
+    if not isinstance(summary, dict):
+        raise UserError(f"{str(file)!r} holds no summary of a run")
+    return summary
+
+
+def finished(run: Path) -> Summary | None:
+    """Return the summary of a run that has come to its end, of which nothing is left to do.
+
+    Of another release's summary, fields that are not known are left out.
+
+    Raises:
+        UserError: If the file is no summary.
+    """
+    found = read_summary(run)
+    if found is None or found.get("status") != "finished":
+        return None
+    known = {name: found[name] for name in Summary.__dataclass_fields__ if name in found}
+    try:
+        return Summary(**known)
+    except TypeError:  # a field without which nothing can be said of a run
+        return None
