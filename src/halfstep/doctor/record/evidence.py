@@ -8,6 +8,7 @@ those that it needs and sees only them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -309,8 +310,23 @@ class Evidence:
         for birth in self.births:
             if birth.phase != "forward":
                 continue
-            if birth.culprit or (birth.is_divided and self.precision.disagrees):
+            if birth.culprit or (birth.is_divided and self._disagrees()):
                 yield birth
+
+    def _disagrees(self) -> bool:
+        """Return whether the last step, or one that was run again, is not the step of fp32."""
+        if self.precision.disagrees:
+            return True
+        halves = {
+            each.iteration: each.loss
+            for each in self.replays
+            if each.name == "plain" and each.loss is not None and isfinite(each.loss)
+        }
+        return any(
+            Precision(loss=halves.get(each.iteration), exact_loss=each.loss).disagrees
+            for each in self.replays
+            if each.name == "fp32" and each.finite
+        )
 
     def exact_is_finite(self) -> bool:
         """Return whether a bad step is finite when it is run in fp32."""
