@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 from large_programs import classifier_faults, detector_faults, language_faults, timm_faults
 from large_programs.data import write_boxes, write_images
 from large_programs.faults import Outcome
@@ -70,7 +71,9 @@ def main() -> None:
                 if only and not only & names:
                     continue
                 _keep(_shown(run(program, checkouts.get(program.name), data, fault)))
-    print(json.dumps(_record()["totals"], indent=1))
+    record = _record()
+    docs_table.put("doctor.md", "large programs", table(record))
+    print(json.dumps(record["totals"], indent=1))
 
 
 def _left_out(program: Program, checkout: Path | None) -> str:
@@ -116,6 +119,23 @@ def _keep(outcome: Outcome) -> None:
             }
         ),
     )
+
+
+def table(record: dict[str, Any]) -> list[str]:
+    """Return the docs' table of a record: a line for each program."""
+    lines = [
+        "| program | faults | named at first | named | line right | module right | false alarms |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    outcomes = [Outcome(**each) for each in record["outcomes"]]
+    for program in sorted({each.program for each in outcomes}):
+        mine = totals((each for each in outcomes if each.program == program), record["first"])
+        lines.append(
+            f"| {program} | {mine['faults']} | {mine['cause_named_at_first']} "
+            f"| {mine['cause_named']} | {mine['line_right']} | {mine['module_right']} "
+            f"| {mine['false_alarms']} |"
+        )
+    return lines
 
 
 def totals(outcomes: Iterable[Outcome], first: dict[str, list[str]]) -> dict[str, object]:

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 import numpy as np
 import timm
 import torch
@@ -404,6 +405,28 @@ def main() -> None:
             "rows": [asdict(each) for each in rows],
         }
         write_atomically(RESULTS, json_text(record))
+        docs_table.put("doctor.md", "overhead", table(record))
+
+
+def table(record: dict[str, Any]) -> list[str]:
+    """Return the docs' table of a record: what each tool adds to a step, in percent."""
+    rows = {(each["model"], each["variant"]): each for each in record["rows"]}
+    models = list(dict.fromkeys(each["model"] for each in record["rows"]))
+    variants = list(dict.fromkeys(each["variant"] for each in record["rows"]))
+    lines = [f"| | {' | '.join(models)} |", f"| --- |{' --- |' * len(models)}"]
+    for variant in variants:
+        cells = [_cell(rows.get((model, variant))) for model in models]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    if row["variant"] == "nothing":
+        return f"{row['milliseconds']:.1f} ms"
+    added, low, high = (100 * (row[name] - 1) for name in ("ratio", "low", "high"))
+    return f"{added:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 if __name__ == "__main__":

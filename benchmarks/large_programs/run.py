@@ -74,9 +74,9 @@ def run(program: Program, checkout: Path | None, data: Path, fault: Fault | None
         if not report.exists() or (fault is None and code):
             raise SystemExit(f"{fault.name if fault else program.name} does not run:\n{said}")
         found = json.loads(report.read_text())
-        if not found["evidence"]["loop"]["iterations"]:
+        if not found["evidence"]["loop"]["shapes"]:
             raise SystemExit(f"{fault.name if fault else program.name} does not train:\n{said}")
-    return _outcome(program, fault, found["diagnosis"]["verdicts"])
+    return _outcome(program, fault, found["diagnosis"]["verdicts"], found["evidence"]["births"])
 
 
 def _copy(program: Program, checkout: Path | None, place: Path) -> None:
@@ -134,7 +134,12 @@ def _in_child(work: Callable[[], int], output: Path) -> int:
         os._exit(code)
 
 
-def _outcome(program: Program, fault: Fault | None, verdicts: list[dict[str, Any]]) -> Outcome:
+def _outcome(
+    program: Program,
+    fault: Fault | None,
+    verdicts: list[dict[str, Any]],
+    births: list[dict[str, Any]],
+) -> Outcome:
     """Compare verdicts with what was put in."""
     given = [str(each["code"]) for each in verdicts]
     if fault is None:
@@ -143,14 +148,25 @@ def _outcome(program: Program, fault: Fault | None, verdicts: list[dict[str, Any
     if named is None:
         return Outcome(program.name, fault.row, fault.code, given)
     finding = named["finding"]
-    text = (finding["site"] or {"text": ""})["text"]
+    lines = [finding["site"], *(each["site"] for each in births if _is_named(each, finding))]
+    texts = [each["text"] for each in lines if each]
+    right = [text for text in texts if fault.line and fault.line in text]
     return Outcome(
         program.name,
         fault.row,
         fault.code,
         given,
-        text,
+        next(iter([*right, *texts]), ""),
         finding["module"],
-        fault.line in text if fault.line else None,
+        bool(right) if fault.line else None,
         finding["module"].endswith(fault.module) if fault.module else None,
     )
+
+
+def _is_named(birth: dict[str, Any], finding: dict[str, Any]) -> bool:
+    """Return whether a finding names the line of a library that made inf or NaN."""
+    site = birth["site"]
+    if not site:
+        return False
+    name = f"{Path(site['file']).name}:{site['line']}"
+    return any(fact.endswith(name) for fact in finding["facts"])

@@ -112,7 +112,7 @@ FAULTS = (
                 "                    _backward(loss)\n",
             ),
         ),
-        "backward(",
+        "loss_scaler(",
     ),
     Fault(
         "timm",
