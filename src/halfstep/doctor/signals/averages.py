@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import format_name
 
@@ -67,10 +68,12 @@ class Averages:
             return
         self._known = count
         self._parameters = {}
+        optimizers = parties.optimizers.alive().values()
+        moved = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
         chosen = [  # What is not trained, a teacher that the loop calls say, may be the average.
             (name, each)
             for name, each in parties.names().items()
-            if each.requires_grad and each.numel() > 1
+            if each.requires_grad and each.numel() > 1 and (not moved or id(each) in moved)
         ]
         stride = max(1, len(chosen) // PARAMETERS)
         for name, each in chosen[::stride][:PARAMETERS]:
