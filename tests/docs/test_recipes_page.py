@@ -56,7 +56,7 @@ def test_the_fields_are_what_the_command_prints(capsys):
     assert between("fields") == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("recipe", halfstep.recipes())
+@pytest.mark.parametrize("recipe", [name for name in halfstep.recipes() if "act" not in name])
 def test_the_bytes_are_those_of_a_real_step(recipe):
     rows = {row.split("|")[1].strip(): row for row in between("bytes").splitlines()[2:]}
     said = [int(cell) for cell in rows[recipe].split("|")[2:-1]]

@@ -285,8 +285,8 @@ def violations(recipe: Recipe, expected: Contract, batch: Any) -> list[str]:
     ]
 
 
-def test_the_contract_covers_the_table() -> None:
-    assert CONTRACT.keys() == RECIPES.keys()
+def test_the_contract_covers_every_row_that_says_what_parameters_are() -> None:
+    assert CONTRACT.keys() == {name for name, (row, _) in RECIPES.items() if row.params}
 
 
 @pytest.mark.parametrize("name", CONTRACT)
@@ -356,7 +356,8 @@ def test_changing_any_setting_of_a_loss_scale_breaks_the_contract(digits, name: 
 
 
 def test_the_changes_cover_every_field() -> None:
-    assert CHANGES.keys() == PARTS.keys()
+    # What activations are kept in shows in memory and noise alone (techniques/test_activations.py).
+    assert CHANGES.keys() == PARTS.keys() - {"activations", "activation_group"}
     assert {"dynamic", *SETTINGS} == {field.name for field in fields(LossScale)}
 
 

@@ -63,6 +63,15 @@ def float8() -> Means:
     )
 
 
+def packed(device: torch.device) -> Means:
+    """Say how `device` keeps tensors in a few bits."""
+    if device.type == "cuda":
+        return Means("native", "packed by Triton kernels")
+    if device.type == "cpu":
+        return Means("native", "packed by a C kernel, compiled when it is first needed")
+    return _refused(device)
+
+
 def has_tf32(device: torch.device) -> bool:
     """Tell whether a device has TF32 tensor cores."""
     return device.type == "cuda" and _capability(device) >= _UNITS["tf32"]

@@ -88,6 +88,13 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
             Recipe("fp8-delayed", params="fp32", autocast="bf16", float8="delayed"),
             "fp8 with scales from the largest values of the last 16 steps",
         ),
+        *(
+            (
+                Recipe(f"act{bits}", activations=bits),
+                f"saved activations in {bits} bits; join it to another: fp16+act{bits}",
+            )
+            for bits in (2, 3, 4, 8)
+        ),
     )
 }
 NAMES += RECIPES

@@ -1,0 +1,196 @@
+"""Packing on CUDA, in Triton: one pass over memory each way, a program a group.
+
+The same bits as `reference.py`; without fusion of multiplications and additions, which would round
+once where the reference rounds twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]  # it has no types
+from triton import language as tl
+
+from halfstep.kernels.packing.reference import MASK_GROUP
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
+    source: Any,
+    codes: Any,
+    low: Any,
+    step: Any,
+    elements: Any,
+    seed_low: Any,
+    seed_high: Any,
+    stream: Any,
+    first: Any,
+    group: tl.constexpr,
+    bits: tl.constexpr,
+) -> None:
+    program = tl.program_id(0).to(tl.int64)
+    at = program * group + tl.arange(0, group)
+    values = tl.load(source + tl.minimum(at, elements - 1)).to(tl.float32)
+    magnitudes = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    finite = tl.max(magnitudes, 0) < 0x7F800000
+    values = tl.where(finite, values, 0.0)
+    top: tl.constexpr = 2**bits - 1
+
+    lowest = (tl.min(values, 0) + 0.0).to(tl.int32, bitcast=True)
+    cut = ((lowest & 0xFFFF) != 0) & (lowest < 0)
+    lowest = ((lowest >> 16) + cut.to(tl.int32)) << 16
+    start = lowest.to(tl.float32, bitcast=True)
+    width = tl.div_rn(tl.max(values, 0) - start + 0.0, float(top)).to(tl.int32, bitcast=True)
+    width = ((width >> 16) + ((width & 0xFFFF) != 0).to(tl.int32)) << 16
+    width = tl.where(width < 0x00800000, 0, width)  # its inverse could not be had
+    usable = finite & (width < 0x7F800000)
+    step_width = width.to(tl.float32, bitcast=True)
+    # Selects before it divides: a group of equal values has steps of 0.
+    inverse = tl.where(width > 0, tl.div_rn(1.0, tl.where(width > 0, step_width, 1.0)), 0.0)
+
+    lanes: tl.constexpr = group // 8
+    counter = (first + program) * lanes + tl.arange(0, lanes)
+    zero = tl.zeros((lanes,), tl.uint32)
+    words = tl.philox(
+        (seed_high.to(tl.uint64) << 32) | (seed_low.to(tl.uint64) & 0xFFFFFFFF),
+        (counter & 0xFFFFFFFF).to(tl.uint32),
+        (counter >> 32).to(tl.uint32),
+        zero + stream.to(tl.uint32),
+        zero,
+    )
+    # [lane, upper bit of the word's number, lower bit], then the halves of each word.
+    word = tl.join(tl.join(words[0], words[2]), tl.join(words[1], words[3]))
+    halves = tl.join(word & 0xFFFF, word >> 16)
+    drawn = tl.reshape(tl.permute(halves, (3, 1, 2, 0)), (group,))
+    part = (drawn.to(tl.int32).to(tl.float32) + 0.5) * (1.0 / 65536)
+    level = ((values - start) * inverse + part).to(tl.int32)
+    code = tl.where(usable, tl.minimum(level, top), 0)
+
+    size: tl.constexpr = group * bits // 8
+    _write_plane(code, codes + program * size, group, 0, 2 if bits == 3 else bits)
+    if bits == 3:
+        _write_plane(code, codes + program * size + group // 4, group, 2, 1)
+    tl.store(low + program, tl.where(usable, lowest >> 16, 0x7FC0).to(tl.int16))
+    tl.store(step + program, tl.where(usable, width >> 16, 0x7FC0).to(tl.int16))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write_plane(
+    code: Any, to: Any, group: tl.constexpr, shift: tl.constexpr, width: tl.constexpr
+) -> None:
+    parts: tl.constexpr = 8 // width
+    size: tl.constexpr = group // parts
+    each = tl.reshape((code >> shift) & (2**width - 1), (parts, size))
+    shifts = (tl.arange(0, parts) * width)[:, None]
+    tl.store(to + tl.arange(0, size), tl.sum(each << shifts, 0).to(tl.uint8))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _unpack_kernel(
+    codes: Any,
+    low: Any,
+    step: Any,
+    target: Any,
+    elements: Any,
+    group: tl.constexpr,
+    bits: tl.constexpr,
+    half: tl.constexpr,
+) -> None:
+    program = tl.program_id(0).to(tl.int64)
+    size: tl.constexpr = group * bits // 8
+    code = _read_plane(codes + program * size, group, 2 if bits == 3 else bits)
+    if bits == 3:
+        code |= _read_plane(codes + program * size + group // 4, group, 1) << 2
+    start = (tl.load(low + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    width = (tl.load(step + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    values = start + code.to(tl.float32) * width
+    at = program * group + tl.arange(0, group)
+    if half == "fp16":  # comparisons, since NaN has to stay NaN
+        values = tl.where(values > 65504.0, 65504.0, tl.where(values < -65504.0, -65504.0, values))
+        tl.store(target + at, values.to(tl.float16), mask=at < elements)
+    elif half == "bf16":  # rounded here, since the interpreter's own cast cuts off
+        word = values.to(tl.int32, bitcast=True)
+        nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
+        nearest = tl.where(values == values, nearest, 0x7FC0).to(tl.int16)  # noqa: PLR0124  # NaN
+        tl.store(target + at, nearest, mask=at < elements)
+    else:
+        tl.store(target + at, values, mask=at < elements)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_plane(source: Any, group: tl.constexpr, width: tl.constexpr) -> Any:
+    size: tl.constexpr = group * width // 8
+    element = tl.arange(0, group)
+    byte = tl.load(source + element % size).to(tl.int32)
+    return (byte >> (element // size * width)) & (2**width - 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask_kernel(source: Any, bits: Any, elements: Any, group: tl.constexpr) -> None:
+    program = tl.program_id(0).to(tl.int64)
+    at = program * group + tl.arange(0, group)
+    values = tl.load(source + at, mask=at < elements, other=0).to(tl.float32)
+    code = tl.where(values <= 0.0, 0, 1)
+    _write_plane(code, bits + program * (group // 8), group, 0, 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _masked_kernel(source: Any, bits: Any, target: Any, elements: Any, group: tl.constexpr) -> None:
+    program = tl.program_id(0).to(tl.int64)
+    at = program * group + tl.arange(0, group)
+    values = tl.load(source + at, mask=at < elements)
+    kept = _read_plane(bits + program * (group // 8), group, 1)
+    tl.store(target + at, tl.where(kept != 0, values, 0.0), mask=at < elements)
+
+
+def mask(values: torch.Tensor) -> torch.Tensor:
+    """Do what `reference.mask` does, on the GPU."""
+    groups = -(-values.numel() // MASK_GROUP)
+    bits = values.new_empty(groups, MASK_GROUP // 8, dtype=torch.uint8)
+    source = values.view(torch.uint8) if values.dtype == torch.bool else values
+    _mask_kernel[(groups,)](source, bits, values.numel(), group=MASK_GROUP)
+    return bits
+
+
+def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Do what `reference.masked` does, on the GPU."""
+    result = torch.empty_like(values)
+    _masked_kernel[(len(bits),)](values, bits, result, values.numel(), group=MASK_GROUP)
+    return result
+
+
+def pack(
+    flat: torch.Tensor, bits: int, group: int, seed: int, stream: int, counter: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Do what `reference.pack` does, on the GPU; `group` has to be a power of two."""
+    groups = -(-flat.numel() // group)
+    codes = flat.new_empty(groups, group * bits // 8, dtype=torch.uint8)
+    low = flat.new_empty(groups, dtype=torch.bfloat16)
+    step = torch.empty_like(low)
+    _pack_kernel[(groups,)](
+        flat, codes, low.view(torch.int16), step.view(torch.int16), flat.numel(),
+        seed & 0xFFFFFFFF, seed >> 32, stream, counter,
+        group=group, bits=bits, enable_fp_fusion=False,
+    )  # fmt: skip
+    return codes, low, step
+
+
+def unpack(
+    codes: torch.Tensor,
+    low: torch.Tensor,
+    step: torch.Tensor,
+    bits: int,
+    group: int,
+    elements: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Do what `reference.unpack` does, on the GPU."""
+    flat = codes.new_empty(elements, dtype=dtype)
+    half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "")
+    target = flat.view(torch.int16) if half == "bf16" else flat
+    _unpack_kernel[(len(low),)](
+        codes, low.view(torch.int16), step.view(torch.int16), target, elements,
+        group=group, bits=bits, half=half, enable_fp_fusion=False,
+    )  # fmt: skip
+    return flat

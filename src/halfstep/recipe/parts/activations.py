@@ -1,0 +1,121 @@
+"""In how many bits an element what autograd saves for the backward pass is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from halfstep.recipe.parts.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from halfstep.kernels.hardware import Means
+    from halfstep.recipe.parts.part import Whole
+    from halfstep.techniques import Technique
+
+
+class Activations(Part):
+    """Compresses saved activations."""
+
+    field = "activations"
+    place = 120
+    purpose = (
+        "Bits an element of the activations that are kept for the backward pass, rounded "
+        "stochastically; all of them when not set."
+    )
+    allowed = {
+        2: "2 bits an element; gradients are noisy and right on average",
+        3: "3 bits an element",
+        4: "4 bits an element",
+        8: "8 bits an element; hardly any noise",
+        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; the longest pattern decides",
+    }
+
+    @classmethod
+    def parse(cls, given: Any) -> Self:
+        """Read a number of bits, or a mapping of patterns to bits or "whole"."""
+        pairs = given
+        if isinstance(given, int) and not isinstance(given, bool):
+            pairs = {"*": given}
+        elif isinstance(given, tuple) and all(isinstance(pair, tuple) for pair in given):
+            pairs = dict(given)
+        if not isinstance(pairs, Mapping) or not pairs:
+            raise ValueError(
+                f"recipe field activations is {given!r}; allowed: 2, 3, 4, 8 or a mapping such as "
+                "{'*': 2, 'layer4.*': 8, 'head': 'whole'}"
+            )
+        for pattern, bits in pairs.items():
+            if not isinstance(pattern, str) or not pattern:
+                raise ValueError(
+                    f"activations names {pattern!r}; allowed: a module ('head', 'blocks.*.attn') "
+                    "or '*' for all"
+                )
+            if bits not in _BITS or isinstance(bits, bool):
+                raise ValueError(
+                    f"activations keeps {pattern!r} in {bits!r} bits; allowed: "
+                    f"{', '.join(map(repr, _BITS))}"
+                )
+        return cls(tuple(sorted(pairs.items(), key=lambda pair: (len(pair[0]), pair[0]))))
+
+    @property
+    def plain(self) -> Any:
+        """The bits alone where they are the same for all modules."""
+        pairs = dict(self.value)
+        return pairs["*"] if set(pairs) == {"*"} else pairs
+
+    def __str__(self) -> str:
+        said = self.plain
+        if isinstance(said, int):
+            return f"activations {said} bits"
+        return "activations " + " ".join(f"{pattern}:{bits}" for pattern, bits in self.value)
+
+    def merged(self, other: Self) -> Self | None:
+        """Take the patterns of both, unless one pattern has two numbers of bits."""
+        both = dict(self.value) | dict(other.value)
+        agree = all(both[pattern] == bits for pattern, bits in self.value)
+        return self.parse(both) if agree else None
+
+    def means(self, device: torch.device) -> Means | None:
+        """Packed by kernels of halfstep, where it has them."""
+        from halfstep.kernels.hardware import packed
+
+        return packed(device)
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Take hold of what autograd saves."""
+        from halfstep.techniques.activations import CompressedActivations
+
+        layers = {pattern: None if bits == "whole" else bits for pattern, bits in self.value}
+        group = whole.get("activation_group") or _GROUP
+        yield CompressedActivations(layers, group=group, seed=seed)
+
+
+class ActivationGroup(Part):
+    """Sets how many activations share their levels."""
+
+    field = "activation_group"
+    place = 121
+    purpose = "Activations that share the lowest and highest of their levels; 256 when not set."
+    allowed = {
+        64: "less noise, 0.5 bits an element for the levels",
+        128: "0.25 bits an element for the levels",
+        256: "0.125 bits an element for the levels, as ActNN has it",
+        512: "0.06 bits an element for the levels",
+        1024: "more noise, 0.03 bits an element for the levels",
+    }
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """There must be compressed activations to group."""
+        if whole.get("activations") is None:
+            return (
+                f"activation_group={self.value!r} groups compressed activations, but activations "
+                "is not set; write activations=4, or leave activation_group out"
+            )
+        return None
+
+
+_BITS = (2, 3, 4, 8, "whole")
+_GROUP = 256

@@ -1,0 +1,171 @@
+"""Functions whose backward pass needs less than autograd would save for it.
+
+A rectifier needs one bit an element, max pooling the place in its window, dropout its mask, and any
+smooth function of single elements its derivative, in which the gradient is linear: rounded
+stochastically it is right on average, which the rounded input would not be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from halfstep.techniques.activations.store import (
+    in_memory_order,
+    is_dense,
+    refuse_second_derivative,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Rectifier(torch.autograd.Function):
+    """`relu`; keeps a bit an element."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, inplace: bool) -> torch.Tensor:
+        """Return the positive part, in `values` itself if `inplace`."""
+        if inplace:
+            ctx.mark_dirty(values)
+        result = values.relu_() if inplace else values.relu()
+        _keep_mask(ctx, in_memory_order(result), result.stride())
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Let the gradient of positive elements through."""
+        return _masked(ctx, gradient), None
+
+
+class Dropout(torch.autograd.Function):
+    """`dropout`; keeps a bit an element."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, share: float) -> torch.Tensor:
+        """Return `values` with a random share of 0, and the others made larger for it."""
+        result, mask = torch.native_dropout(values, share, train=True)
+        ctx.scale = 1 / (1 - share)
+        _keep_mask(ctx, in_memory_order(mask), mask.stride())
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Let the gradient of elements that were kept through, as much larger."""
+        return _masked(ctx, gradient).mul_(ctx.scale), None
+
+
+class Pointwise(torch.autograd.Function):
+    """A smooth function of single elements; keeps its derivative."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, call: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return `call(values)`."""
+        with torch.enable_grad(), saved_tensors_hooks(torch.Tensor.detach, _as_it_is):
+            given = values.detach().requires_grad_()
+            result = call(given)
+            (slope,) = torch.autograd.grad(result, given, torch.ones_like(result))
+        ctx.save_for_backward(slope)
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Multiply by the derivative."""
+        refuse_second_derivative()
+        (slope,) = ctx.saved_tensors
+        return gradient * slope, None
+
+
+class MaxPool(torch.autograd.Function):
+    """`max_pool2d`; keeps where in its window each largest element lies."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, *window: Any) -> torch.Tensor:
+        """Return the largest element of each window.
+
+        Args:
+            ctx: Of autograd.
+            values: `[batch, channels, height, width]`.
+            window: Its size, stride, padding and dilation, pairs each, and `ceil_mode`.
+        """
+        pooled: torch.Tensor
+        pooled, index = torch.ops.aten.max_pool2d_with_indices(values, *window)
+        corner, step_down = _corners(values.size(3), pooled, *window[1:4])
+        offset = index - corner
+        down = torch.div(offset, step_down, rounding_mode="floor")
+        place = down * window[0][1] + (offset - down * step_down) // window[3][1]
+        ctx.window = window
+        ctx.like = values.size(), values.dtype, values.is_contiguous()
+        ctx.save_for_backward(_nibbles(place) if _fits_nibble(window[0]) else place.byte())
+        ctx.pooled = pooled.size()
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Give each gradient to the element that was the largest."""
+        refuse_second_derivative()
+        (kept,) = ctx.saved_tensors
+        (height_width, *_), (size, dtype, contiguous) = (ctx.window[:1], ctx.like)
+        place = _from_nibbles(kept, ctx.pooled) if _fits_nibble(height_width) else kept.long()
+        corner, step_down = _corners(size[3], gradient, *ctx.window[1:4])
+        down = place // height_width[1]
+        across = (place - down * height_width[1]) * ctx.window[3][1]
+        index = corner + down * step_down + across
+        form = torch.contiguous_format if contiguous else torch.channels_last
+        # Only its shape is read.
+        pooled_from = torch.empty(size, dtype=dtype, device=gradient.device, memory_format=form)
+        result = torch.ops.aten.max_pool2d_with_indices_backward(
+            gradient.contiguous(memory_format=form), pooled_from, *ctx.window,
+            index.contiguous(memory_format=form),
+        )  # fmt: skip
+        return result, None, None, None, None, None
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _corners(
+    width: int, pooled: torch.Tensor, stride: list[int], padding: list[int], dilation: list[int]
+) -> tuple[torch.Tensor, int]:
+    """Return the index of each window's first element in a plane, and that of a row below."""
+    rows = torch.arange(pooled.size(2), device=pooled.device) * stride[0] - padding[0]
+    columns = torch.arange(pooled.size(3), device=pooled.device) * stride[1] - padding[1]
+    return rows[:, None] * width + columns, dilation[0] * width
+
+
+def _fits_nibble(window: list[int]) -> bool:
+    return window[0] * window[1] <= 16
+
+
+def _nibbles(place: torch.Tensor) -> torch.Tensor:
+    flat = place.flatten().byte()
+    if flat.numel() % 2:
+        flat = torch.cat([flat, flat.new_zeros(1)])
+    return flat[::2] | flat[1::2] << 4
+
+
+def _from_nibbles(kept: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    both = torch.stack([kept & 15, kept >> 4], 1).flatten()
+    return both[: size.numel()].view(size).long()
+
+
+def _keep_mask(ctx: Any, flat: torch.Tensor, stride: tuple[int, ...]) -> None:
+    ctx.save_for_backward(torch.ops.halfstep.mask(flat))
+    ctx.stride = stride
+
+
+def _masked(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    refuse_second_derivative()
+    (bits,) = ctx.saved_tensors
+    if gradient.stride() != ctx.stride or not is_dense(gradient):
+        in_order = torch.empty_strided(
+            gradient.size(), ctx.stride, dtype=gradient.dtype, device=gradient.device
+        )
+        gradient = in_order.copy_(gradient)
+    kept: torch.Tensor = torch.ops.halfstep.masked(in_memory_order(gradient), bits)
+    return kept.as_strided(gradient.size(), gradient.stride())

@@ -1,0 +1,223 @@
+"""Tensors in a few bits: three kernels that give the same bits, right on average."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+
+from halfstep.kernels import packing
+from halfstep.kernels.packing import native, reference
+
+SEED = 2**40 + 17
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def functions():
+    found = native.library()
+    if found is None:
+        pytest.skip("no C compiler")
+    return found
+
+
+def awkward(elements: int, scale: float, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Values of any size, with zeros of both signs, equal runs, subnormal and non-finite ones."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(elements, generator=generator) * scale + scale * 0.3
+    values[::7] = -0.0
+    values[1::11] = 0.0
+    values[300:900] = 7.7
+    values[1000:1001] = torch.inf
+    values[1500:1501] = torch.nan
+    return values.to(dtype)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare bit by bit, but for which NaN a NaN is."""
+    if one.is_floating_point():
+        missing = one.isnan()
+        if not torch.equal(missing, other.isnan()):
+            return False
+        one, other = one[~missing], other[~missing]
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@given(
+    st.integers(1, 3000),
+    st.sampled_from((1e-40, 1e-8, 1.0, 3e4, 1e30)),
+    st.sampled_from(DTYPES),
+    st.sampled_from((1, 2, 3, 4, 8)),
+    st.sampled_from((64, 256, 1024)),
+    st.integers(0, 2**33),
+)
+@settings(max_examples=100)
+def test_the_c_kernel_gives_the_bits_of_the_reference(
+    functions, elements, scale, dtype, bits, group, counter
+):
+    values = awkward(elements, scale, dtype, elements)
+    expected = reference.pack(values, bits, group, SEED, 3, counter)
+    found = native.pack(functions, values, bits, group, SEED, 3, counter)
+    assert all(map(same_bits, found, expected))
+    for to in DTYPES:
+        back = reference.unpack(*expected, bits, group, elements, to)
+        assert same_bits(native.unpack(functions, *found, bits, group, elements, to), back)
+    mask = reference.mask(values)
+    assert torch.equal(native.mask(functions, values), mask)
+    assert torch.equal(
+        native.masked(functions, values, mask).nan_to_num(5),
+        torch.where(values <= 0, 0, values).nan_to_num(5),
+    )
+    assert torch.equal(native.mask(functions, values > 0), reference.mask(values > 0))
+
+
+def test_threads_share_the_work_and_change_no_bit(functions):
+    values = torch.randn(600_001)
+    alone = native.pack(functions, values, 4, 256, 1, 0, 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        together = native.pack(functions, values, 4, 256, 1, 0, 0)
+        back = native.unpack(functions, *together, 4, 256, 600_001, torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(same_bits, alone, together))
+    assert same_bits(back, reference.unpack(*alone, 4, 256, 600_001, torch.float32))
+
+
+TRITON = """
+import os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from halfstep.kernels.packing import gpu, reference
+from tests.kernels.test_packing import DTYPES, SEED, awkward, same_bits
+cases = [(dtype, bits, group) for dtype in DTYPES for bits in (2, 3, 4, 8) for group in (64, 256)]
+for number, (dtype, bits, group) in enumerate(cases[:: int(sys.argv[1])]):
+    scale = (1e-8, 1.0, 3e4)[number % 3]
+    values = awkward(1600, scale, dtype, number)[number:]
+    expected = reference.pack(values, bits, group, SEED, 3, 12345678901)
+    assert all(map(same_bits, gpu.pack(values, bits, group, SEED, 3, 12345678901), expected))
+    for to in DTYPES:
+        back = reference.unpack(*expected, bits, group, values.numel(), to)
+        assert same_bits(gpu.unpack(*expected, bits, group, values.numel(), to), back), (bits, to)
+    mask = reference.mask(values)
+    assert torch.equal(gpu.mask(values), mask)
+    assert torch.equal(gpu.mask(values > 0), reference.mask(values > 0))
+    assert torch.equal(gpu.masked(values, mask).nan_to_num(5),
+                       reference.masked(values, mask).nan_to_num(5))
+print("same bits", number + 1)
+"""
+
+
+def triton_cases(every: int) -> str:
+    pytest.importorskip("triton")
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", TRITON, str(every)],
+        capture_output=True, text=True, env=environment, check=False, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_triton_kernels_give_the_bits_of_the_reference():
+    assert triton_cases(7) == "same bits 4\n"
+
+
+@pytest.mark.slow
+def test_the_triton_kernels_give_the_bits_of_the_reference_in_every_case():
+    assert triton_cases(1) == "same bits 24\n"
+
+
+def test_random_words_are_those_of_philox():
+    """Known answers of Random123, the authors' own implementation (kat_vectors, philox4x32 10)."""
+    counter = torch.tensor([0])
+    assert [f"{int(word):08x}" for word in reference.philox(counter, 0, 0)] == [
+        "6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", packing.BITS)
+def test_values_are_right_on_average_and_lie_within_a_step(bits):
+    torch.manual_seed(0)
+    values = torch.randn(512) * 3 + 100
+    draws = torch.stack(
+        [packing.pack(values, bits, seed=5, counter=2 * draw).unpack() for draw in range(2000)]
+    )
+    step = packing.pack(values, bits, seed=5).step.float().repeat_interleave(256)
+    assert ((draws - values).abs() <= step * 1.0001).all()
+    deviations = (draws.mean(0) - values) / (draws.std(0) / 2000**0.5 + step / 2**16)
+    assert deviations.abs().max() < 5
+    assert abs(deviations.mean()) < 5 / 512**0.5
+
+
+@pytest.mark.parametrize("bits", packing.BITS)
+def test_the_variance_is_that_of_stochastic_rounding_and_below_actnn_s_bound(bits):
+    """Chen et al. (arXiv:2104.14129), section 3.2: G R^2 / (4 B^2) for a group of range R."""
+    torch.manual_seed(0)
+    values = torch.randn(256)
+    draws = torch.stack(
+        [packing.pack(values, bits, seed=5, counter=draw).unpack() for draw in range(2000)]
+    )
+    one = packing.pack(values, bits, seed=5)
+    step, low = one.step.float(), one.low.float()
+    level = (values - low) / step
+    up = level - level.floor()
+    expected = (step**2 * up * (1 - up)).sum()
+    found = draws.var(0).sum()
+    assert abs(found / expected - 1) < 0.05
+    span = values.max() - values.min()
+    assert found < 256 * span**2 / (4 * (2**bits - 1) ** 2)
+
+
+def test_zeros_of_a_rectified_tensor_stay_zero():
+    values = torch.randn(5000).relu()
+    for bits in packing.BITS:
+        assert not packing.pack(values, bits, seed=1).unpack()[values == 0].any()
+
+
+def test_nothing_finite_becomes_infinite():
+    values = torch.full((256,), 65504.0, dtype=torch.float16)
+    values[0] = -65504
+    assert packing.pack(values, 2, seed=1).unpack().isfinite().all()
+
+
+def test_it_takes_as_many_bytes_as_it_says():
+    packed = packing.pack(torch.randn(256 * 100), 3, seed=1)
+    assert packed.nbytes == 100 * (256 * 3 // 8 + 4)
+
+
+def test_fake_tensors_know_the_shapes():
+    with FakeTensorMode():
+        packed = packing.pack(torch.empty(1000, device="cuda", dtype=torch.float16), 4, seed=1)
+        assert packed.codes.shape == (4, 128)
+        back = packed.unpack()
+        assert (back.shape, back.dtype, back.device.type) == ((1000,), torch.float16, "cuda")
+        bits = torch.ops.halfstep.mask(back)
+        assert torch.ops.halfstep.masked(back, bits).shape == (1000,)
+
+
+def test_without_a_compiler_the_bits_are_the_same(monkeypatch):
+    values = torch.randn(3000)
+    expected = packing.pack(values, 4, seed=9)
+    monkeypatch.setattr(native, "library", lambda: None)
+    found = packing.pack(values, 4, seed=9)
+    assert same_bits(found.codes, expected.codes)
+    assert torch.equal(found.unpack(), expected.unpack())
+    assert torch.equal(torch.ops.halfstep.mask(values), reference.mask(values))
+
+
+def test_a_compiler_that_fails_is_no_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", shutil.which("false") or "false")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.library.__wrapped__() is None
+    assert list((tmp_path / "halfstep").iterdir()) == []
