@@ -42,7 +42,7 @@ def broken_beside_the_model_that_it_follows() -> None:
     both = nn.ModuleDict({"trained": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))})
     both["average"] = copy.deepcopy(both["trained"]).half()
     optimizer = torch.optim.Adam(both["trained"].parameters(), lr=0.02)
-    both.forward = lambda images: both["trained"](images)
+    both.forward = both["trained"].forward
     for images, labels in batches(STEPS):
         optimizer.zero_grad()
         nn.functional.cross_entropy(both(images), labels).backward()
