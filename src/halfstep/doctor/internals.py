@@ -33,6 +33,12 @@ def remove_function_mode(mode: TorchFunctionMode) -> bool:
     Returns:
         Whether it was there.
     """
+    depth = torch._C._len_torch_function_stack()
+    if depth == 0:
+        return False
+    if torch._C._get_function_stack_at(depth - 1) is mode:
+        overrides._pop_mode()
+        return True
     stack = overrides._get_current_function_mode_stack()
     if not any(each is mode for each in stack):
         return False
@@ -180,6 +186,14 @@ def is_compiled(model: nn.Module) -> bool:
         isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
         for each in model.modules()
     )
+
+
+def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values that a sparse tensor holds, some of them of the same element.
+
+    To coalesce them first may take longer than all else.
+    """
+    return tensor._values()
 
 
 def loss_scale_of(scaler: Any) -> torch.Tensor | None:

@@ -101,6 +101,36 @@ def test_train_prints_the_verdict_behind_its_error(tiny_file, tmp_path, capsys) 
     assert rest == (tmp_path / "run" / "diagnosis.txt").read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize("recipe", ["fp32", "fp16"])
+def test_the_step_that_went_bad_lies_in_the_run_and_runs_again_from_there(
+    tiny, tmp_path, poison, capsys, recipe
+) -> None:
+    poison((1, 2))
+    run = tmp_path / "run"
+    train(tiny("on_nonfinite=skip", "log_every=1", "epochs=1", recipe=recipe), run, quiet=True)
+    bundle = run / "bundle"
+    assert diagnosis_file.bundles(run) == [bundle]
+    said = (run / "diagnosis.txt").read_text(encoding="utf-8").splitlines()
+    assert said[-1] == f"halfstep doctor {bundle} runs the step again, elsewhere too"
+    assert main(["doctor", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == said
+    elsewhere = bundle.rename(tmp_path / "copied")
+    assert main(["doctor", str(elsewhere)]) == 0
+    again = capsys.readouterr().err
+    assert "CORRUPT_BATCH" in again
+    assert "step 2 repeats here with the same bits" in again
+
+
+def test_a_run_that_goes_well_keeps_no_step_though_one_was_looked_at(tiny, tmp_path) -> None:
+    # The first steps are skipped, until doctor looks at one of them and writes it down.
+    recipe = {"base": "fp16", "loss_scale": {"init": 2.0**24}}
+    run = tmp_path / "run"
+    summary = train(tiny("epochs=2", "batch_size=64", recipe=recipe), run, quiet=True)
+    assert summary.status == "finished"
+    assert summary.skipped_steps >= 4
+    assert not [each for each in run.iterdir() if "bundle" in each.name]
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, recipe) -> None:
     short = ("max_steps=4", "log_every=1", "accumulate=2", "clip_norm=1.0", "batch_size=64")
@@ -112,6 +142,38 @@ def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, rec
     first, second = (checkpoint.load(checkpoint.path(run, "last")) for run in runs.values())
     assert first.model.keys() == second.model.keys()
     assert all(torch.equal(first.model[name], second.model[name]) for name in first.model)
+
+
+@pytest.fixture
+def _compiled_without_a_compiler(monkeypatch):
+    def compiled(model, config):
+        assert config.compile
+        model.compile(backend="aot_eager")
+        return model
+
+    monkeypatch.setattr("halfstep.train.build.models.compiled", compiled)
+
+
+@pytest.mark.usefixtures("_compiled_without_a_compiler")
+@pytest.mark.parametrize("recipe", ["fp16", "o2"])
+def test_a_compiled_run_learns_the_same_bits_with_and_without_a_watch(
+    tiny, tmp_path, recipe
+) -> None:
+    short = ("model.compile=true", "max_steps=4", "epochs=1", "log_every=1", "batch_size=64")
+    for watched in ("true", "false"):
+        torch._dynamo.reset()
+        config = tiny(*short, f"doctor={watched}", recipe=recipe)
+        train(config, tmp_path / watched, quiet=True)
+        assert not diagnosis_file.files(tmp_path / watched)
+    assert figures(tmp_path / "true") == figures(tmp_path / "false")
+
+
+@pytest.mark.usefixtures("_compiled_without_a_compiler")
+def test_a_bad_batch_of_a_compiled_run_is_named(tiny, tmp_path, poison) -> None:
+    poison((1, 2))
+    torch._dynamo.reset()
+    train(tiny("model.compile=true", "log_every=1", "epochs=1"), tmp_path / "run", quiet=True)
+    assert verdicts(tmp_path / "run") == ["CORRUPT_BATCH"]
 
 
 def test_what_is_seen_of_a_healthy_run_raises_no_alarm(pictures, tmp_path) -> None:
@@ -201,7 +263,10 @@ def test_a_run_without_a_diagnosis_is_trained_again_from_before_its_failure(
     first, *rest = said.getvalue().splitlines()
     assert "from step-00000006.pt" in first
     assert rest[0].startswith("doctor: inf or NaN in the data  CORRUPT_BATCH")
-    assert rest[-1] == "iterations are counted from step 6 of the run"
+    assert rest[-2] == "iterations are counted from step 6 of the run"
+    bundle = tmp_path / "report" / "bundle"
+    assert rest[-1] == f"halfstep doctor {bundle} runs the step again, elsewhere too"
+    assert (bundle / "step.json").is_file()
     assert verdicts(tmp_path / "report") == ["CORRUPT_BATCH"]
     assert state(run) == before
 

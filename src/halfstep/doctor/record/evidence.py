@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -36,7 +37,8 @@ class StepNumbers:
         iteration: Counted from 0.
         optimizer: Its place in `Static.optimizers`.
         loss: What backward was called on, without its loss scale; None when it was not seen.
-        gradient_norm: L2 norm of what the optimizer was given; None when it did not step.
+        gradient_norm: L2 norm of what the optimizer was given; None when it did not step, or
+            where a sample of them was finite and told enough.
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether the scaler kept the optimizer from stepping.
         learning_rate: Of its first group.
@@ -348,8 +350,23 @@ class Evidence:
         for birth in self.births:
             if birth.phase != "forward":
                 continue
-            if birth.culprit or (birth.is_divided and self.precision.disagrees):
+            if birth.culprit or (birth.is_divided and self._disagrees()):
                 yield birth
+
+    def _disagrees(self) -> bool:
+        """Return whether the last step, or one that was run again, is not the step of fp32."""
+        if self.precision.disagrees:
+            return True
+        halves = {
+            each.iteration: each.loss
+            for each in self.replays
+            if each.name == "plain" and each.loss is not None and isfinite(each.loss)
+        }
+        return any(
+            Precision(loss=halves.get(each.iteration), exact_loss=each.loss).disagrees
+            for each in self.replays
+            if each.name == "fp32" and each.finite
+        )
 
     def exact_is_finite(self) -> bool:
         """Return whether a bad step is finite when it is run in fp32."""

@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.bundle.recorder import Recorder
-from halfstep.doctor.internals import modules_of, no_reentrant_checkpoints
+from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer, storage_key
@@ -276,10 +276,10 @@ def _call_module(
     entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
 ) -> Any:
     model = bare(entry.function)
-    for module, training in zip(modules_of(entry.function), entry.training, strict=False):
+    for module, training in zip(entry.modules, entry.training, strict=True):
         module.training = training
-    for buffer, value in entry.buffers:
-        buffer.data.copy_(value)
+    if entry.buffers is not None:
+        entry.buffers.restore()
     wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
     return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
 

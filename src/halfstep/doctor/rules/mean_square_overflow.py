@@ -54,7 +54,7 @@ RULE = Rule(
         "pytorch/pytorch#133085",
         "pytorch/pytorch#134106",
     ),
-    needs=frozenset({"births", "precision"}),
+    needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
 )

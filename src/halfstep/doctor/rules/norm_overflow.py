@@ -58,7 +58,7 @@ RULE = Rule(
         "keras-team/keras#22586",
         "facebookresearch/multimodal#410",
     ),
-    needs=frozenset({"births", "precision"}),
+    needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
 )

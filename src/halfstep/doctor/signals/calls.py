@@ -10,7 +10,6 @@ import torch
 from halfstep.doctor.record import Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -30,23 +29,25 @@ class Calls:
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
         self._rounded: set[tuple[Any, ...]] = set()
 
-    def count(self, name: str, given: Any, result: Any) -> list[torch.Tensor]:
-        """Count a call.
+    def count(
+        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Count a call, if numbers of a format take part in it.
 
         Args:
             name: The function's, or the module's class.
-            given: Its arguments.
-            result: What it gave.
+            given: The tensors in its arguments.
+            made: Those in its result.
 
         Returns:
             The floating-point and complex tensors in the result.
         """
-        floats = [
-            each for each in tensors_in(result) if each.is_floating_point() or each.is_complex()
-        ]
-        formats = tuple(each.dtype for each in tensors_in(given) if each.is_floating_point())
+        floats = [each for each in made if each.is_floating_point() or each.is_complex()]
+        formats = tuple([each.dtype for each in given if each.is_floating_point()][:INPUTS])
+        if not (floats or formats):
+            return floats
         result_format = floats[0].dtype if floats else None
-        key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())
+        key = (name, formats, result_format, torch.is_grad_enabled(), autocast_state())
         if key not in self._counts:
             self._marks[key] = calling_line()
             if name in _REFUSED and _is_rounded(given):
@@ -70,8 +71,8 @@ class Calls:
             )
 
 
-def _is_rounded(given: Any) -> bool:
-    first = next((each for each in tensors_in(given) if each.is_floating_point()), None)
+def _is_rounded(given: list[torch.Tensor]) -> bool:
+    first = next((each for each in given if each.is_floating_point()), None)
     dtype = dict(autocast_state()).get("cpu")
     if first is None or dtype is None or first.device.type != "cpu" or first.numel() < FEWEST:
         return False

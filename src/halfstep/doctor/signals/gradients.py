@@ -52,8 +52,10 @@ class Gradients:
     def look(self) -> tuple[tuple[int, int], ...]:
         """Return identity and version of the probes' gradients; 0 where there is none."""
         return tuple(
-            (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
-            for probe in self.probes
+            [
+                (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
+                for probe in self.probes
+            ]
         )
 
     def state(self) -> str:
