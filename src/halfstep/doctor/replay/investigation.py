@@ -167,9 +167,17 @@ class Investigation:
             self.replays.append(replayer.at_first_size(self.growth.parameters))
 
     def _forget_search(self) -> None:
-        """Forget a step that only its loss scale made bad, now that another one is looked at."""
+        """Forget a step that only its loss scale made bad, now that another one is looked at.
+
+        But for an infinity that a division made 0 of: no loss scale has a part in that.
+        """
         if self._was_only_scale:
-            self.births, self.replays, self.gradients = [], [], BadGradients()
+            losses = {each.name: each.loss for each in self.replays}
+            compared = Precision(loss=losses.get("plain"), exact_loss=losses.get("fp32"))
+            if compared.disagrees and self.precision.loss is None:
+                self.precision = compared
+            self.births = [each for each in self.births if each.is_divided]
+            self.replays, self.gradients = [], BadGradients()
         self._was_only_scale = False
 
     def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
