@@ -44,6 +44,14 @@ LINEAR: frozenset[Function] = frozenset(
 )  # fmt: skip
 """Operators whose gradients are linear in each tensor that they save."""
 
+NORMS: frozenset[Function] = frozenset(
+    {
+        functional.group_norm, functional.instance_norm, functional.rms_norm,
+        torch.group_norm, torch.instance_norm, torch.rms_norm,
+    }
+)  # fmt: skip
+"""Those of them that save statistics as well, in which their gradients are not linear."""
+
 ATTENTION: frozenset[Function] = frozenset(
     {
         functional.scaled_dot_product_attention,
@@ -109,11 +117,13 @@ class Operators(TorchFunctionMode):
         if replacement is not None:
             return replacement(func, args, kwargs)
         if func in LINEAR:
-            with self._store.during(self._bits()):
+            smallest = _above_statistics(args, kwargs) if func in NORMS else 0
+            with self._store.during(self._bits(), smallest):
                 return func(*args, **kwargs)
         if func in ATTENTION:
             bits = self._bits()
-            with self._store.during(bits and max(bits, _ATTENTION_BITS)):
+            smallest = _above_statistics(args, kwargs)
+            with self._store.during(bits and max(bits, _ATTENTION_BITS), smallest):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -146,7 +156,7 @@ class Operators(TorchFunctionMode):
         values, shape, weight, bias, eps = _given(
             args, kwargs, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5
         )
-        with self._store.during(self._bits()):
+        with self._store.during(self._bits(), _above_statistics(args, kwargs)):
             if not self._applies(values):
                 return func(*args, **kwargs)
             return LayerNorm.apply(values, list(shape), weight, bias, eps)
@@ -157,7 +167,12 @@ class Operators(TorchFunctionMode):
             training=False, momentum=0.1, eps=1e-5,
         )  # fmt: skip
         with self._store.during(self._bits()):
-            if not training or not self._applies(values):
+            channels = values.size(1) if values.dim() > 1 else 0
+            sizes = {each.numel() for each in (mean, var, weight, bias) if each is not None}
+            fits = (
+                sizes <= {channels} and values.numel() > channels
+            )  # else torch says what is wrong
+            if not training or not fits or not self._applies(values):
                 return func(*args, **kwargs)
             return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps)
 
@@ -185,6 +200,12 @@ class Operators(TorchFunctionMode):
             and self._bits() is not None
             and self._store.is_asked()
         )
+
+
+def _above_statistics(args: Any, kwargs: Any) -> int:
+    """Return the elements below which what an operator saves are statistics of its input."""
+    values = args[0] if args else kwargs.get("input", kwargs.get("query"))
+    return values.numel() // 8 + 1 if isinstance(values, torch.Tensor) else 0
 
 
 def _given(args: Any, kwargs: Any, **defaults: Any) -> list[Any]:
