@@ -3,11 +3,12 @@
 The variants take turns, so that whatever else the machine does slows them alike. A step is as fast
 as the fastest quarter of its kind, in CPU time on one thread: other programs only ever add to that,
 by way of caches and memory. A ratio's interval holds 95 % of resampled rounds; `nothing again`, the
-plain step a second time, says how far to trust it. Steps that doctor looks at closely, every
-hundredth, are a row of their own, and the row `halfstep watch` has a hundredth of them.
+plain step a second time, says how far to trust it. The tools that cost most take every third turn.
+On a CPU every eighth step of doctor's goes through all gradients, and every hundredth is looked at
+closely: those are rows of their own, and the row `halfstep watch` has their shares of them.
 
     pip install transformers sherlorch mixed-precision-nanny    # the peers; optional
-    python benchmarks/doctor_overhead.py
+    python benchmarks/doctor_overhead.py                        # five minutes
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 import numpy as np
 import timm
 import torch
@@ -32,6 +34,7 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.doctor import Watch
+from halfstep.doctor.signals import closely, numbers
 from halfstep.files import json_text, write_atomically
 from halfstep.train.environment import describe
 
@@ -41,10 +44,10 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results" / "doctor_overhead.json"
 BATCH = 16
 SIZE = 64
-EVERY = 100
 ALWAYS_ON = "halfstep watch"
-# The shorter a step, the more of them it takes.
-ROUNDS = {"resnet18": 1, "vit_tiny": 1, "mlp": 5}
+SHARES = {"resnet18": 0.6, "vit_tiny": 0.25, "mlp": 0.15}
+LEAST_ROUNDS = 6
+SELDOM = 3
 
 
 @dataclass(frozen=True)
@@ -114,26 +117,34 @@ class Variant:
         self.name = name
         self.training = Training(model)
         self._turn = turn
-        self.seconds: list[list[float]] = []
-        self.looks: list[list[float]] = []
+        self.seconds: dict[int, list[float]] = {}
+        self.whole: dict[int, list[float]] = {}
+        self.looks: dict[int, list[float]] = {}
 
-    def run(self, steps: int) -> None:
-        """Take a turn: a step that does not count, the measured ones, and a close look."""
+    def run(self, number: int, steps: int) -> None:
+        """Take a turn: a step that does not count, the measured ones, and doctor's rarer ones."""
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             watch = self._turn(stack, self.training)
-            self._set_step(watch, EVERY + 1)
             self.training.step()
-            self.seconds.append([self._time() for _ in range(steps)])
+            self._set_step(watch)
+            self.seconds[number] = [self._time() for _ in range(steps)]
             if watch is not None:
-                self._set_step(watch, EVERY)
-                self.looks.append([self._time()])
+                self._set_step(watch, whole=True)
+                self.whole[number] = [self._time()]
+                self._set_step(watch, close=True)
+                self.looks[number] = [self._time()]
 
-    def _set_step(self, watch: Watch | None, number: int) -> None:
-        if watch is not None:
-            watch._receiver.parties.optimizer(self.training.optimizer).steps = number  # noqa: SLF001  # it decides on close looks
+    def _set_step(self, watch: Watch | None, *, whole: bool = False, close: bool = False) -> None:
+        """Let doctor take the next step for one long after the start."""
+        if watch is None:
+            return
+        receiver = watch._receiver  # noqa: SLF001  # what it decides by
+        receiver.parties.model(self.training.model).calls = closely.EVERY + 1
+        receiver.parties.optimizer(self.training.optimizer).steps = closely.EVERY + (not close)
+        receiver.series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
 
     def _time(self) -> float:
         start = time.process_time()
@@ -248,6 +259,7 @@ WATCHES = {
     "mixed-precision-nanny": mixed_precision_nanny,
     "torch DebugMode": debug_mode,
 }
+COSTLY = {"HF DebugUnderflowOverflow", "sherlorch", "mixed-precision-nanny", "torch DebugMode"}
 PEERS = {
     "HF DebugUnderflowOverflow": "transformers",
     "sherlorch": "sherlorch",
@@ -269,68 +281,86 @@ def missing(names: list[str]) -> dict[str, str]:
 
 
 def measure(
-    model: str, names: list[str], rounds: int, steps: int
+    model: str, names: list[str], seconds: float, steps: int
 ) -> tuple[list[Row], dict[str, str]]:
     """Measure variants on a model.
+
+    Args:
+        model: What is trained.
+        names: The variants.
+        seconds: How long.
+        steps: Measured in a turn.
 
     Returns:
         The rows, and why there is none of a variant that the model does not train under.
     """
+    began = time.monotonic()
     plain = Variant("nothing", model, unwatched)
     variants, failed = [plain], {}
     for name in names:
         variant = Variant(name, model, WATCHES[name])
         try:
-            variant.run(1)
+            variant.run(-1, 1)
         except RuntimeError as error:
             failed[f"{name}, {model}"] = f"training fails: {error}".partition(". ")[0]
         else:
             variants.append(variant)
-    for number in range(rounds + 1):
-        turn = number % len(variants)
-        for variant in variants[turn:] + variants[:turn]:
+    number = 0
+    while number < LEAST_ROUNDS or time.monotonic() - began < seconds:
+        due = [each for each in variants if each.name not in COSTLY or number % SELDOM == 0]
+        turn = number % len(due)
+        for variant in due[turn:] + due[:turn]:
             gc.collect()
             gc.disable()
-            variant.run(steps)
+            variant.run(number, steps)
             gc.enable()
-        if number == 0:  # Caches are filled, pools allocated.
-            for variant in variants:
-                variant.seconds.clear()
-                variant.looks.clear()
-    seconds = np.array(plain.seconds)
+        number += 1
     rows = []
     for each in variants:
-        parts = [(1.0, np.array(each.seconds))]
-        if each.name == ALWAYS_ON:
-            close = np.array(each.looks)
-            rows.append(row(model, f"{each.name}, a close look", [(1.0, close)], seconds))
-            parts = [(1 - 1 / EVERY, parts[0][1]), (1 / EVERY, close)]
-        rows.append(row(model, each.name, parts, seconds))
+        for seconds_of in (each.seconds, each.whole, each.looks):
+            seconds_of.pop(-1, None)
+        ordinary = (1.0, each.seconds)
+        if each.name != ALWAYS_ON:
+            rows.append(row(model, each.name, [ordinary], plain.seconds))
+            continue
+        rows.append(row(model, f"{each.name}, all gradients", [(1.0, each.whole)], plain.seconds))
+        rows.append(row(model, f"{each.name}, a close look", [(1.0, each.looks)], plain.seconds))
+        whole, close = 1 / numbers.EVERY, 1 / closely.EVERY
+        mixed = [(1 - whole - close, each.seconds), (whole, each.whole), (close, each.looks)]
+        rows.append(row(model, each.name, mixed, plain.seconds))
     return rows, failed
 
 
-def row(model: str, name: str, parts: list[tuple[float, Any]], plain: Any) -> Row:
+def row(
+    model: str,
+    name: str,
+    parts: list[tuple[float, dict[int, list[float]]]],
+    plain: dict[int, list[float]],
+) -> Row:
     """Return the figures of a variant.
 
     Args:
         model: What is trained.
         name: The variant's.
-        parts: Shares of all steps, and seconds of such steps, shape (rounds, steps in a turn).
-        plain: Seconds of plain steps, of the same shape.
+        parts: Shares of all steps, and seconds of such steps by round.
+        plain: Seconds of plain steps by round.
     """
-    chosen = np.random.default_rng(0).integers(0, len(plain), (2000, len(plain)))
-    ratios = [_fast(parts, rounds) / _fast([(1, plain)], rounds) for rounds in chosen]
+    taken = sorted(set(plain).intersection(*(seconds for _, seconds in parts)))
+    mine = [(share, np.array([seconds[each] for each in taken])) for share, seconds in parts]
+    theirs = [(1.0, np.array([plain[each] for each in taken]))]
+    chosen = np.random.default_rng(0).integers(0, len(taken), (2000, len(taken)))
+    ratios = [_fast(mine, rounds) / _fast(theirs, rounds) for rounds in chosen]
     low, high = np.quantile(ratios, [0.025, 0.975])
-    everything = np.arange(len(plain))
-    fast = _fast(parts, everything)
+    everything = np.arange(len(taken))
+    fast = _fast(mine, everything)
     return Row(
         model=model,
         variant=name,
         milliseconds=round(1000 * fast, 2),
-        ratio=round(fast / _fast([(1, plain)], everything), 4),
+        ratio=round(fast / _fast(theirs, everything), 4),
         low=round(float(low), 4),
         high=round(float(high), 4),
-        rounds=len(plain),
+        rounds=len(taken),
     )
 
 
@@ -343,7 +373,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default="resnet18,vit_tiny,mlp")
     parser.add_argument("--variants", default=",".join(WATCHES))
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=300, help="of all models together")
     parser.add_argument("--steps", type=int, default=3, help="measured in a turn")
     parser.add_argument("--no-write", action="store_true", help="leave the results file alone")
     given = parser.parse_args()
@@ -352,8 +382,10 @@ def main() -> None:
     absent = missing(names)
     names = [each for each in names if each not in absent]
     rows = []
-    for model in given.models.split(","):
-        found, failed = measure(model, names, given.rounds * ROUNDS[model], given.steps)
+    models = given.models.split(",")
+    share = given.seconds / sum(SHARES[each] for each in models)
+    for model in models:
+        found, failed = measure(model, names, share * SHARES[model], given.steps)
         rows += found
         absent |= failed
         for each in found:
@@ -373,6 +405,28 @@ def main() -> None:
             "rows": [asdict(each) for each in rows],
         }
         write_atomically(RESULTS, json_text(record))
+        docs_table.put("doctor.md", "overhead", table(record))
+
+
+def table(record: dict[str, Any]) -> list[str]:
+    """Return the docs' table of a record: what each tool adds to a step, in percent."""
+    rows = {(each["model"], each["variant"]): each for each in record["rows"]}
+    models = list(dict.fromkeys(each["model"] for each in record["rows"]))
+    variants = list(dict.fromkeys(each["variant"] for each in record["rows"]))
+    lines = [f"| | {' | '.join(models)} |", f"| --- |{' --- |' * len(models)}"]
+    for variant in variants:
+        cells = [_cell(rows.get((model, variant))) for model in models]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    if row["variant"] == "nothing":
+        return f"{row['milliseconds']:.1f} ms"
+    added, low, high = (100 * (row[name] - 1) for name in ("ratio", "low", "high"))
+    return f"{added:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 if __name__ == "__main__":

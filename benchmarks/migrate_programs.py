@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import platform
 import re
@@ -45,13 +46,25 @@ def owner(call: ast.Call) -> str:
     return ast.unparse(call.func.value)
 
 
+def dropped(tree: ast.AST) -> set[ast.AST]:
+    """Return the calls of `backward` whose gradients the next statement drops."""
+    found = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for one, two in itertools.pairwise(body if isinstance(body, list) else ()):
+            both = isinstance(one, ast.Expr) and isinstance(two, ast.Expr)
+            if both and ast.unparse(two).endswith(".zero_grad()"):
+                found.add(one.value)
+    return found
+
+
 def broken_rules(after: str, to: str, level: str | None) -> list[str]:
     """Say which rules of a right translation a rewritten program breaks."""
     tree = ast.parse(after)
     name = "engine" if to == "halfstep" else "scaler"
     found = []
     ours = [call for call in calls(tree, "step") if owner(call).endswith(name)]
-    backwards = calls(tree, "backward")
+    backwards = [call for call in calls(tree, "backward") if call not in dropped(tree)]
     scaled = set(re.findall(rf"(\w+) = [\w.]*{name}\.scale\(", after))
     whole = [call for call in backwards if name in owner(call) or owner(call) in scaled]
     if not ours:

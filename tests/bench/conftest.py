@@ -13,6 +13,7 @@ from halfstep.train.config.files import load
 TINY = """
 epochs: 2
 batch_size: 256
+drop_last: false
 device: cpu
 tracking: []
 data: {resolution: 8}

@@ -8,7 +8,7 @@ import pytest
 from halfstep.cli import main
 
 TINY = ["--device", "cpu", "--options", "epochs=1", "data.resolution=8", "batch_size=256"]
-TINY += ["model.args={channels: [8, 8, 8, 8]}"]
+TINY += ["drop_last=false", "model.args={channels: [8, 8, 8, 8]}"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import random
 import shutil
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from PIL import Image
 
 from halfstep.cli import main
 from halfstep.compare import comparison
+from halfstep.files import write_atomically
 from halfstep.train.loop import loop
 from halfstep.train.processes import launch
 from halfstep.train.store import checkpoint
@@ -213,6 +215,11 @@ def drawn_path(content, chance):
     return path
 
 
+def write(file, state):
+    """Write a checkpoint as a run does, with a checksum, whatever is in it."""
+    write_atomically(file, partial(checkpoint._write, state))
+
+
 def resealed(content):
     """Return a checkpoint with a checksum that is right, whatever is in it."""
     length = 2 + checkpoint._COMMENT
@@ -238,14 +245,13 @@ def test_mutated_checkpoints(finished, write_results, cases):
     sound = file.read_bytes()
     stored = torch.load(file, weights_only=True)
     values = [None, 0, -1, 1e30, float("nan"), "x", [], {}, {"a": 1}, torch.zeros(3), (1, 2), b"x"]
+    values.append(MISSING)
 
     def case(chance):
         # Not through the name that links it: os.link keeps what was read before.
         file.unlink()
         if chance.random() < 0.5:
-            path = drawn_path(stored, chance)
-            value = chance.choice(values if len(path) == 1 else [*values, MISSING])
-            checkpoint.save(file, checkpoint.Checkpoint(**placed(stored, path, value)))
+            write(file, placed(stored, drawn_path(stored, chance), chance.choice(values)))
         else:
             changed = mutated(sound, chance)
             file.write_bytes(resealed(changed) if chance.random() < 0.7 else changed)
@@ -265,6 +271,6 @@ def test_checkpoints_that_once_failed(finished, path):
     stored = torch.load(file, weights_only=True)
     file.unlink()
     value = ast.literal_eval(FAILED[path])
-    checkpoint.save(file, checkpoint.Checkpoint(**placed(stored, path.split("."), value)))
+    write(file, placed(stored, path.split("."), value))
     both_read = path.partition(".")[0] in {"averaged", "classes", "preprocessing"}
     assert end(predict if both_read else resume).startswith("2 error: ")

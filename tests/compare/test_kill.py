@@ -96,7 +96,10 @@ def killed_at(point: int, directory: Path, program: Sequence[Any], *, alone: boo
     if process.poll() is not None:
         return False
     if not alone:
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # no session of its own yet, and therefore no run
+            process.kill()
         process.wait()
         return True
     runs = below(process.pid)

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from halfstep.compare.progress import Progress
+from halfstep.compare.progress import CellsDone
 from halfstep.compare.results import Result, from_summary
 
 FINISHED = {"status": "finished", "best_accuracy": 0.9778, "wall_seconds": 40.0}
@@ -19,7 +19,7 @@ def clock(monkeypatch):
 def test_plain_lines_say_what_runs_and_about_how_long_it_takes(make_grid, clock):
     grid = make_grid()
     file = io.StringIO()
-    with Progress(Console(file=file, width=40), grid) as progress:
+    with CellsDone(Console(file=file, width=40), grid) as progress:
         progress.kept(from_summary(grid.cells[0], FINISHED))
         progress.started(grid.cells[1])
         clock[0] += 20.0
@@ -39,7 +39,7 @@ def test_a_terminal_shows_which_cell_runs_how_many_are_done_and_the_time_left(ma
     grid = make_grid()
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
-    with Progress(console, grid) as progress:
+    with CellsDone(console, grid) as progress:
         progress.started(grid.cells[0])
         grid.cells[0].run_directory.mkdir(parents=True)
         (grid.cells[0].run_directory / "metrics.jsonl").write_text('{"kind": "val", "epoch": 1}\n')
@@ -55,7 +55,7 @@ def test_cells_that_run_at_the_same_time_share_what_is_left(make_grid, clock):
     grid = make_grid()
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None)
-    with Progress(console, grid, slots=2) as progress:
+    with CellsDone(console, grid, slots=2) as progress:
         progress.started(grid.cells[0])
         progress.started(grid.cells[1])
         for cell in grid.cells[:2]:

@@ -1,5 +1,7 @@
 """docs/doctor.md lists the causes that there are, and its example is what doctor says."""
 
+import importlib
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +18,19 @@ def test_the_causes_are_those_of_the_rules():
     expected = ["| code | cause |", "| --- | --- |"]
     expected += [f"| `{rule.code}` | {rule.name} |" for rule in rules()]
     assert listed.splitlines() == expected
+
+
+MEASURED = {"overhead": "doctor_overhead", "large programs": "doctor_large_programs"}
+
+
+@pytest.mark.parametrize("mark", MEASURED)
+def test_the_figures_are_those_of_the_results(mark, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    benchmark = importlib.import_module(MEASURED[mark])
+    shown = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", PAGE, re.DOTALL)[1]
+    results = benchmark.RESULTS
+    expected = benchmark.table(json.loads(results.read_text())) if results.exists() else []
+    assert shown.splitlines() == expected
 
 
 README = (ROOT / "README.md").read_text()

@@ -369,3 +369,26 @@ def test_a_global_of_apex_goes_with_it():
     assert "    global opt\n" in migrate(text).after
     assert "global amp" not in migrate(text.replace("amp, opt", "amp")).after
     assert "global amp, net" in migrate(program(f"def start():\n{body}")).after
+
+
+def test_a_branch_that_the_program_switched_off_itself_stays():
+    text = program("net, opt = amp.initialize(net, opt)") + "if False:\n    print(net)\n"
+    assert migrate(text).after.endswith("if False:\n    print(net)\n")
+
+
+def test_a_layer_under_another_name_is_torchs():
+    text = "import apex\nNorm = apex.parallel.SyncBatchNorm\n"
+    done = migrate(text)
+    assert "Norm = torch.nn.SyncBatchNorm\n" in done.after
+    assert "apex" not in done.after
+    assert done.notes == ()
+
+
+def test_a_call_with_arguments_of_torchs_wrapper_keeps_them():
+    text = (
+        "try:\n    from apex.parallel import DistributedDataParallel as DDP\n"
+        "except ImportError:\n    from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "model = DDP(model, device_ids=[0], find_unused_parameters=True)\n"
+    )
+    wrapped = "DistributedDataParallel(model, device_ids=[0], find_unused_parameters=True)\n"
+    assert migrate(text).after.endswith(f"model = torch.nn.parallel.{wrapped}")

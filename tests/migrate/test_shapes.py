@@ -20,6 +20,11 @@ LEFT = {
     "amp_passed_on": "amp itself is passed on here",
     "attribute_of_an_attribute": "not known whether `self.optim.step()`",
     "attack_in_a_function": "this backward does not go through amp",
+    "clip_of_each_group": "",
+    "initialized_in_a_branch": "what initializes amp is called under a test here",
+    "sides_of_two_optimizers": "the branch without amp does something else",
+    "step_on_one_side": "a branch beside the step would go without this clip",
+    "imported_by_name": "Apex is imported by its name here",
     "guard_that_changes": "whether amp is initialized changes while the program runs",
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",
@@ -38,12 +43,16 @@ LEFT_BY_THE_ENGINE = {
     "clip_of_two_optimizers": "gradients are still multiplied by the loss scale",
     "models_in_a_loop": "amp.initialize is called for other models or optimizers too",
     "norm_that_skips": "the norm of the gradients is known after the engine's step only",
+    "given_to_another_file": "`elsewhere.sparsify(model)` may reach for the gradients",
     "gradients_by_hand": "gradients are still multiplied by the loss scale",
 }
 NOTED = {
     "clip_in_an_inner_loop": "Apex clipped after every backward",
     "clip_inside": "Apex clipped gradients that were still scaled",
     "clip_of_micro_batches": "Apex clipped after every backward",
+    "inference_too": "amp.initialize without an optimizer: `teacher` runs in fp32",
+    "norm_of_micro_batches": "Apex measured the gradients after every backward",
+    "saved_elsewhere": "`elsewhere.save_checkpoint` gets",
     "one_loop_for_both": "`judge` comes here too, where amp may not have been initialized",
     "unpacked_optimizer": "arguments of FusedAdam are not known here",
 }
@@ -135,3 +144,53 @@ def test_a_level_in_the_place_of_enabled_is_no_test(to):
     assert "is_enabled" not in after
     assert "if opt" not in after
     assert " else " not in after.replace('else "cpu"', "")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_norm_of_micro_batches_is_that_of_the_step(run, to):
+    text = text_of("norm_of_micro_batches")
+    before, after = run(text)["NORMS"], run(migrate(text, to).after)["NORMS"]
+    if to == "halfstep":  # it is bound right behind the step
+        assert "grad_norm = result.grad_norm" in migrate(text, to).after
+    torch.testing.assert_close(torch.tensor(before), torch.tensor(after), rtol=2e-3, atol=2e-4)
+
+
+def test_what_logs_the_scaled_loss_logs_the_same_product(run):
+    text = text_of("scaled_loss_logged")
+    before, after = run(text)["LOGGED"], run(migrate(text).after)["LOGGED"]
+    torch.testing.assert_close(torch.tensor(before), torch.tensor(after), rtol=2e-3, atol=2e-3)
+    assert "kept = scaled_loss" not in migrate(text).after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_both_sides_train_where_the_branch_without_amp_does_something_else(run, to):
+    text = text_of("sides_apart").replace("use_amp = True", "use_amp = False")
+    before, after = losses(run(text)), losses(run(migrate(text, to).after))
+    torch.testing.assert_close(before, after, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_try_that_does_more_than_import_keeps_that(to):
+    after = migrate(text_of("tried_import"), to).after
+    assert "from apex" not in after
+    assert 'sys.path.append("./apex")\n' in after
+    assert "HAS_APEX = True" in after
+
+
+def test_no_branch_is_left_with_nothing_in_it():
+    assert "pass" not in migrate(text_of("guarded_clip")).after
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_torchs_own_wrapper_of_the_same_name_stays_as_it_is(to):
+    after = migrate(text_of("two_wrappers"), to).after
+    assert "from apex" not in after
+    assert "from torch.nn.parallel import DistributedDataParallel\n" in after
+    assert "(model, device_ids=[0], find_unused_parameters=True)\n" in after
+    assert after.count("broadcast_buffers=False") == 1
+
+
+def test_a_parameter_of_amps_name_stays_what_it_was():
+    after = migrate(text_of("amp_as_an_argument")).after
+    assert 'state["amp"] = amp.state_dict()' in after
+    assert "save_checkpoint(model, optimizer, engine, step), scaling=engine)" in after

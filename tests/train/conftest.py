@@ -12,6 +12,7 @@ from halfstep.train.store.checkpoint import Checkpoint
 TINY = """
 epochs: 2
 batch_size: 256
+drop_last: false
 log_every: 2
 device: cpu
 data: {resolution: 8}
@@ -52,6 +53,7 @@ def finished_run(tiny, tmp_path_factory):
 PICTURES = """
 epochs: 3
 batch_size: 4
+drop_last: false
 accumulate: 2
 clip_norm: 1.0
 log_every: 3

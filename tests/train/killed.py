@@ -1,51 +1,65 @@
-"""A process that trains and is killed by SIGKILL at a moment that it is told.
+"""A process that trains and is killed by SIGKILL, or gets a Ctrl-C, at a moment that it is told.
 
 It dies in the `count`-th call of what `moment` names: "backward" before a micro-batch's backward,
-"write" with half a checkpoint written, "link" between a checkpoint and its names.
+"write" with half a checkpoint written, "link" between a checkpoint and its names, "receive" while a
+worker hands over what it has loaded.
 """
 
 import os
 import signal
+from multiprocessing import connection
 from pathlib import Path
 
 import torch
 
+import warm
 from halfstep.train.config.files import load
 from halfstep.train.loop.loop import train
 from halfstep.train.run.microbatch import MicroBatches
 from halfstep.train.store import checkpoint, rotation
 
 
-def die():
+def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(real, count, half=None):
+def at_call(count, real, act):
+    """Return a function that does something more in one of its calls, before its work."""
     calls = []
 
     def call(*args):
         calls.append(None)
         if len(calls) == count:
-            if half:
-                half(*args)
-            die()
+            act(*args)
         return real(*args)
 
     return call
 
 
-def half_written(state, file):
+def die_with_half_written(state, file):
     torch.save(state, file)
     file.flush()
     os.truncate(file.name, Path(file.name).stat().st_size // 2)
+    die()
 
 
 def main(config, run, recipe, workers, moment, count):
     if moment == "backward":
-        MicroBatches.add = dying(MicroBatches.add, count)
+        MicroBatches.add = at_call(count, MicroBatches.add, die)
     elif moment == "write":
-        checkpoint._write = dying(checkpoint._write, count, half_written)
+        checkpoint._write = at_call(count, checkpoint._write, die_with_half_written)
+    elif moment == "receive":
+        connection.answer_challenge = at_call(count, connection.answer_challenge, die)
     else:
-        rotation.link = dying(rotation.link, count)
+        rotation.link = at_call(count, rotation.link, die)
     chosen = load(str(config), [f"data.workers={workers}"], {"recipe": recipe})
     train(chosen, run, quiet=True, go_on="auto")
+
+
+def interrupted(config, run, workers, count):
+    """Be the command `halfstep train`; a terminal sends Ctrl-C to it and to its workers."""
+    MicroBatches.add = at_call(
+        count, MicroBatches.add, lambda *_: os.killpg(os.getpgrp(), signal.SIGINT)
+    )
+    options = ("--options", f"data.workers={workers}", "--quiet")
+    return warm.halfstep("train", config, "--out", run, *options)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from halfstep.bench.marks import Seconds
     from halfstep.bench.outcome import Subject
-    from halfstep.bench.spread import Spread
+    from halfstep.bench.spread import Quartiles
 
 WHOLE = "step"
 NAMES = {
@@ -92,7 +92,7 @@ class Dissection:
     def _share(self, name: str, part: str) -> float:
         return float(np.sum(self._seconds(name, part)) / np.sum(self._seconds(name, WHOLE)))
 
-    def _speed(self, name: str, part: str) -> Spread | None:
+    def _speed(self, name: str, part: str) -> Quartiles | None:
         """Return how many times as fast as under the first recipe a part is."""
         first = next(iter(self.recipes))
         own, base = (

@@ -21,7 +21,7 @@ LEAST_GAIN = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Quartiles:
     """A median, and the quartiles around it.
 
     Attributes:
@@ -40,12 +40,12 @@ class Spread:
         return self.low == self.high
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Quartiles:
     """Return the median and the quartiles of at least one value."""
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
+        return Quartiles(values[0], values[0], values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high)
+    return Quartiles(median, low, high)
 
 
 def speed_ratios(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfstep.bench.outcome import Subject
-    from halfstep.bench.spread import Spread
+    from halfstep.bench.spread import Quartiles
 
 ONE_ROUND = "One round gives no spread: run --rounds 3 or more to see what is noise."
 QUARTILES = "Small print is from the lower to the upper quartile over the rounds."
@@ -104,7 +104,7 @@ class Sweep:
         return [float(v) for v in self.values] if all(v.isdigit() for v in self.values) else None
 
     def _cell(
-        self, value: str, key: str, found: Spread, write: Callable[[float], str]
+        self, value: str, key: str, found: Quartiles, write: Callable[[float], str]
     ) -> TableCell:
         return TableCell(
             write(found.median),
@@ -113,7 +113,9 @@ class Sweep:
             source=f"{RESULTS}#rows.{value}.{key}.median",
         )
 
-    def _recommendation(self, figures: Sequence[Sequence[float]], ratios: Sequence[Spread]) -> str:
+    def _recommendation(
+        self, figures: Sequence[Sequence[float]], ratios: Sequence[Quartiles]
+    ) -> str:
         faster = self.quantity.faster
         place = first_good_enough(figures, faster)
         first, chosen = self.label(self.values[0]), self.label(self.values[place])
@@ -130,7 +132,7 @@ class Sweep:
         return f"{chosen}: {'; '.join(filter(None, (of_first, others)))}"
 
     def _charts(
-        self, figures: Sequence[Sequence[float]], spreads: Sequence[Spread]
+        self, figures: Sequence[Sequence[float]], spreads: Sequence[Quartiles]
     ) -> list[dict[str, Any]]:
         numbers = self._numbers
         if numbers is None or len(numbers) == 1:
@@ -147,7 +149,7 @@ class Sweep:
         title = f"{self.quantity.name} over {self.key}"
         return [{"title": title, "across": self.key, "series": series}]
 
-    def _bars(self, spreads: Sequence[Spread]) -> list[dict[str, Any]]:
+    def _bars(self, spreads: Sequence[Quartiles]) -> list[dict[str, Any]]:
         if self._numbers is not None:
             return []
         most = max(each.median for each in spreads)

@@ -20,6 +20,7 @@ from halfstep.cli import (
     doctor,
     env,
     export,
+    init,
     migrate,
     predict,
     recipes,
@@ -70,6 +71,7 @@ train.register(app)
 eval_.register(app)
 predict.register(app)
 export.register(app)
+init.register(app)
 runs.register(app)
 compare.register(app)
 bench.register(app)

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from halfstep.compare.directory import changed_since, claimed, prepare, result_of
-from halfstep.compare.progress import Progress
+from halfstep.compare.progress import CellsDone
 from halfstep.compare.results import Result
 from halfstep.compare.schedule import ThisMachine, run_all
 from halfstep.compare.tables import write_tables
@@ -51,7 +51,7 @@ def compare(
     grid, directory = plan.grid, plan.directory
     with (
         claimed(directory, grid.config) as lock,
-        Progress(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
+        CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
         _announce(results, progress, fresh=fresh)
@@ -86,7 +86,7 @@ def compare(
     return results
 
 
-def _announce(results: Sequence[Result], progress: Progress, *, fresh: bool) -> None:
+def _announce(results: Sequence[Result], progress: CellsDone, *, fresh: bool) -> None:
     for result in results:
         if result.status != "pending":
             progress.kept(result, different_versions(result))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halfstep.compare.results import Result
 
 
-class Progress:
+class CellsDone:
     """Tells a console how a comparison goes.
 
     On a terminal, a line below what is said moves while a cell runs. Elsewhere there are plain

@@ -7,13 +7,16 @@ so that a torch that changes one is noticed by a test and not by a user.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, overrides
+from torch.utils import checkpoint
 from torch.utils.data._utils import fetch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
     from torch.overrides import TorchFunctionMode
@@ -30,6 +33,12 @@ def remove_function_mode(mode: TorchFunctionMode) -> bool:
     Returns:
         Whether it was there.
     """
+    depth = torch._C._len_torch_function_stack()
+    if depth == 0:
+        return False
+    if torch._C._get_function_stack_at(depth - 1) is mode:
+        overrides._pop_mode()
+        return True
     stack = overrides._get_current_function_mode_stack()
     if not any(each is mode for each in stack):
         return False
@@ -93,6 +102,31 @@ def running_function(boundary: str) -> str:
     return ""
 
 
+class _WithoutReentry:
+    """Stands for `CheckpointFunction` where gradients are asked for with `autograd.grad`."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        """Run a block as its reentrant checkpoint does, but for how its backward starts."""
+        if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
+            with torch.no_grad():  # Reentrant, the block gets no gradient then.
+                return function(*args)
+        return checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
+        )
+
+
+@contextmanager
+def no_reentrant_checkpoints() -> Iterator[None]:
+    """Run blocks under `use_reentrant=True` otherwise: `autograd.grad` is refused for them."""
+    original = checkpoint.CheckpointFunction
+    setattr(checkpoint, "CheckpointFunction", _WithoutReentry)  # noqa: B010  # a class
+    try:
+        yield
+    finally:
+        setattr(checkpoint, "CheckpointFunction", original)  # noqa: B010
+
+
 def calling_frame() -> FrameType:
     """Return the frame of the caller's caller."""
     return sys._getframe(2)
@@ -152,6 +186,14 @@ def is_compiled(model: nn.Module) -> bool:
         isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
         for each in model.modules()
     )
+
+
+def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values that a sparse tensor holds, some of them of the same element.
+
+    To coalesce them first may take longer than all else.
+    """
+    return tensor._values()
 
 
 def loss_scale_of(scaler: Any) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from halfstep import step_observer
 from halfstep.optim.foreach import by_format
 from halfstep.techniques.base import as_function
 
@@ -64,7 +65,8 @@ class RunningStatistics:
 
     def _save(self) -> None:
         if self._saved is None:
-            self._saved = [buffer.clone() for buffer in self._buffers]
+            with step_observer.active.work():
+                self._saved = [buffer.clone() for buffer in self._buffers]
 
     @contextmanager
     def step_going_on(self) -> Iterator[None]:

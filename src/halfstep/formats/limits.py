@@ -7,6 +7,7 @@ not import torch, so that printing a table of recipes stays instant; `torch_dtyp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+@cache
 def format_name(dtype: torch.dtype) -> str:
     """Return the format that `dtype` stores ("fp16" for `torch.float16`), or torch's own name."""
     name = str(dtype).removeprefix("torch.")

@@ -1,8 +1,8 @@
 """Branches of a program that are there for amp alone: `if fp16: ... else: loss.backward()`.
 
 What takes amp's place does both, as it can be told to do nothing. A branch without amp that does
-the very same otherwise is therefore not needed; one that does something else is a reason to leave
-the program as it is.
+the very same otherwise is therefore not needed; of one that does something else both sides are
+rewritten, where its backwards are plain ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, last_name
+from halfstep.migrate.names import calls, dotted, last_name
+from halfstep.migrate.program import ScaledLoss
 from halfstep.migrate.source import inner
 
 if TYPE_CHECKING:
@@ -33,17 +34,29 @@ class Branches:
         amp: By `if`, the side with amp, which takes the place of both.
         dead: Statements on the other side.
         only_with_amp: Clips that the other side does not have, each with the test.
-        different: Branches whose sides differ.
+        apart: Branches whose sides differ, and are both rewritten.
+        without_amp: All that stands on their other sides.
+        different: Branches of which one side cannot be understood.
     """
 
     amp: dict[ast.If, list[ast.stmt]] = field(default_factory=dict)
     dead: set[ast.AST] = field(default_factory=set)
     only_with_amp: dict[ast.stmt, str] = field(default_factory=dict)
+    apart: list[ast.If] = field(default_factory=list)
+    without_amp: set[ast.AST] = field(default_factory=set)
     different: list[ast.If] = field(default_factory=list)
+
+    @property
+    def switches(self) -> list[ast.If]:
+        """The branches that choose between amp and plain fp32."""
+        return [*self.amp, *self.apart]
 
 
 def read_branches(program: Program) -> Branches:
-    """Find the branches that are there for amp alone."""
+    """Find the branches that are there for amp alone.
+
+    Losses of sides without amp that are rewritten too are added to those of the program.
+    """
     found = Branches()
     for node in inner(program.source.tree):
         if isinstance(node, ast.If) and node.orelse and node not in found.dead:
@@ -70,7 +83,7 @@ def _compare(program: Program, node: ast.If, found: Branches) -> None:
         rest = [text for text in more if text not in clips]
         same = [text for text in first if text not in more] == second
         if not same or not all(_only_binds(text) for text in rest):
-            found.different.append(node)
+            _keep_apart(program, node, other, found)
             return
         test = program.source.code(node.test)
         for statement in amp:
@@ -78,6 +91,35 @@ def _compare(program: Program, node: ast.If, found: Branches) -> None:
                 found.only_with_amp[statement] = test if with_amp[0] else f"not ({test})"
     found.amp[node] = amp
     found.dead.update(each for statement in other for each in inner(statement))
+
+
+def _keep_apart(program: Program, node: ast.If, other: list[ast.stmt], found: Branches) -> None:
+    """Let both sides be rewritten: what takes amp's place does nothing where amp is off."""
+    inside = [call for each in other for call in calls(each)]
+    backwards = [call for call in inside if last_name(call.func) == "backward"]
+    plain = all(_is_plain_backward(program, call) for call in backwards)
+    scaler = any(last_name(call.func) in {"scale", "unscale_"} for call in inside)
+    if not plain or scaler or program.several_optimizers or not program.initializes:
+        found.different.append(node)
+        return
+    found.apart.append(node)
+    found.without_amp.update(each for statement in other for each in inner(statement))
+    for call in backwards:
+        assert isinstance(call.func, ast.Attribute)
+        statement = program.source.parent[call]
+        assert isinstance(statement, ast.Expr)
+        optimizers = program.initializes[0].optimizers
+        program.losses.append(ScaledLoss(statement, call, "", call.func.value, optimizers))
+
+
+def _is_plain_backward(program: Program, call: ast.Call) -> bool:
+    """Tell whether a call is a statement `loss.backward()` on something that may be a loss."""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and isinstance(program.source.parent[call], ast.Expr)
+        and not call.args
+        and dotted(call.func.value) not in {*program.optimizers, "self"}
+    )
 
 
 def _only_binds(text: str) -> bool:
@@ -104,7 +146,7 @@ def _normal(program: Program, body: Sequence[ast.stmt]) -> list[str]:
         if imports_apex(program, statement):
             continue
         loss = program.loss_of(statement)
-        if loss is None:
+        if loss is None or isinstance(loss.statement, ast.Expr):
             found.append(_plain(statement))
             continue
         plain = map(_plain, loss.statement.body)

@@ -10,6 +10,12 @@ from halfstep.migrate.names import dotted
 
 MODULES = ("apex.parallel.", "apex.optimizers.", "apex.normalization.", "apex.fp16_utils.")
 _DDP_ARITHMETIC = ("allreduce_always_fp32", "gradient_average", "gradient_predivide_factor")
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+_TORCHS_OWN = {
+    *("device_ids", "output_device", "dim", "broadcast_buffers", "process_group", "bucket_cap_mb"),
+    *("find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
+}
+"""Arguments of torch's wrapper that Apex's does not take: a call with one is of torch's."""
 _LAMB = {"adam_w_mode": "decoupled", "use_nvlamb": "always_adapt"}
 _NOVOGRAD = {"reg_inside_moment": "decay_in_momentum"}
 _DEFAULTS = {"bias_correction": "True", "amsgrad": "False", "wd_after_momentum": "False"}
@@ -62,6 +68,8 @@ def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
     del whole
     if not call.args:
         return Written()
+    if any(each.arg in _TORCHS_OWN for each in call.keywords):
+        return _written(_DDP, [code(each) for each in (*call.args, *call.keywords)])
     reasons = [
         f"{each.arg} is left out; torch's wrapper takes it as a communication hook "
         "(register_comm_hook)"
@@ -74,7 +82,7 @@ def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
     delayed = given.get("delay_allreduce", "False")
     unused = [] if delayed == "False" else [f"find_unused_parameters={delayed}"]
     arguments = [code(call.args[0]), *unused, "broadcast_buffers=False"]
-    return _written("torch.nn.parallel.DistributedDataParallel", arguments, reasons)
+    return _written(_DDP, arguments, reasons)
 
 
 def _convert(whole: bool, call: ast.Call, code: Code) -> Written:
@@ -186,3 +194,6 @@ CLASSES = {
     "FusedAdagrad": "torch.optim.Adagrad",
 }
 """What an instance is of that was made by a counterpart's call, by the last name of its class."""
+
+SAME_ARGUMENTS = {"SyncBatchNorm", "FusedLayerNorm"}
+"""Classes whose counterparts take the same arguments in the same order, those that torch has."""

@@ -11,9 +11,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.counterparts import CALLS, CLASSES, MODULES, Written
+from halfstep.migrate.counterparts import CALLS, CLASSES, MODULES, SAME_ARGUMENTS, Written
 from halfstep.migrate.leftovers import COUNTERPART, NOT_CALLED, leftover
 from halfstep.migrate.names import dotted
+from halfstep.migrate.passed_on import NOTE as STATE_ONLY
+from halfstep.migrate.passed_on import saves, takes_state
 from halfstep.migrate.render import changed_code
 from halfstep.migrate.source import Function
 from halfstep.migrate.targets import MASTERS
@@ -105,13 +107,13 @@ class Expressions:
         return None
 
     def _class(self, node: ast.Name | ast.Attribute) -> str | None:
-        """Translate a class that `isinstance` asks for."""
+        """Translate a class that `isinstance` asks for, or a layer that has another name."""
         above = self.program.source.above(node)
         parent = next(each for each in above if not isinstance(each, ast.Tuple))
-        if not isinstance(parent, ast.Call) or dotted(parent.func) != "isinstance":
-            return None
+        asked = isinstance(parent, ast.Call) and dotted(parent.func) == "isinstance"
         module, _, name = (self.program.imports.qualified(node) or "").rpartition(".")
-        if f"{module}.".startswith(MODULES) and name in CLASSES:
+        aliased = isinstance(parent, ast.Assign | ast.keyword) and name in SAME_ARGUMENTS
+        if f"{module}.".startswith(MODULES) and name in CLASSES and (asked or aliased):
             self.target.imports["import torch"] = None
             return CLASSES[name]
         return None
@@ -181,9 +183,20 @@ class Expressions:
             asked = isinstance(parent, ast.If | ast.IfExp) and parent.test is node
             if asked or isinstance(parent, ast.BoolOp | ast.Assert) or _negated(parent):
                 return "True"
-            if isinstance(parent, ast.keyword) and self._is_passed(parent):
-                return self.target.object
+            return self._passed_on(node, parent)
         return None
+
+    def _passed_on(self, node: ast.Name | ast.Attribute, parent: ast.AST) -> str | None:
+        """Pass on what takes amp's place, to what asks for its state."""
+        if isinstance(parent, ast.keyword) and self._is_passed(parent):
+            return self.target.object
+        if takes_state(self.program, node):
+            return self.target.object
+        function = saves(self.program, node)
+        if function is None:
+            return None
+        self.note(node, STATE_ONLY.format(function, self.target.called))
+        return self.target.object
 
     def _is_passed(self, node: ast.keyword) -> bool:
         """Tell whether amp is passed on where what takes its place is there already."""

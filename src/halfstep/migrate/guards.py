@@ -11,8 +11,8 @@ import re
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import assigned, calls, last_name, paths
-from halfstep.migrate.source import inner
+from halfstep.migrate.names import assigned, bound, calls, dotted, last_name, paths
+from halfstep.migrate.source import Function, inner
 
 if TYPE_CHECKING:
     from halfstep.migrate.program import Initialize
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 CHANGES = (
     "whether amp is initialized changes while the program runs, and its losses are scaled only then"
 )
+SOMETIMES = (
+    "what initializes amp is called under a test here, and nothing is built where that does not "
+    "hold; put the test into the function that initializes amp"
+)
 _ABOUT_AMP = re.compile(
     r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE
 )
+_BINDS = ast.Assign | ast.AugAssign | ast.AnnAssign
 _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 _PURE = {
     *("hasattr", "getattr", "isinstance", "len", "bool", "int", "str", "is_available", "get"),
@@ -37,16 +42,16 @@ def guards(about: Understanding, given: Initialize) -> list[ast.If]:
     Without a branch that trains in plain fp32 there is nothing to decide.
     """
     source = about.program.source
-    switches = [node for node in about.branches.amp if about.program.losses_in(node)]
+    switches = [node for node in about.branches.switches if about.program.losses_in(node)]
     if not switches:
         return []
-    names = set().union(*(paths(each.test) for each in switches))
+    names = set().union(*(_asked(each.test) for each in switches))
     way = source.way_in(given.statement, given.function)
     found = []
     for outer, each in pairwise(way):
         if not isinstance(outer, ast.If) or _is_main(outer):
             continue
-        about_amp = _ABOUT_AMP.search(source.code(outer.test)) or (paths(outer.test) & names)
+        about_amp = _ABOUT_AMP.search(source.code(outer.test)) or (_asked(outer.test) & names)
         inside = any(outer in source.above(switch) for switch in switches)
         if inside or (not about_amp and _makes(outer, given, each)):
             continue
@@ -59,8 +64,13 @@ def changing(about: Understanding, given: Initialize, tests: list[ast.If]) -> bo
     source = about.program.source
     for test in tests:
         names = paths(test.test)
-        body = {name for each in inner(test) if isinstance(each, ast.stmt) for name in _own(each)}
-        if names & body - set(given.bound):
+        own = [
+            each
+            for each in inner(test)
+            if isinstance(each, _BINDS) and not _without_apex(about, each)
+        ]
+        changed = {name for each in own for name in bound(each)} - set(given.bound)
+        if any(_is_of(one, other) for one in _asked(test.test) for other in changed):
             return True
         loop = source.loop(test)
         while loop is not None:
@@ -68,6 +78,37 @@ def changing(about: Understanding, given: Initialize, tests: list[ast.If]) -> bo
                 return True
             loop = source.loop(loop)
     return False
+
+
+def _without_apex(about: Understanding, statement: ast.stmt) -> bool:
+    """Tell whether a statement runs only where Apex is not installed: under `if amp is None`."""
+    program = about.program
+    for around in program.source.above(statement):
+        test = around.test if isinstance(around, ast.If) else None
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is):
+            body = around.body if isinstance(around, ast.If) else []
+            if program.imports.qualified(test.left) in {"apex", "apex.amp"}:
+                return any(statement in inner(each) for each in body)
+    return False
+
+
+def _asked(test: ast.expr) -> set[str]:
+    """Return the names and chains of attributes that a test reads, each as long as it is."""
+    found: set[str] = set()
+    stack: list[ast.AST] = [test]
+    while stack:
+        each = stack.pop()
+        path = dotted(each)
+        if path is not None:
+            found.add(path)
+        else:
+            stack += ast.iter_child_nodes(each)
+    return found
+
+
+def _is_of(one: str, other: str) -> bool:
+    """Tell whether binding `other` changes `one`: itself, or what it is an attribute of."""
+    return one == other or one.startswith(f"{other}.")
 
 
 def simple(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.If | None:
@@ -122,7 +163,7 @@ def repeated(about: Understanding, given: Initialize) -> bool:
         )
     if given.function is None or any(given.function in source.above(each) for each in losses):
         return False
-    calls_of = [call for call in calls(source.tree) if last_name(call.func) == given.function.name]
+    calls_of = about.graph.calls_of(given.function)
     if any(isinstance(each, _COMPREHENSIONS) for call in calls_of for each in source.above(call)):
         return True
     places = [source.statement(call) for call in calls_of]
@@ -130,6 +171,27 @@ def repeated(about: Understanding, given: Initialize) -> bool:
         source.function(one) is source.function(two) and about.windows.apart(one, two) is not None
         for one, two in combinations(places, 2)
     )
+
+
+def called_for_amp(about: Understanding, given: Initialize) -> ast.Call | None:
+    """Return a call, under a test on amp, of the function that initializes it, if there is one.
+
+    Where the test does not hold nothing builds what takes amp's place.
+    """
+    source = about.program.source
+    switches = [node for node in about.branches.switches if about.program.losses_in(node)]
+    names = set().union(*(_asked(each.test) for each in switches)) if switches else set()
+    if given.function is None or not names:
+        return None
+    for call in about.graph.calls_of(given.function):
+        for around in source.above(call):
+            if isinstance(around, Function):
+                break
+            if isinstance(around, ast.If) and not _is_main(around):
+                test = around.test
+                if _ABOUT_AMP.search(source.code(test)) or _asked(test) & names:
+                    return call
+    return None
 
 
 def _collects(loop: ast.AST, given: Initialize) -> bool:
@@ -153,11 +215,6 @@ def _makes(outer: ast.If, given: Initialize, inside: ast.stmt) -> bool:
     before = [each for each in side if each.lineno < given.statement.lineno]
     made = set().union(*(assigned(each) for each in before)) if before else set()
     return bool(made & {*given.models, *given.optimizers})
-
-
-def _own(statement: ast.stmt) -> set[str]:
-    simple_kinds = ast.Assign | ast.AugAssign | ast.AnnAssign
-    return assigned(statement) if isinstance(statement, simple_kinds) else set()
 
 
 def _imports(statement: ast.stmt) -> bool:

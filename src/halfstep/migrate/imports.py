@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from halfstep.migrate.names import STARRED, calls, is_apex, plain
+from halfstep.migrate.names import STARRED, Imports, calls, is_apex, plain
 from halfstep.migrate.render import Edits, rendered
 from halfstep.migrate.source import Function, Source, first_line, inner, suites
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def with_imports(
-    text: str, imports: Iterable[str], preamble: Iterable[str], rebound: set[str]
+    text: str,
+    imports: Iterable[str],
+    preamble: Iterable[str],
+    rebound: set[str],
+    answered: set[str],
 ) -> str:
     """Return a program with other imports.
 
@@ -27,9 +31,10 @@ def with_imports(
         imports: Lines to import what it needs now.
         preamble: Statements that go behind all imports.
         rebound: Names of Apex's that `imports` bind now.
+        answered: Sources of tests that were True or False before it was rewritten.
     """
     source = Source(text)
-    pruner = _Pruner(source, rebound)
+    pruner = _Pruner(source, rebound, answered)
     pruner.prune(source.tree)
     wanted = [line for line in imports if not _is_there(source, line)]
     wanted.sort(key=lambda line: (line.startswith("from"), line))
@@ -102,13 +107,15 @@ def _blank_before(source: Source, statement: ast.stmt) -> int:
 class _Pruner:
     """Removes Apex's names from imports where nothing uses them, and what is empty then."""
 
-    def __init__(self, source: Source, rebound: set[str]) -> None:
+    def __init__(self, source: Source, rebound: set[str], answered: set[str]) -> None:
         self.source = source
+        self._answered = answered
         self.edits = Edits()
+        others = Imports(source.tree).others
         self._used = {
             node.id
             for node in inner(source.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in others
         } - rebound
         self._bound = {
             alias.asname or alias.name.partition(".")[0]
@@ -183,13 +190,16 @@ class _Pruner:
         apex = [each for each in imports if self.edits.replaced.get(each) == []]
         if not apex or len(apex) < len(imports) or not _only_imports(statement.body):
             return
-        kept = [each for each in statement.body if each not in apex]
         self.edits.replaced[statement] = [
-            each for each in (kept, statement.orelse, statement.finalbody) if each
+            each
+            for each in (statement.body, statement.orelse, statement.finalbody)
+            if not self._gone(each)
         ]
 
     def _if(self, statement: ast.If) -> None:
         """Remove an `if` that only imported Apex, or whose test is answered."""
+        if self.source.code(statement.test) in self._answered:
+            return
         if _is(statement.test, value=True):
             self.edits.replaced[statement] = [statement.body]
         elif _is(statement.test, value=False):

@@ -52,6 +52,9 @@ class Losses:
             loss: The scaled loss.
             hoisted: Whether the loss has been given a name, as it was computed in the argument.
         """
+        if isinstance(loss.statement, ast.Expr):
+            self._without_amp(loss, hoisted=hoisted)
+            return
         about, code = self.about, self.about.program.source.code
         delayed = constant(loss.call, "delay_overflow_check", 5)
         if delayed not in {None, False}:
@@ -78,6 +81,13 @@ class Losses:
         first: list[Piece] = [f"{loss.name} = {text}"] if changed else []
         self.edits.replaced[loss.statement] = [*first, loss.statement.body]
 
+    def _without_amp(self, loss: ScaledLoss, *, hoisted: bool) -> None:
+        """Write a backward of a side without amp."""
+        program = self.about.program
+        text = loss_name(program) if hoisted else program.source.code(loss.loss)
+        written = self.target.backward_text(text, self._options(loss.call), "", None)
+        self.edits.replaced[loss.statement] = [written]
+
     def _body(self, loss: ScaledLoss) -> tuple[dict[ast.stmt, ast.Call], bool, ast.AST | None]:
         """Read the body of a `with amp.scale_loss(...)`.
 
@@ -87,12 +97,16 @@ class Losses:
         """
         found: dict[ast.stmt, ast.Call] = {}
         changed = False
+        assert isinstance(loss.statement, ast.With)
         for statement in loss.statement.body:
             call = statement.value if isinstance(statement, ast.Expr) else None
             backward = isinstance(call, ast.Call) and last_name(call.func) == "backward"
             if backward and isinstance(call, ast.Call) and loss.name in used_names(call.func):
                 found[statement] = call
             elif loss.name in used_names(statement):
+                if self._is_stored_in_vain(statement, loss):
+                    self.edits.replaced[statement] = []
+                    continue
                 if not self._only_changes(statement, loss.name):
                     return found, changed, statement
                 changed = True  # by a factor, which scaled and true losses have alike
@@ -101,9 +115,54 @@ class Losses:
         for node in inner(function):
             if isinstance(node, ast.Name) and node.id == loss.name:
                 around = [self.about.program.loss_of(each) for each in source.above(node)]
-                if not any(each and each.name == loss.name for each in around):
+                if any(each and each.name == loss.name for each in around):
+                    continue
+                if not self._is_logged(node, loss):
                     return found, changed, node
         return found, changed, None if found else loss.statement
+
+    def _is_stored_in_vain(self, statement: ast.stmt, loss: ScaledLoss) -> bool:
+        """Tell whether a statement gives the scaled loss a name that nothing reads any more."""
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return False
+        (target,), value = statement.targets, statement.value
+        if not isinstance(target, ast.Name) or not isinstance(value, ast.Name):
+            return False
+        source = self.about.program.source
+        uses = [
+            node
+            for node in inner(source.function(statement) or source.tree)
+            if isinstance(node, ast.Name) and node.id == target.id
+            if source.statement(node) not in self.about.branches.dead
+        ]
+        uses.sort(key=lambda each: (each.lineno, isinstance(each.ctx, ast.Store)))
+        loop = source.loop(statement)
+        again = [each for each in uses if loop is not None and loop in source.above(each)]
+        behind = [each for each in again if each.lineno > statement.lineno]
+        last = max((each.lineno for each in again), default=statement.lineno)
+        first = [*again[:1], *[each for each in uses if each.lineno > last][:1]]
+        return value.id == loss.name and all(
+            isinstance(each.ctx, ast.Store) for each in (*behind, *first)
+        )
+
+    def _is_logged(self, node: ast.Name, loss: ScaledLoss) -> bool:
+        """Write the product for a scaled loss of which only the number is read, if so."""
+        source = self.about.program.source
+        parent = source.parent[node]
+        read = isinstance(parent, ast.Attribute) and parent.attr in {"item", "detach", "data"}
+        if isinstance(self.target, TorchTarget) or not read or not isinstance(loss.loss, ast.Name):
+            return False
+        name = loss.loss.id
+        rebound = any(
+            isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store)
+            for each in inner(source.function(node) or source.tree)
+            if loss.statement.lineno <= getattr(each, "lineno", 0) <= node.lineno
+        )
+        losses = [each for each in self.about.program.losses if each.name == loss.name]
+        if rebound or node.lineno < loss.statement.lineno or len(losses) > 1:
+            return False
+        self.edits.expressions[node] = f"({name} * {self.target.scale()})"
+        return True
 
     def _only_changes(self, statement: ast.stmt, name: str) -> bool:
         """Tell whether all that a statement does with a name is to bind it anew."""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TARGETS = ("halfstep", "torch")
+BY_NAME = (
+    "Apex is imported by its name here, so that it is not known what stands for it; import it by "
+    "a statement, and migrate again"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,6 +81,8 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
         raise UserError(f"--to is {to!r}; allowed: {', '.join(TARGETS)}{closest(to, TARGETS)}")
     given = Source(source, name)
     program = Program.read(given)
+    if program.imports.by_name:
+        return _left(given, [(given.statement(each), BY_NAME) for each in program.imports.by_name])
     if not program.imports.bound:
         return Migration(source, source, _stars(given, Edits()))
     target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
@@ -96,7 +102,9 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     notes = _stars(given, edits)
     text = rendered(given, edits)
     rebound = {line.rpartition(" ")[2] for line in target.imports if line.startswith("from")}
-    text = with_imports(text, target.imports, target.preamble, rebound)
+    tests = [node.test for node in inner(given.tree) if isinstance(node, ast.If)]
+    answered = {given.code(each) for each in tests if isinstance(each, ast.Constant)}
+    text = with_imports(text, target.imports, target.preamble, rebound, answered)
     return Migration(source, given.restored(text), _sorted(edits, notes))
 
 

@@ -6,10 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.source import inner
+from halfstep.migrate.source import Function, inner, suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 STARRED = {
     "apex": ("amp", "fp16_utils", "normalization", "optimizers", "parallel"),
@@ -165,17 +165,49 @@ class Imports:
     Attributes:
         bound: Names, each with what it is in Apex.
         modules: All modules that the program imports.
+        others: Names that stand for something else where they are: a parameter, another import.
+        by_name: Calls of `importlib.import_module` on something of Apex's.
     """
 
     def __init__(self, tree: ast.AST) -> None:
         self.bound: dict[str, str] = {}
         self.modules: set[str] = set()
+        self.by_name: list[ast.Call] = []
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
+            if isinstance(node, ast.Call) and _imports_by_name(node):
+                self.by_name.append(node)
+            elif isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 self._import_from(node)
+        self.others: set[ast.AST] = set()
+        self._imported_otherwise(tree)
+        self.others |= {
+            each
+            for function in ast.walk(tree)
+            if isinstance(function, Function)
+            for name in parameters(function) & self.bound.keys()
+            for each in ast.walk(function)
+            if isinstance(each, ast.Name) and each.id == name
+        }
+
+    def _imported_otherwise(self, tree: ast.AST) -> None:
+        """Set names apart behind an import that binds them to another package, in its suite."""
+        for node in ast.walk(tree):  # from the outside, so that the innermost import decides
+            for suite in suites(node):
+                for at, statement in enumerate(suite):
+                    for name, apexs in _imported(statement):
+                        uses = {
+                            each
+                            for behind in suite[at + 1 :]
+                            for each in ast.walk(behind)
+                            if isinstance(each, ast.Name) and each.id == name
+                        }
+                        if name in self.bound and not apexs:
+                            self.others |= uses
+                        elif name in self.bound:
+                            self.others -= uses
 
     def _import(self, alias: ast.alias) -> None:
         self.modules.add(alias.name)
@@ -203,9 +235,39 @@ class Imports:
         if name is None:
             return None
         root, _, rest = name.partition(".")
-        if root not in self.bound:
+        if root not in self.bound or _root(node) in self.others:
             return None
         return f"{self.bound[root]}.{rest}" if rest else self.bound[root]
+
+
+def parameters(function: Function) -> set[str]:
+    """Return the names of a function's parameters."""
+    arguments = function.args
+    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+def _imported(statement: ast.stmt) -> Iterator[tuple[str, bool]]:
+    """Yield the names that an import binds, each with whether it is to something of Apex's."""
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            yield alias.asname or alias.name.partition(".")[0], is_apex(alias.name)
+    elif isinstance(statement, ast.ImportFrom):
+        for alias in statement.names:
+            path = f"{statement.module or ''}.{alias.name}"
+            yield alias.asname or alias.name, not statement.level and is_apex(path)
+
+
+def _imports_by_name(call: ast.Call) -> bool:
+    given = call.args[0] if call.args else None
+    named = isinstance(given, ast.Constant) and isinstance(given.value, str)
+    importing = last_name(call.func) in {"import_module", "__import__"}
+    return importing and named and is_apex(str(getattr(given, "value", "")))
+
+
+def _root(node: ast.AST | None) -> ast.AST | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
 
 
 def is_apex(path: str) -> bool:

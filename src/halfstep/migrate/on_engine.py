@@ -9,14 +9,15 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from halfstep.migrate.names import bound, calls, dotted, fresh, last_name, paths
+from halfstep.migrate import norms
+from halfstep.migrate.names import bound, calls, dotted, fresh, last_name, parameters, paths
 from halfstep.migrate.source import Function, inner
 from halfstep.migrate.zeroing import models, zeroing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from halfstep.migrate.render import Edits
     from halfstep.migrate.steps import Move
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 GRADIENTS = (
     "gradients are still multiplied by the loss scale before the engine's step, which clips them: "
     "Engine(..., clip_norm=...)"
+)
+HANDED_OVER = (
+    "`{}` may reach for the gradients of the model that it is given, which are still multiplied by "
+    "the loss scale before the engine's step"
 )
 GONE = "the engine's step drops the gradients, which are read here"
 UNKNOWN_LIMIT = "the limit of this clip is not known where the Engine is built: clip_norm={}"
@@ -81,7 +86,8 @@ class _Clips:
                 after = touch.step is None and any(
                     step.statement.lineno < touch.statement.lineno for step in self.about.steps
                 )
-                self.about.leave(touch.statement, GONE if after else GRADIENTS)
+                reason = HANDED_OVER.format(touch.given) if touch.given else GRADIENTS
+                self.about.leave(touch.statement, GONE if after else reason)
                 continue
             self._replace(touch)
         self._limit(clips)
@@ -94,11 +100,16 @@ class _Clips:
         """Take a clip away, or the norm from the step."""
         assert touch.step is not None
         assert touch.head is not None
+        if touch.bound_to_place:
+            self.about.leave(touch.statement, touch.bound_to_place)
+            return
         if touch.setting != "norm" and not touch.value_used:
             self.edits.replaced[touch.statement] = []
             self._note(touch)
             return
         step = touch.step.statement
+        if touch.moved and self._at_the_step(touch):
+            return
         if touch.moved or touch.scaled or touch.call is None or self._blocked(touch, step):
             self.about.leave(touch.statement, NORM)
             return
@@ -112,15 +123,35 @@ class _Clips:
             norm = f"torch.tensor({norm})"
         self.edits.expressions[touch.call] = norm
 
+    def _at_the_step(self, touch: Touch) -> bool:
+        """Bind a norm that is taken after every backward at the step, where that is the same."""
+        name = norms.name_of(self.about, touch)
+        assert touch.step is not None
+        if name is None or touch.call is None or self._blocked(touch, touch.step.statement):
+            return False
+        zero, norm = "0.0", f"{self.result}.grad_norm"
+        if self._is_tensor(touch.call):
+            self.target.imports["import torch"] = None
+            zero, norm = f"torch.tensor({zero})", f"torch.tensor({norm})"
+        step = touch.step.statement
+        line = f"{self.result} = {self.target.step(_whose(self.about, touch.step))}"
+        written = self.edits.replaced.setdefault(step, [line])
+        if f"{name} = {norm}" not in written:
+            written.append(f"{name} = {norm}")
+        self.edits.replaced[touch.statement] = []
+        norms.default(self.about, touch, name, zero, self.edits)
+        self.edits.notes[step].append(norms.NOTE.format(name))
+        if touch.setting != "norm":
+            self._note(touch)
+        return True
+
     def _blocked(self, touch: Touch, step: ast.stmt) -> bool:
         """Tell whether what stands between a clip and its step must stay before the step."""
         assert touch.head is not None
         code, optimizers = self.about.program.source.code, self.about.program.optimizers
         if self.about.program.losses_in(touch.head):
             return True
-        for each in self.about.windows.suite(touch.head):
-            if not touch.head.lineno <= each.lineno < step.lineno:
-                continue
+        for each in self._between(touch.head, step):
             if any(isinstance(node, _JUMPS) for node in inner(each)):
                 return True
             text = code(each)
@@ -131,6 +162,21 @@ class _Clips:
             ):
                 return True
         return False
+
+    def _between(self, head: ast.stmt, step: ast.stmt) -> Iterator[ast.stmt]:
+        """Yield the statements from `head` to a step, the step's own branch opened."""
+        around = set(self.about.program.source.above(step))
+        for each in self.about.windows.suite(head):
+            if head.lineno <= each.lineno < step.lineno:
+                if each not in around:
+                    yield each
+                else:
+                    yield from (
+                        one
+                        for one in inner(each)
+                        if isinstance(one, ast.stmt) and one not in around
+                        if one.lineno < step.lineno
+                    )
 
     def _is_tensor(self, call: ast.Call) -> bool:
         """Tell whether a program takes the norm that a clip returns for a tensor."""
@@ -158,14 +204,18 @@ class _Clips:
             self.edits.notes[place].append(SCALED_CLIP)
         elif touch.moved:
             self.edits.notes[place].append(PER_MICRO_BATCH)
-        elif touch.of_model and self.about.may_have_masters:
+        elif (
+            touch.of_model
+            and self.about.may_have_masters
+            and touch.statement not in self.about.branches.without_amp
+        ):
             self.edits.notes[place].append(HALF_CLIP)
 
     def _limit(self, clips: list[Touch]) -> None:
         """Write the limit where the engine is built."""
         if not clips:
             return
-        kinds = {(clip.setting, clip.limit, clip.tests) for clip in clips}
+        kinds = _on_both_sides({(clip.setting, clip.limit, clip.tests) for clip in clips})
         whose = {clip.whose for clip in clips}
         program = self.about.program
         short = program.several_optimizers and len(whose) < len(self.about.trained[0].optimizers)
@@ -219,7 +269,7 @@ class _Clips:
             if function not in functions and path in _changed_in(function):
                 return False
         for function in functions:
-            if path in _parameters(function):
+            if path in parameters(function):
                 return not any(
                     isinstance(each, ast.Assign | ast.AugAssign | ast.For)
                     and path in bound(each)
@@ -233,6 +283,18 @@ class _Clips:
         if not made and any(path in _globals(each) for each in users + functions):
             return True
         return bool(made) and (bool(functions) or max(made) < home.lineno)
+
+
+def _on_both_sides(kinds: set[tuple[str, str, tuple[str, ...]]]) -> set[Any]:
+    """Return the kinds of clips, one for two that stand on the two sides of a test."""
+    if len(kinds) != len({True, False}):
+        return kinds
+    (one, limit, tests), (two, same, others) = sorted(kinds, key=lambda kind: len("".join(kind[2])))
+    test, other = (set(tests) - set(others)), (set(others) - set(tests))
+    apart = {f"not ({each})" for each in test} == other and len(test) == 1
+    if (one, limit) != (two, same) or not apart:
+        return kinds
+    return {(one, limit, tuple(each for each in tests if each not in test))}
 
 
 def paths_in(text: str) -> set[str]:
@@ -258,11 +320,6 @@ def _binds(node: ast.AST, name: str) -> bool:
         case ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.With():
             return name in bound(node)
     return False
-
-
-def _parameters(function: Function) -> set[str]:
-    arguments = function.args
-    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def _changed_in(function: Function) -> set[str]:

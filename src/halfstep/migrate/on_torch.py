@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from halfstep.migrate import norms
 from halfstep.migrate.source import inner
 from halfstep.migrate.targets import MASTERS
 from halfstep.migrate.zeroing import UNSCALED, keeping
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from halfstep.migrate.windows import Touch
 
 TWICE = "gradients are read after every backward, and a GradScaler unscales them once for each step"
+GIVEN_TWICE = (
+    "`{}` may read gradients after every backward, which a GradScaler unscales once for each step"
+)
 NO_STEP = "no step in this function follows what reads these gradients"
 PER_MICRO_BATCH = (
     "Apex clipped after every backward; a GradScaler unscales, and this clips, once for each step"
@@ -62,9 +66,16 @@ def _unscale(
     assert touch.head is not None
     steps = _steps_of(about, touch)
     lines = [_unscaling(target, each) for each in steps]
+    if touch.bound_to_place:
+        about.leave(touch.statement, touch.bound_to_place)
+        return
     if touch.moved or touch.scaled:
-        if not clips or touch.value_used:
-            about.leave(touch.statement, TWICE)
+        name = norms.name_of(about, touch) if touch.moved else None
+        if name is not None:
+            norms.default(about, touch, name, "0.0", edits)
+            edits.notes[step.statement].append(norms.NOTE.format(name))
+        if name is None and (not clips or touch.value_used):
+            about.leave(touch.statement, GIVEN_TWICE.format(touch.given) if touch.given else TWICE)
         else:
             _move(about, edits, touch, lines)
         return
@@ -101,7 +112,8 @@ def _unscale_here(
     test = about.branches.only_with_amp.get(touch.statement)
     if test is not None:
         edits.replaced[touch.statement] = [f"if {test}:\n    {_written(about, touch)}"]
-    if clips and touch.of_model and about.may_have_masters:
+    plain = touch.statement in about.branches.without_amp
+    if clips and touch.of_model and about.may_have_masters and not plain:
         edits.notes[touch.statement].append(HALF_CLIP)
 
 
@@ -189,8 +201,10 @@ def _move(about: Understanding, edits: Edits, touch: Touch, unscale: list[str]) 
     for test in reversed(touch.tests):
         clip = f"if {test}:\n    " + clip.replace("\n", "\n    ")
     place = touch.step.statement
-    edits.before[place] += [*unscale, clip]
-    edits.notes[place].append(SCALED_CLIP if touch.scaled else PER_MICRO_BATCH)
+    edits.before[place] += [each for each in unscale if each not in edits.before[place]]
+    edits.before[place].append(clip)
+    if touch.setting != "norm":
+        edits.notes[place].append(SCALED_CLIP if touch.scaled else PER_MICRO_BATCH)
 
 
 def _written(about: Understanding, touch: Touch) -> str:

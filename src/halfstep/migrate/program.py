@@ -68,17 +68,17 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledLoss:
-    """A `with amp.scale_loss(...) as scaled:`.
+    """A `with amp.scale_loss(...) as scaled:`, or what does without amp where a test says so.
 
     Attributes:
-        statement: The `with`.
-        call: The call of `scale_loss`.
-        name: What the scaled loss is called.
+        statement: The `with`; without amp, the statement `loss.backward()`.
+        call: The call of `scale_loss`; without amp, that of `backward`.
+        name: What the scaled loss is called; without amp, "".
         loss: The loss.
         optimizers: Sources of the optimizers that it reaches.
     """
 
-    statement: ast.With
+    statement: ast.With | ast.Expr
     call: ast.Call
     name: str
     loss: ast.expr
@@ -138,7 +138,9 @@ class Program:
     def several_optimizers(self) -> bool:
         """Whether amp handles more than one optimizer."""
         return any(
-            len(each.optimizers) > 1 or self._is_list(each.optimizers_text)
+            len(each.optimizers) > 1
+            or self._is_list(each.optimizers_text)
+            or isinstance(argument(each.call, "optimizers", 1), ast.ListComp | ast.Call)
             for each in self.initializes
         )
 

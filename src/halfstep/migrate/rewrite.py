@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from halfstep.migrate.formats import note_formats
 from halfstep.migrate.guards import (
     CHANGES,
+    SOMETIMES,
     branches_without,
+    called_for_amp,
     changing,
     guards,
     repeated,
@@ -56,6 +58,9 @@ NOT_THERE = (
     "what amp.initialize is given has no plain names, by which it could be found without amp"
 )
 MADE = "what amp.initialize is given is made in its arguments; give it names of their own before"
+IN_FP32 = (
+    "amp.initialize without an optimizer: `{}` runs in fp32 here, but for what is under autocast"
+)
 HALF_FUNCTION = "apex.amp.register_half_function"
 _MODULE_AND_NAME = ("module", "name")
 _CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
@@ -97,10 +102,16 @@ class Rewriter:
         else:
             on_torch(self.about, self.target, self.edits)
         self._without_backward()
-        for given in self.about.trained:
-            self._initialize(given)
+        for given in self.about.program.initializes:
+            if given.optimizers:
+                self._initialize(given)
+            else:
+                self._without_optimizer(given)
         for statement in self.about.outside:
             self.edits.notes[statement].append(NOT_AMPS)
+        for each in reversed(list(inner(self.about.program.source.tree))):
+            if isinstance(each, ast.If) and self._is_empty(each):
+                self.edits.replaced[each] = []
         self._expressions()
 
     def _place(self) -> None:
@@ -181,6 +192,19 @@ class Rewriter:
                 if model in about.program.models:
                     self.edits.expressions[call.func] = model
 
+    def _is_empty(self, node: ast.If) -> bool:
+        """Tell whether nothing is left of a branch, whose test does nothing itself."""
+        edits, about = self.edits, self.about
+        does = ast.Call | ast.NamedExpr | ast.Await | ast.Yield
+        acts = any(isinstance(each, does) for each in inner(node.test))
+        if node in edits.replaced or node in about.branches.dead or acts:
+            return False
+        whole = [*node.body, *node.orelse]
+        written = (edits.before, edits.after, edits.notes)
+        return all(edits.replaced.get(each) == [] for each in whole) and not any(
+            part.get(each) for each in (node, *whole) for part in written
+        )
+
     def _next_to(self, first: ast.stmt, second: ast.stmt) -> bool:
         suite = self.about.program.source.suite(first)
         return second in suite and suite.index(second) == suite.index(first) + 1
@@ -230,12 +254,9 @@ class Rewriter:
         recipe = about.recipes[given.call]
         self.edits.notes[given.statement] += self.target.reasons(recipe)
         tests = guards(about, given)
-        if changing(about, given, tests):
-            about.leave(given.call, CHANGES)
-            return
-        engine = isinstance(self.target, EngineTarget)
-        if engine and not self.target.object.startswith("self.") and repeated(about, given):
-            about.leave(given.call, SEVERAL.format(about.called))
+        obstacle = self._obstacle(given, tests)
+        if obstacle is not None:
+            about.leave(*obstacle)
             return
         alone = simple(about, given, tests)
         rest = self._rest(given)
@@ -261,6 +282,32 @@ class Rewriter:
             if no_else:
                 lines = off.replace("\n", "\n    ")
                 self.edits.after[test].append(f"else:\n    {lines}")
+
+    def _obstacle(self, given: Initialize, tests: list[ast.If]) -> tuple[ast.AST, str] | None:
+        """Return why nothing can be built where amp is initialized, with the place."""
+        about = self.about
+        if changing(about, given, tests):
+            return given.call, CHANGES
+        sometimes = called_for_amp(about, given)
+        if sometimes is not None:
+            return sometimes, SOMETIMES
+        engine = isinstance(self.target, EngineTarget)
+        if engine and not self.target.object.startswith("self.") and repeated(about, given):
+            return given.call, SEVERAL.format(about.called)
+        return None
+
+    def _without_optimizer(self, given: Initialize) -> None:
+        """Take an `amp.initialize` away that was for inference."""
+        rest = None
+        if isinstance(given.statement, ast.Return):
+            rest = f"return {given.models_text}"
+        elif isinstance(given.statement, ast.Assign):
+            bound = self.about.program.source.code(given.statement.targets[0])
+            same = _bare(bound) == _bare(given.models_text)
+            rest = None if same else f"{bound} = {given.models_text}"
+        self.edits.replaced[given.statement] = [rest] if rest else []
+        if self.about.recipes[given.call].level != "O0":
+            self.edits.notes[given.statement].append(IN_FP32.format(given.models_text))
 
     def _setup(
         self, given: Initialize, recipe: RecipeArgument, rest: str | None
@@ -329,7 +376,8 @@ class Rewriter:
             for statement, pieces in self.edits.replaced.items()
             if not any(isinstance(each, list) for each in pieces)
         }
-        heads = {loss.statement.items[0] for loss in about.program.losses}
+        scaled = [loss.statement for loss in about.program.losses]
+        heads = {each.items[0] for each in scaled if isinstance(each, ast.With)}
         clips = set(self.edits.expressions)
         recipes = about.recipes[about.trained[0].call]
         self.expressions.losses = recipes.losses

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
 from halfstep.migrate.call_graph import CallGraph
-from halfstep.migrate.names import argument, bound, calls, dotted, last_name
+from halfstep.migrate.names import argument, bound, calls, dotted, last_name, parameters
+from halfstep.migrate.passed_on import asks_for_state
 from halfstep.migrate.recipes import RecipeArgument, recipe_argument
 from halfstep.migrate.regions import Forwards
 from halfstep.migrate.source import Function, inner
@@ -147,7 +148,7 @@ class Understanding:
     def _initialize(self, given: Initialize) -> None:
         """Note what of one `amp.initialize` is not understood."""
         call, statement = given.call, given.statement
-        if not given.optimizers:
+        if not given.optimizers and not self.trained:
             self.leave(call, INFERENCE)
         stars = [f"**{self._code(each.value)}" for each in call.keywords if each.arg is None]
         stars += [self._code(each) for each in call.args if isinstance(each, ast.Starred)]
@@ -224,10 +225,10 @@ class Understanding:
                 self.leave(node, PRIVATE.format(f"`.{node.attr}`", self.called))
         for function in program.source.parent:
             if isinstance(function, Function):
-                arguments = function.args
-                for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-                    if program.imports.bound.get(arg.arg) == "apex.amp":
-                        self.leave(function, REBOUND.format(f"`{arg.arg}`"))
+                for name in sorted(parameters(function)):
+                    amp = program.imports.bound.get(name) == "apex.amp"
+                    if amp and not asks_for_state(program, function, name):
+                        self.leave(function, REBOUND.format(f"`{name}`"))
 
     def _at_initialize(self, reason: str) -> None:
         for each in self.program.initializes:
@@ -291,8 +292,25 @@ class Understanding:
             if dotted(owner) == "self":
                 continue
             trains = function in with_step or function in self.program.training
+            if not trains and self._is_dropped(call):
+                continue
             if trains or (function is not None and self._enters_an_update(function)):
                 self.leave(call, NATIVE_BACKWARD)
+
+    def _is_dropped(self, backward: ast.Call) -> bool:
+        """Tell whether the gradients of a backward are dropped by the statement behind it."""
+        source = self.program.source
+        statement = source.statement(backward)
+        suite = source.suite(statement)
+        behind = suite[suite.index(statement) + 1 :][:1]
+        known = {*self.program.models, *self.program.optimizers}
+        return any(
+            isinstance(each, ast.Expr)
+            and isinstance(each.value, ast.Call)
+            and last_name(each.value.func) == "zero_grad"
+            and source.code(each.value.func).rpartition(".")[0] in known
+            for each in behind
+        )
 
     def _enters_an_update(self, function: Function) -> bool:
         """Tell whether a function is called before a scaled loss, and no `zero_grad` is between."""

@@ -108,7 +108,7 @@ def _may_not_train(forwards: Forwards, first: ast.stmt) -> bool:
     tests = {each for each in source.above(first) if isinstance(each, ast.If)}
     return all(
         any(
-            isinstance(each, ast.If) and each not in {*tests, *forwards.windows.branches.amp}
+            isinstance(each, ast.If) and each not in {*tests, *forwards.windows.branches.switches}
             for each in source.way_in(loss, source.function(loss))
         )
         for loss in beside

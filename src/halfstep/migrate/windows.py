@@ -7,6 +7,7 @@ in its step. So a clip must be found, the step that it is for, and the tests tha
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from halfstep.migrate.branches import Branches
     from halfstep.migrate.program import Program
     from halfstep.migrate.steps import Move
+
+
+LOOPS_NAME = "this clip is for each turn of a loop that the step does not stand in"
+NOT_EVERY_BRANCH = "a branch beside the step would go without this clip, which goes with the step"
+_PARAMETERS = {"parameters", "named_parameters", "modules", "named_modules", "children"}
+_LEAVES_GRADIENTS = re.compile(
+    r"eval|valid|test|save|checkpoint|log|writer|print|summary|ema|average|sched|predict|plot"
+    r"|wandb|state_dict|count|metric|accuracy|memory|profil|time",
+    re.IGNORECASE,
+)
+"""Functions of other files, by their names, that measure, write or copy a model."""
 
 
 @dataclass(eq=False)
@@ -41,6 +53,8 @@ class Touch:
         moved: Whether its step stands under tests that it does not stand under itself, or behind
             a loop over micro-batches that it stands in.
         scaled: Whether it stands in the context of `scale_loss`, where gradients are scaled.
+        given: Source of a call of a function that is not of the program and is given a model.
+        bound_to_place: Why the step cannot take the clip along, or "".
     """
 
     statement: ast.stmt
@@ -54,6 +68,8 @@ class Touch:
     head: ast.stmt | None = None
     moved: bool = False
     scaled: bool = False
+    given: str = ""
+    bound_to_place: str = ""
 
     @property
     def value_used(self) -> bool:
@@ -82,6 +98,8 @@ class Windows:
     def __post_init__(self) -> None:
         """Find what touches gradients."""
         self._reaching = self._functions_with_gradients()
+        nodes = inner(self.program.source.tree)
+        self._own = {each.name for each in nodes if isinstance(each, Function)}
         functions = [
             *self.program.training,
             *(self.program.source.function(each.statement) for each in self.steps),
@@ -120,9 +138,14 @@ class Windows:
             heads = [getattr(statement, name, None) for name in ("test", "iter")]
             if not any(isinstance(each, ast.AST) and self._touches(each) for each in heads):
                 return
-        elif not self._touches(statement):
-            return
+            given = None
+        else:
+            given = self._gives_away(statement, function)
+            if given is None and not self._touches(statement):
+                return
         touch = self._read(statement)
+        if given is not None and touch.call is None:
+            touch.given = self.program.source.code(given)
         loss = self._loss_around(statement)
         touch.scaled = loss is not None
         touch.step = self._step_of(statement, function)
@@ -135,7 +158,85 @@ class Windows:
             again = turns and bool(self.program.losses_in(pair[0]))
             touch.moved = pair[1] is not touch.step.statement or again
             touch.tests = tuple(self._tests(pair[0], statement))
+            if touch.moved:
+                touch.bound_to_place = self._bound_to_place(
+                    statement, touch.step.statement, pair[1]
+                )
         self.touches.append(touch)
+
+    def _bound_to_place(self, statement: ast.stmt, step: ast.stmt, outer: ast.stmt) -> str:
+        """Say why a clip must stay where it is: a loop's own name, or a branch without the step."""
+        source = self.program.source
+        around = set(source.above(step))
+        names = used_names(statement)
+        for each in source.above(statement):
+            if isinstance(each, ast.For) and each not in around and names & used_names(each.target):
+                return LOOPS_NAME
+        for each in (outer, *inner(outer)):
+            if isinstance(each, ast.If) and each in around and each.orelse:
+                sides = [
+                    any(source.statement(m.call) in inner(s) for m in self.steps for s in side)
+                    for side in (each.body, each.orelse)
+                ]
+                if not all(sides):
+                    return NOT_EVERY_BRANCH
+        return ""
+
+    def _gives_away(self, statement: ast.stmt, function: Function | None) -> ast.Call | None:
+        """Return a call behind a backward that gives a model to a function of another file.
+
+        What such a function does between a backward and the step may be with gradients.
+        """
+        models = self.program.models
+        for call in calls(statement):
+            name = last_name(call.func)
+            given = [*call.args, *(each.value for each in call.keywords)]
+            whole = [dotted(each.func) if isinstance(each, ast.Call) else None for each in given]
+            owners = [(path or "").rpartition(".") for path in whole]
+            passed = any(
+                any(path == model or path.startswith(f"{model}.") for model in models)
+                for path in filter(None, map(dotted, given))
+            ) or any(owner in models and last in _PARAMETERS for owner, _, last in owners)
+            if (
+                passed
+                and not self._is_harmless(call, name)
+                and self._is_pending(statement, function)
+            ):
+                return call
+        return None
+
+    def _is_harmless(self, call: ast.Call, name: str) -> bool:
+        """Tell whether a call of a function of another file surely leaves gradients alone."""
+        path = dotted(call.func) or name
+        known = name in self._own or name in dir(builtins) or path in self.program.models
+        return known or name in CLIPS or bool(_LEAVES_GRADIENTS.search(path))
+
+    def _is_pending(self, statement: ast.stmt, function: Function | None) -> bool:
+        """Tell whether a statement stands behind a backward and before its step."""
+        source, line = self.program.source, statement.lineno
+        around = [
+            each.statement
+            for each in self.program.losses
+            if each.statement not in self.branches.dead
+            and source.function(each.statement) is function
+        ]
+        losses = [
+            each.lineno
+            for each in around
+            if each.lineno < line and self.apart(each, statement) is not None
+        ]
+        stepped = [
+            each.statement.lineno
+            for each in self.steps
+            if source.function(each.statement) is function and each.statement.lineno < line
+        ]
+        if not losses or max(stepped, default=0) > max(losses):
+            return False
+        step = self._step_of(statement, function)
+        if step is None:
+            return False
+        more = any(line < each.lineno < step.statement.lineno for each in around)
+        return not (more and isinstance(statement, ast.Assign | ast.AugAssign))
 
     def _loss_around(self, statement: ast.stmt) -> ast.AST | None:
         above = self.program.source.above(statement)

@@ -49,7 +49,9 @@ def keeping(about: Understanding, edits: Edits, but: str) -> None:
     for move in about.steps:
         if about.zero_grads:
             _outlive(about, move, but)
-        elif source.loop(move.statement) or source.function(move.statement):
+        elif not _zeroed_beside(about, move) and (
+            source.loop(move.statement) or source.function(move.statement)
+        ):
             edits.notes[move.statement].append(NOT_ZEROED.format(move.owner, but))
 
 
@@ -62,6 +64,16 @@ def _zeroed_by_hand(about: Understanding) -> bool:
     return any(
         isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
         for node in inner(about.program.source.tree)
+    )
+
+
+def _zeroed_beside(about: Understanding, step: Move) -> bool:
+    """Tell whether something is zeroed beside a step, as the model by a name of its own."""
+    source = about.program.source
+    return any(
+        source.function(call) is source.function(step.statement)
+        and about.windows.apart(step.statement, source.statement(call)) is not None
+        for call in about.program.zero_grads
     )
 
 

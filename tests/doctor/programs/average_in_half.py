@@ -37,6 +37,19 @@ def mended() -> None:
     train(copy.deepcopy, _in_place)
 
 
+def broken_beside_the_model_that_it_follows() -> None:
+    torch.manual_seed(0)
+    both = nn.ModuleDict({"trained": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))})
+    both["average"] = copy.deepcopy(both["trained"]).half()
+    optimizer = torch.optim.Adam(both["trained"].parameters(), lr=0.02)
+    both.forward = both["trained"].forward
+    for images, labels in batches(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(both(images), labels).backward()
+        optimizer.step()
+        _in_place(both["average"], both["trained"])
+
+
 def broken_dictionary_in_fp16() -> None:
     def update(average, model) -> None:
         for name, each in model.state_dict().items():

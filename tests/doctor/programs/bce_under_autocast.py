@@ -58,3 +58,25 @@ def broken_before_any_step_is_skipped() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def train_on_float(probabilities_of) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        with half_autocast():
+            targets = nn.functional.one_hot(labels, 3).float()
+            loss = nn.functional.binary_cross_entropy(probabilities_of(model(images)), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_probabilities_that_were_rounded_before() -> None:
+    train_on_float(lambda logits: logits.sigmoid().float())
+
+
+def healthy_with_probabilities_that_are_made_in_fp32() -> None:
+    train_on_float(lambda logits: logits.float().sigmoid())

@@ -59,3 +59,21 @@ def healthy_for_what_is_away_from_one() -> None:
         return -outputs.half().sigmoid().clamp(1e-6, 1 - 1e-6).log().float().mean()
 
     half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_by_bounds_that_are_tensors() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 60).half().sigmoid()
+        low, high = probabilities.new_tensor(1e-6), probabilities.new_tensor(1 - 1e-6)
+        return -(-probabilities.clamp(low, high)).log1p().float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)
+
+
+def broken_by_the_minimum_of_a_filled_tensor() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 60).half().sigmoid()
+        bounded = torch.minimum(probabilities, torch.full_like(probabilities, 1 - 1e-6))
+        return -(-bounded).log1p().float().mean()
+
+    half_steps(Around(lambda features: features), loss_function)

@@ -69,3 +69,12 @@ def healthy_for_what_is_not_zero() -> None:
         return features.half() / (features.half().norm(dim=-1, keepdim=True) + 1e-8)
 
     half_steps(Around(own))
+
+
+def broken_by_a_bound_that_is_a_tensor() -> None:
+    def own(features):
+        present = (features * (torch.arange(len(features))[:, None] > 0)).half()
+        norm = present.square().sum(-1, keepdim=True).sqrt()
+        return present / torch.maximum(norm.detach(), norm.new_tensor(1e-9))
+
+    half_steps(Around(own))

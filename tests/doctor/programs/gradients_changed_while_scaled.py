@@ -27,3 +27,44 @@ def broken() -> None:
 
 def mended() -> None:
     train(unscale=True)
+
+
+def train_with(change) -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        change([each.grad for each in model.parameters()])
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_limit_written_by_hand() -> None:
+    def limit(gradients) -> None:
+        norm = sum(each.pow(2).sum().item() for each in gradients) ** 0.5
+        for each in gradients:
+            each.mul_(min(1.0, 1 / norm))
+
+    train_with(limit)
+
+
+def broken_by_noise() -> None:
+    train_with(lambda gradients: [each.add_(torch.randn_like(each)) for each in gradients])
+
+
+def healthy_with_gradients_divided_by_a_count() -> None:
+    def divide(gradients) -> None:
+        for each in gradients:
+            each /= 2  # noqa: PLW2901  # in place, as loops write it
+
+    train_with(divide)
+
+
+def healthy_with_gradients_halved_at_once() -> None:
+    train_with(lambda gradients: torch._foreach_mul_(gradients, 0.5))
+
+
+def healthy_with_a_mask_on_gradients() -> None:
+    train_with(lambda gradients: gradients[0].mul_(torch.eye(16, 6)))

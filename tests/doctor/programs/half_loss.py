@@ -43,3 +43,34 @@ def healthy_half_mean_under_autocast() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() < 65536
+
+
+def train_by_squares(loss_of, targets=(500.0, 500.0, 500.0)) -> None:
+    model = classifier()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, _ in batches(4):
+        wanted = torch.tensor([targets] * 8)
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images)
+        scaler.scale(loss_of(outputs, wanted.to(outputs.dtype))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_a_mean_beyond_fp16_whose_root_hides_it_from_the_scaler() -> None:
+    train_by_squares(lambda outputs, targets: functional.mse_loss(outputs, targets).sqrt())
+
+
+def broken_by_squares_beyond_fp16() -> None:
+    train_by_squares(lambda outputs, targets: ((outputs - targets) * (outputs - targets)).mean())
+
+
+def healthy_by_squares_in_fp32() -> None:
+    train_by_squares(lambda outputs, targets: functional.mse_loss(outputs.float(), targets).sqrt())
+
+
+def broken_by_a_mean_within_fp16_of_squares_beyond_it() -> None:
+    few = (300.0, 0.0, 0.0)
+    train_by_squares(lambda outputs, targets: functional.mse_loss(outputs, targets).sqrt(), few)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from doctor.loops import batches
+from doctor.loops import batches, half_autocast
 
 CODE = "LEARNING_RATE_TOO_HIGH"
 
@@ -25,3 +25,33 @@ def broken() -> None:
 
 def mended() -> None:
     train(0.1)
+
+
+def train_in_fp16(rate: float, kind=torch.optim.SGD, *, scaled: bool = True) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 3))
+    optimizer = kind(model.parameters(), lr=rate)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=scaled)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_in_one_step_under_fp16_autocast() -> None:
+    train_in_fp16(5000.0)
+
+
+def broken_in_one_step_of_adam_under_fp16_autocast() -> None:
+    train_in_fp16(100.0, torch.optim.Adam)
+
+
+def broken_in_one_step_under_fp16_autocast_without_a_scaler() -> None:
+    train_in_fp16(5000.0, scaled=False)
+
+
+def healthy_under_fp16_autocast() -> None:
+    train_in_fp16(0.1)

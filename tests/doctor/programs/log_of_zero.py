@@ -38,3 +38,12 @@ def broken_behind_a_spectrum() -> None:
         return spectrum.log10().abs().mean() + functional.cross_entropy(outputs, labels)
 
     train(loss_function)
+
+
+def broken_in_a_complement_of_one() -> None:
+    def loss_function(outputs, labels):
+        probabilities = (outputs * 400).sigmoid()
+        wanted = functional.one_hot(labels, 3)
+        return -((1 - wanted) * (-probabilities).log1p()).mean()
+
+    train(loss_function)

@@ -2,7 +2,7 @@
 
 import torch
 
-from doctor.loops import Around, half_steps
+from doctor.loops import Around, batches, half_steps, loss_of
 
 CODE = "MEAN_SQUARE_OVERFLOW"
 
@@ -25,6 +25,17 @@ def broken_by_a_product_and_a_root() -> None:
         return large / ((large * large).mean(-1, keepdim=True) + 1e-5).sqrt()
 
     half_steps(Around(own))
+
+
+def broken_while_a_loss_scale_is_searched_for() -> None:
+    model = Around(lambda features: normed(features * 900))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for images, labels in batches(5):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
 
 def broken_in_a_sum_that_is_divided() -> None:

@@ -58,3 +58,13 @@ def broken_by_a_cast_before_the_norm() -> None:
     half_steps(
         Around(lambda features: functional.layer_norm((features.float() * 1e6).half(), (16,)))
     )
+
+
+def broken_by_a_variance_that_is_not_centred_first() -> None:
+    def own(features):
+        large = features.half() * 900
+        mean = large.mean(-1, keepdim=True)
+        variance = (large * large).mean(-1, keepdim=True) - mean * mean
+        return (large - mean) / torch.sqrt(variance.clamp_min(0) + 1e-5)
+
+    half_steps(Around(own))

@@ -28,3 +28,27 @@ def broken() -> None:
 
 def mended() -> None:
     train(1.0)
+
+
+def train_by_hand(limit: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scale = torch.tensor(2.0**16)
+    for images, labels in batches(64):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(images)
+        (nn.functional.cross_entropy(outputs.float(), labels) * scale).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
+        optimizer.step()
+        scale = (scale * 4).clamp(max=limit)
+
+
+def broken_by_hand() -> None:
+    train_by_hand(float("inf"))
+
+
+def healthy_by_hand() -> None:
+    train_by_hand(2.0**24)

@@ -25,3 +25,14 @@ def broken() -> None:
 
 def mended() -> None:
     train(torch.float32)
+
+
+def healthy_once_nothing_is_left_to_learn() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3, bias=False).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    wanted = torch.randn(6, 3)
+    for images, _ in batches(301):
+        optimizer.zero_grad()
+        (functional.mse_loss(model(images.bfloat16()).float(), images @ wanted)).backward()
+        optimizer.step()

@@ -98,6 +98,10 @@ def in_a_checkpoint(features):
     return checkpoint(log_of_zero, features, use_reentrant=False)
 
 
+def in_a_reentrant_checkpoint(features):
+    return checkpoint(log_of_zero, features, use_reentrant=True)
+
+
 FAULTS = [
     (matmul_overflow, "aten.mm", "forward"),
     (convolution_overflow, "aten.convolution", "forward"),
@@ -127,8 +131,11 @@ def test_an_injected_fault_is_found_by_operator_phase_module_and_line(fault, op,
     assert plain.iteration == 2
 
 
-def test_a_fault_in_a_checkpointed_block_is_found() -> None:
-    birth = culprit(observe(in_a_checkpoint))
+@pytest.mark.parametrize("fault", [in_a_checkpoint, in_a_reentrant_checkpoint])
+def test_a_fault_in_a_checkpointed_block_is_found(fault) -> None:
+    evidence = observe(fault)
+    assert [each.loss is None for each in evidence.numbers.steps] == [False] * 4
+    birth = culprit(evidence)
     assert (birth.op, birth.phase, birth.module) == ("aten.log", "forward", "inner")
     assert "log()" in birth.site.text
 

@@ -322,3 +322,10 @@ def test_a_learning_rate_that_fp16_cannot_hold_is_no_mask() -> None:
     assert "without overflow" in evidence.ending.message
     assert evidence.ending.in_optimizer
     assert codes == []
+
+
+def test_copies_that_the_engine_makes_of_statistics_are_not_the_loops() -> None:
+    calls = watched(plainly, "fp16")[0].calls
+    names = {call.name for call in calls}
+    assert "cross_entropy" in names
+    assert "clone" not in names

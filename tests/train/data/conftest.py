@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from .small import encoded
+from data.small import encoded
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import warnings
 
 import pytest
 
+from data.small import CPU, encoded, section
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.config import Config
 from halfstep.train.data.audit import check, listing
 from halfstep.train.data.sources.faults import DataWarning
-
-from .small import CPU, encoded, section
 
 TRAIN = "image,label\n1.png,oak\n2.png,elm\n3.png,oak\n4.png,elm\n"
 VAL = "image,label\n5.png,oak\n6.png,elm\n"

@@ -12,7 +12,7 @@ from PIL import Image
 from halfstep.train import data
 from halfstep.train.config.files import load
 from halfstep.train.data.pipeline.order import Order
-from halfstep.train.data.sources.part import Part
+from halfstep.train.data.sources.part import BatchShare
 
 CPU = torch.device("cpu")
 SHARDS, SAMPLES = 4, 8
@@ -26,7 +26,7 @@ SHARDS, SAMPLES = 4, 8
 )
 def test_parts_make_up_the_joined_batch(images, batch, size, least):
     whole = list(Order(images, batch * size, seed=3).jobs(2))
-    orders = [Order(images, batch * size, 3, Part(rank, size, least)) for rank in range(size)]
+    orders = [Order(images, batch * size, 3, BatchShare(rank, size, least)) for rank in range(size)]
     parts = [list(order.jobs(2)) for order in orders]
     for place, job in enumerate(whole):
         busy = [o for o in range(size) if not orders[o].idle(job.number)]
@@ -40,7 +40,7 @@ def test_parts_make_up_the_joined_batch(images, batch, size, least):
 
 @given(images=st.integers(1, 60), batch=st.integers(1, 9), size=st.integers(1, 5))
 def test_validation_looks_at_every_image_once(images, batch, size):
-    orders = [Order(images, batch * size, None, Part(rank, size)) for rank in range(size)]
+    orders = [Order(images, batch * size, None, BatchShare(rank, size)) for rank in range(size)]
     seen = [index for order in orders for job in order.jobs(0) for index in job.indices]
     assert sorted(seen) == list(range(images))
 
@@ -82,8 +82,8 @@ def labels(batches):
 
 @pytest.mark.parametrize("batch", [2, 5])
 def test_shards_are_split_over_processes(shards, batch):
-    whole = labels(opened(shards, 2 * batch, Part()).train.epoch(1))
-    ours = [opened(shards, batch, Part(rank, 2)) for rank in range(2)]
+    whole = labels(opened(shards, 2 * batch, BatchShare()).train.epoch(1))
+    ours = [opened(shards, batch, BatchShare(rank, 2)) for rank in range(2)]
     parts = [labels(each.train.epoch(1)) for each in ours]
     assert [sorted(one + two) for one, two in zip(*parts, strict=True)] == list(map(sorted, whole))
     tails = [labels(each.train.epoch(1, start=2)) for each in ours]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from halfstep import step_observer
 from halfstep.apex.amp._amp_state import _amp_state
 from halfstep.apex.amp.opt import OptimWrapper
 
@@ -67,13 +68,11 @@ def scale_loss(
             yield loss.float()
             return
         reached = _reached(optimizers)
-        for optimizer in () if delay_unscale else reached:
-            if not optimizer._amp_stash.params_have_scaled_gradients:
-                optimizer._prepare_amp_backward()
-        yield loss.float() * scaler.loss_scale()
-        if not delay_unscale and _overflows(reached, scaler, delay_overflow_check):
-            for optimizer in reached:
-                optimizer._amp_stash.mark_skip(scaler, loss_id)
+        yield _scaled(loss, reached, scaler, delay_unscale=delay_unscale)
+        with step_observer.active.work():
+            if not delay_unscale and _overflows(reached, scaler, delay_overflow_check):
+                for optimizer in reached:
+                    optimizer._amp_stash.mark_skip(scaler, loss_id)
         for optimizer in reached:
             optimizer._amp_stash.params_have_scaled_gradients = delay_unscale
     finally:
@@ -192,11 +191,31 @@ class NoOpHandle:
         pass
 
 
+def _scaled(
+    loss: torch.Tensor, reached: list[Any], scaler: Scaler, *, delay_unscale: bool
+) -> torch.Tensor:
+    """Prepare the optimizers for a backward, and return the scaled loss."""
+    with step_observer.active.work():
+        for optimizer in () if delay_unscale else reached:
+            if not optimizer._amp_stash.params_have_scaled_gradients:
+                optimizer._prepare_amp_backward()
+        wide = loss.float()
+        scaled = wide * scaler.loss_scale()
+    for optimizer in reached:
+        step_observer.active.accumulates(optimizer, optimizer._amp_stash.reached)
+    step_observer.active.scales(scaler, scaler, wide, scaled)
+    return scaled
+
+
 def _overflows(reached: list[Any], scaler: Scaler, delay_check: bool) -> bool:
     scaler.clear_overflow_state()
     for optimizer in reached:
         optimizer._post_amp_backward(scaler)
-    return not delay_check and scaler.update_scale()
+        optimizer._amp_stash.unscaled_by = scaler
+        step_observer.active.unscales(scaler, optimizer)
+    overflows = not delay_check and scaler.update_scale()
+    step_observer.active.updates(scaler)
+    return overflows
 
 
 def _reached(optimizers: Any) -> list[Any]:

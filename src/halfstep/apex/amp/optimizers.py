@@ -13,14 +13,16 @@ from contextlib import nullcontext
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.optim import Optimizer
+
+from halfstep import step_observer
 from halfstep.apex.amp._amp_state import maybe_print
 from halfstep.apex.amp.stash import AmpOptimizerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    from torch.optim import Optimizer
 
     from halfstep.apex.amp.properties import Properties
     from halfstep.apex.amp.scaler import LossScaler
@@ -58,9 +60,11 @@ def process_optimizer(
         if closure is not None and not takes_closures:
             _refuse_closure()
         self._amp_lazy_init()
+        scaler, stash.unscaled_by = stash.unscaled_by, None
         if stash.already_patched:
-            return _skip(self)
-        with around_step():
+            with step_observer.active.steps(scaler, self, torch.ones(()), None):
+                return _skip(self)
+        with step_observer.active.steps(scaler, self, None, None), around_step():
             given = args if closure is None else (closure, *args)
             result = own_step(*given, **kwargs)
         stash.copy_masters_to_model()
@@ -136,6 +140,7 @@ def _post_amp_backward(self: Any, scaler: LossScaler) -> None:
 
 def _zero_grad(self: Any, set_to_none: bool = False) -> None:
     self._amp_lazy_init()
+    Optimizer.zero_grad(self, set_to_none=set_to_none)  # which who watches knows
     self._amp_stash.zero_grad(set_to_none=set_to_none)
 
 

@@ -59,6 +59,24 @@ class LossScaler:
         """Return the scale."""
         return self._loss_scale
 
+    @property
+    def scale(self) -> torch.Tensor:
+        """The scale as a scalar, for who watches."""
+        return torch.tensor(self._loss_scale)
+
+    @property
+    def settings(self) -> LossScale:
+        """How the scale moves, for who watches."""
+        return LossScale(
+            dynamic=self.dynamic,
+            init=self._loss_scale,
+            growth_factor=self._scale_factor,
+            growth_interval=self._scale_seq_len,
+            backoff_factor=1 / self._scale_factor,
+            floor=min(self.floor(), self._loss_scale),
+            ceiling=max(self._max_loss_scale, self._loss_scale),
+        )
+
     def floor(self) -> float:
         """Return what a dynamic scale does not fall below."""
         return self._min_loss_scale or LossScale().floor

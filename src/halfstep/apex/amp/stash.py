@@ -34,6 +34,7 @@ class AmpOptimizerState:
         lazy_init_called: Whether the parameters below have been sorted.
         already_patched: Whether the next step is to be skipped.
         params_have_scaled_gradients: Whether a loss was left scaled (`delay_unscale`).
+        unscaled_by: The loss scale that unscaled what the next step uses; None behind a step.
         all_fp16_params: Half parameters of the model, in any half format.
         all_fp32_from_fp16_params: Their masters, in the same order; empty without masters.
         all_fp32_from_fp32_params: Parameters that need no masters, in an optimizer that has some.
@@ -45,6 +46,7 @@ class AmpOptimizerState:
         self.lazy_init_called = False
         self.already_patched = False
         self.params_have_scaled_gradients = False
+        self.unscaled_by: Scaler | None = None
         self.skip_message: Callable[[], str] = str
         self.fp16_groups: list[Params] = []
         self.fp32_from_fp16_groups: list[Params] = []
@@ -54,6 +56,11 @@ class AmpOptimizerState:
         self.all_fp32_from_fp32_params: Params = []
         self.all_fp32_params: Params = []
         self._set_aside: dict[torch.Tensor, torch.Tensor] = {}
+
+    @property
+    def reached(self) -> Params:
+        """Parameters that a backward leaves gradients in."""
+        return [*self.all_fp16_params, *self.own_params] if self._masters else self.own_params
 
     @property
     def own_params(self) -> Params:

@@ -7,7 +7,9 @@ those that it needs and sees only them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -35,7 +37,8 @@ class StepNumbers:
         iteration: Counted from 0.
         optimizer: Its place in `Static.optimizers`.
         loss: What backward was called on, without its loss scale; None when it was not seen.
-        gradient_norm: L2 norm of what the optimizer was given; None when it did not step.
+        gradient_norm: L2 norm of what the optimizer was given; None when it did not step, or
+            where a sample of them was finite and told enough.
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether the scaler kept the optimizer from stepping.
         learning_rate: Of its first group.
@@ -110,6 +113,8 @@ class Call:
         autocast: Format of the autocast that it ran under; "" without.
         count: How often.
         site: The first line that called it.
+        rounded: Whether its first input, in fp32, holds numbers of autocast's format alone: it was
+            widened too late. Looked at where torch has no safe half form of a function.
     """
 
     name: str
@@ -119,6 +124,7 @@ class Call:
     autocast: str
     count: int
     site: Site | None
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,41 @@ class Average:
     lagging: int
     stuck: int
     site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The size of a parameter before the first step, and at the first bad one.
+
+    Attributes:
+        parameter: Its name.
+        before: Its L2 norm before any step.
+        after: Its L2 norm at the bad step.
+    """
+
+    parameter: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How far training had moved the parameters when a step went bad.
+
+    Attributes:
+        iteration: The bad step; -1 without one.
+        parameters: Those that had been there from the start.
+    """
+
+    iteration: int = -1
+    parameters: tuple[Grown, ...] = ()
+
+    @property
+    def factor(self) -> float:
+        """How many times larger they were, all together; 1 where that is unknown."""
+        finite = [each for each in self.parameters if math.isfinite(each.after)]
+        before = math.hypot(*(each.before for each in finite))
+        return math.hypot(*(each.after for each in finite)) / before if before else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +326,7 @@ class Evidence:
     elsewhere: tuple[ElsewhereCall, ...] = ()
     overflows: tuple[HalfOverflow, ...] = ()
     rounded: tuple[RoundedCount, ...] = ()
+    growth: Growth = field(default_factory=Growth)
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""
@@ -308,8 +350,23 @@ class Evidence:
         for birth in self.births:
             if birth.phase != "forward":
                 continue
-            if birth.culprit or (birth.is_divided and self.precision.disagrees):
+            if birth.culprit or (birth.is_divided and self._disagrees()):
                 yield birth
+
+    def _disagrees(self) -> bool:
+        """Return whether the last step, or one that was run again, is not the step of fp32."""
+        if self.precision.disagrees:
+            return True
+        halves = {
+            each.iteration: each.loss
+            for each in self.replays
+            if each.name == "plain" and each.loss is not None and isfinite(each.loss)
+        }
+        return any(
+            Precision(loss=halves.get(each.iteration), exact_loss=each.loss).disagrees
+            for each in self.replays
+            if each.name == "fp32" and each.finite
+        )
 
     def exact_is_finite(self) -> bool:
         """Return whether a bad step is finite when it is run in fp32."""

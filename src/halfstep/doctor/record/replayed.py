@@ -63,6 +63,8 @@ class Maker:
         distance: 1 for the one that made the input, 2 for those that made its inputs, ...
         input: Which input of the birth it led to.
         site: The line that called it.
+        rounded: Numbers among its arguments that were written as half tensors, as they are in
+            that format.
     """
 
     op: str
@@ -71,6 +73,7 @@ class Maker:
     distance: int
     input: int
     site: Site | None
+    rounded: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,16 @@ class Birth:
         return False
 
     @property
+    def is_variance(self) -> bool:
+        """Whether it is a square whose mean something is subtracted from before a root is taken."""
+        for number, each in enumerate(self.consumers):
+            if "sqrt" in each:
+                return False
+            if each == "aten.sub":
+                return any("mean" in before for before in self.consumers[:number])
+        return False
+
+    @property
     def is_divided(self) -> bool:
         """Whether an overflow ended as the 0 that division by infinity gives."""
         return self.overflowed and bool(_DIVIDES & {*self.swallowed})
@@ -163,7 +176,8 @@ class Replay:
     """One run of a step again.
 
     Attributes:
-        name: "plain", "eager", "fp32", "tf32 off" or "lower scale".
+        name: "plain", "eager", "fp32", "tf32 off", "lower scale", or "first size": every parameter
+            as it is, but as small as before the first step.
         iteration: The step that it repeats.
         why: What made doctor replay it.
         finite: Whether loss and gradients were.
@@ -205,6 +219,23 @@ class GradientAgreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """Matrix products of one size that a step computes in a half format.
+
+    Attributes:
+        dims: Rows, inner dimension, and columns.
+        module: Path of the module that computes the first of them; "" outside of one.
+        share: Their share of the multiplications of all half products of the forward.
+        site: The user's line that led there.
+    """
+
+    dims: tuple[int, int, int]
+    module: str
+    share: float
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class Precision:
     """A healthy step beside the same step in fp32.
 
@@ -217,6 +248,7 @@ class Precision:
             largest that its format has; None without half operators.
         largest_module: The module that has it.
         detached: Parameters that were cast to a half format without a record for autograd.
+        products: Its half products, the largest first.
         note: Why there is none of it.
     """
 
@@ -227,6 +259,7 @@ class Precision:
     bits_to_overflow: float | None = None
     largest_module: str = ""
     detached: tuple[str, ...] = ()
+    products: tuple[Product, ...] = ()
     note: str = ""
 
     @property
@@ -245,10 +278,10 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A batch, label or parameter that was not finite before any operator ran.
+    """A batch, label, number or parameter that was not finite before any operator ran.
 
     Attributes:
-        what: "batch", "parameter" or "buffer".
+        what: "batch", "number" (a single one), "parameter" or "buffer".
         name: The parameter's or buffer's; the argument's for a batch.
         kind: "inf" or "nan".
         index: Place of the first such element.

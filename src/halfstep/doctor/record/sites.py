@@ -13,7 +13,6 @@ import torch
 from halfstep.doctor.internals import calling_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType, TracebackType
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -69,7 +68,19 @@ def calling_line() -> Mark | None:
 
     Where every caller is installed, the innermost line outside torch and the standard library.
     """
-    return _choose(_frames(calling_frame()))
+    frame: FrameType | None = calling_frame()
+    fallback = None
+    while frame is not None:  # A loop and no generator: each call into torch comes here.
+        file = frame.f_code.co_filename
+        kind = _kinds.get(file)
+        if kind is None:
+            kind = _kind(file)
+        if kind == _USER:
+            return file, frame.f_lineno, frame.f_code.co_name
+        if kind == _LIBRARY and fallback is None:
+            fallback = file, frame.f_lineno, frame.f_code.co_name
+        frame = frame.f_back
+    return fallback
 
 
 def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark | None]:
@@ -103,7 +114,10 @@ def raising_line(traceback: TracebackType | None) -> Mark | None:
         if kind != _TRANSPARENT:
             passed.append((kind, (code.co_filename, traceback.tb_lineno, code.co_name)))
         traceback = traceback.tb_next
-    return _choose(reversed(passed))
+    innermost_first = [*reversed(passed)]
+    users = [mark for kind, mark in innermost_first if kind == _USER]
+    marks = users or [mark for _, mark in innermost_first]
+    return marks[0] if marks else None
 
 
 def passed_optimizer(traceback: TracebackType | None) -> bool:
@@ -113,24 +127,6 @@ def passed_optimizer(traceback: TracebackType | None) -> bool:
             return True
         traceback = traceback.tb_next
     return False
-
-
-def _frames(frame: FrameType | None) -> Iterator[tuple[int, Mark]]:
-    while frame is not None:
-        code = frame.f_code
-        kind = _kind(code.co_filename)
-        if kind != _TRANSPARENT:
-            yield kind, (code.co_filename, frame.f_lineno, code.co_name)
-        frame = frame.f_back
-
-
-def _choose(frames: Iterator[tuple[int, Mark]]) -> Mark | None:
-    fallback = None
-    for kind, mark in frames:
-        if kind == _USER:
-            return mark
-        fallback = fallback or mark
-    return fallback
 
 
 def site(mark: Mark | None) -> Site | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
-from halfstep.doctor.record import Bad, BadGradients, Birth, Precision, Replay
+from halfstep.doctor.record import Bad, BadGradients, Birth, Growth, Precision, Replay
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.tape.tape import Entry, given_tensors
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.bundle.recorder import Recorder
     from halfstep.doctor.signals.positions import Positions
+    from halfstep.doctor.signals.sizes import Sizes
     from halfstep.doctor.tape.modules import ModuleStack
 
 MOST = 4
+GROWN = 2.0
 
 
 class Investigation:
@@ -33,6 +35,7 @@ class Investigation:
     Args:
         stack: Follows modules while a step is traced.
         positions: Is told of casts while a step is traced.
+        sizes: Knows how large parameters were.
         bundle: Where the first bad step that can be written down is left; None for nowhere.
 
     Attributes:
@@ -40,23 +43,30 @@ class Investigation:
     """
 
     def __init__(
-        self, stack: ModuleStack, positions: Positions, bundle: Path | None = None
+        self,
+        stack: ModuleStack,
+        positions: Positions,
+        sizes: Sizes,
+        bundle: Path | None = None,
     ) -> None:
         self._bundle = bundle
         self.note = ""
         self._stack = stack
         self._positions = positions
+        self._sizes = sizes
         self._count = 0
+        self._was_only_scale = False
         self.births: list[Birth] = []
         self.replays: list[Replay] = []
         self.inputs: list[Bad] = []
         self.precision = Precision()
         self.gradients = BadGradients()
+        self.growth = Growth()
 
     @property
     def done(self) -> bool:
-        """Whether a culprit has been found."""
-        return any(each.culprit for each in self.births)
+        """Whether a culprit has been found, other than a loss scale that was too high."""
+        return not self._was_only_scale and any(each.culprit for each in self.births)
 
     def step(
         self,
@@ -79,6 +89,7 @@ class Investigation:
         if self._count >= MOST or self.done:
             return
         self._count += 1
+        self._forget_search()
         self._look_at_inputs(entries, parameters, iteration)
         self._look_at_gradients(parameters, iteration)
         replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
@@ -93,7 +104,10 @@ class Investigation:
                 self._keep(tracer.recorder, replayer)
         if scale is not None and scale != 1:
             self.replays.append(replayer.at_scale(1.0))
+            self._was_only_scale = not plain.finite and self.replays[-1].finite
         self.replays.append(replayer.fp32())
+        if not plain.finite:
+            self._look_at_sizes(replayer, parameters)
         if environment(parameters.values()).tf32:
             self.replays.append(replayer.without_tf32())
         if any(map(is_compiled, replayer.models)):
@@ -146,6 +160,18 @@ class Investigation:
             self.precision, births = replayer.precision()
             self.births += births
 
+    def _look_at_sizes(self, replayer: Replayer, parameters: dict[str, torch.Tensor]) -> None:
+        """Tell whether the parameters have grown, and whether smaller ones would do."""
+        self.growth = Growth(replayer.iteration, self._sizes.read(parameters))
+        if self.growth.factor > GROWN:
+            self.replays.append(replayer.at_first_size(self.growth.parameters))
+
+    def _forget_search(self) -> None:
+        """Forget a step that only its loss scale made bad, now that another one is looked at."""
+        if self._was_only_scale:
+            self.births, self.replays, self.gradients = [], [], BadGradients()
+        self._was_only_scale = False
+
     def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
         if recorder.note:
             self.note = self.note or f"no bundle of step {replayer.iteration}: {recorder.note}"
@@ -181,7 +207,8 @@ class Investigation:
             if not is_finite(tensor) and not (_is_mask(entry, tensor)):
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
-                self.inputs.append(_bad("batch", name, tensor, iteration))
+                what = "batch" if tensor.ndim else "number"  # A scale or a weight of the loop's.
+                self.inputs.append(_bad(what, name, tensor, iteration))
 
 
 def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:

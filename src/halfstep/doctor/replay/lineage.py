@@ -10,7 +10,7 @@ from halfstep.doctor.record.sites import Mark, site
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -28,6 +28,7 @@ class Made:
         scalars: Python numbers among its arguments.
         mark: The line that called it.
         parents: What made its inputs.
+        rounded: Numbers among its arguments that were written as half tensors.
     """
 
     op: str
@@ -35,6 +36,7 @@ class Made:
     scalars: tuple[float, ...]
     mark: Mark | None
     parents: tuple[Made, ...]
+    rounded: tuple[float, ...] = ()
 
 
 class Lineage:
@@ -50,7 +52,8 @@ class Lineage:
         dtype: torch.dtype,
         scalars: Sequence[float],
         mark: Mark | None,
-        parents: Iterable[int],
+        parents: Sequence[int],
+        rounded: Sequence[float] = (),
     ) -> None:
         """Take in that an operator has made a tensor.
 
@@ -61,9 +64,14 @@ class Lineage:
             scalars: Python numbers among its arguments.
             mark: The line that called it.
             parents: The storages of its inputs.
+            rounded: Numbers among its arguments that were written as half tensors.
         """
         known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
-        self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known)
+        self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))
+
+    def forget(self, key: int) -> None:
+        """Take in that a storage now holds what no operator has made."""
+        self._made.pop(key, None)
 
     def __contains__(self, key: int) -> bool:
         return key in self._made
@@ -84,7 +92,15 @@ class Lineage:
                     continue
                 seen.add((number, id(made)))
                 found.append(
-                    Maker(made.op, made.format, made.scalars, distance, number, site(made.mark))
+                    Maker(
+                        made.op,
+                        made.format,
+                        made.scalars,
+                        distance,
+                        number,
+                        site(made.mark),
+                        made.rounded,
+                    )
                 )
                 following += [(number, parent) for parent in made.parents]
             row = following

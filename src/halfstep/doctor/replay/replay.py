@@ -19,8 +19,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from halfstep.doctor.bundle.recorder import Recorder
-from halfstep.doctor.internals import modules_of
-from halfstep.doctor.record import Birth, GradientAgreement, Precision
+from halfstep.doctor.internals import no_reentrant_checkpoints
+from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
 from halfstep.doctor.replay.runs import Outcome, Runs
 from halfstep.doctor.replay.tracer import Tracer, storage_key
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
@@ -31,6 +31,7 @@ from halfstep.doctor.tensors.widen import HALVES, Widen, widened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from halfstep.doctor.record import Grown
     from halfstep.doctor.signals.positions import Positions
 
 
@@ -117,8 +118,19 @@ class Replayer(Runs):
             bits_to_overflow=half.bits if half.largest else None,
             largest_module=half.largest_module,
             detached=tuple(sorted(tracer.detached)),
+            products=tracer.products.freeze(),
         )
         return precision, births
+
+    def at_first_size(self, grown: Iterable[Grown]) -> Replay:
+        """Run it with parameters as small as they were before the first step."""
+        factors = {each.parameter: each.before / each.after for each in grown if each.after}
+        leaves = {
+            id(each): (each.detach() * factors[name]).requires_grad_(each.requires_grad)
+            for name, each in self._parameters.items()
+            if name in factors
+        }
+        return self._replay("first size", self._run(leaves=leaves))
 
     def _names(self) -> dict[int, str]:
         names = {
@@ -134,7 +146,12 @@ class Replayer(Runs):
             names.setdefault(storage_key(tensor), f"parameter {name}")
         return names
 
-    def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
+    def _run(
+        self,
+        mode: Any = None,
+        scale: float | None = None,
+        leaves: dict[int, torch.Tensor] | None = None,
+    ) -> Outcome:
         outcome = Outcome([], {}, 1.0, [])
         if changed_since(self._entries):
             outcome.note = "a batch was changed in place after it was used"
@@ -142,29 +159,34 @@ class Replayer(Runs):
         if any(map(waits_for_others, self.models)):
             outcome.note = "the model exchanges numbers with other processes, which do not replay"
             return outcome
-        self._attempt(outcome, mode, scale)
+        if leaves is None:
+            # autograd insists that the gradient of a half leaf is half.
+            wide = isinstance(mode, Widen)
+            leaves = _widened_leaves(self._parameters.values()) if wide else {}
+        self._attempt(outcome, mode, scale, leaves)
         if not outcome.note:
             return outcome
         # A wrapper's hook may insist on the wrapper's own backward.
         again = Outcome([], {}, 1.0, [])
         with _no_hooks():
-            self._attempt(again, mode, scale)
+            self._attempt(again, mode, scale, leaves)
         return outcome if again.note else again
 
-    def _attempt(self, outcome: Outcome, mode: Any, scale: float | None) -> None:
-        with _kept(self.models), ExitStack() as stack:
+    def _attempt(
+        self, outcome: Outcome, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]
+    ) -> None:
+        with _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
             if mode is not None:
                 stack.enter_context(mode)
             try:
-                self._run_entries(outcome, scale, mode)
+                self._run_entries(outcome, scale, mode, leaves)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
                 outcome.note = f"{type(error).__name__}: {error}"
 
-    def _run_entries(self, outcome: Outcome, scale: float | None, mode: Any) -> None:
+    def _run_entries(
+        self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]
+    ) -> None:
         slots: dict[int, torch.Tensor] = {}
-        # autograd insists that the gradient of a half leaf is half.
-        leaves = _widened_leaves(self._parameters.values()) if isinstance(mode, Widen) else {}
-
         fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
@@ -254,10 +276,10 @@ def _call_module(
     entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: dict[int, torch.Tensor]
 ) -> Any:
     model = bare(entry.function)
-    for module, training in zip(modules_of(entry.function), entry.training, strict=False):
+    for module, training in zip(entry.modules, entry.training, strict=True):
         module.training = training
-    for buffer, value in entry.buffers:
-        buffer.data.copy_(value)
+    if entry.buffers is not None:
+        entry.buffers.restore()
     wide = {name: leaves[id(each)] for name, each in model.named_parameters() if id(each) in leaves}
     return functional_call(model, wide, args, kwargs) if wide else model(*args, **kwargs)
 

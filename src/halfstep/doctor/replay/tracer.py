@@ -28,6 +28,7 @@ from halfstep.doctor.internals import (
 from halfstep.doctor.record import Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
 from halfstep.doctor.replay.lineage import Lineage
+from halfstep.doctor.replay.products import Products
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
 from halfstep.doctor.tensors.summary import is_finite, summary
@@ -91,6 +92,7 @@ class Tracer(TorchDispatchMode):
         births: What was found, in order.
         half: The half number nearest to overflow.
         detached: Parameters that were cast to a half format without a record for autograd.
+        products: The half products of the forward.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Tracer(TorchDispatchMode):
         self._consumers: list[list[str]] = []
         self._swallowed: list[list[str]] = []
         self.half = Half()
+        self.products = Products()
 
     def __torch_dispatch__(
         self,
@@ -136,6 +139,9 @@ class Tracer(TorchDispatchMode):
             self.recorder.made(written, result, caller)
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
+            self.products.take(op, args, caller)
+        if op == "aten.lift_fresh":  # Its memory may have been another tensor's before.
+            self._lineage.forget(_storage(result))
         if not func.is_view and func.namespace != "prim":
             self._look(op, func, args, kwargs, before, result, caller)
         return result
@@ -199,6 +205,7 @@ class Tracer(TorchDispatchMode):
             if all(sound) and not caller.node:
                 _append(self._swallowed[producer], op)
         scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
+        rounded = self._rounded(inputs)
         for output, finite in zip(outputs, sound, strict=True):
             key = _storage(output)
             if finite:
@@ -209,7 +216,18 @@ class Tracer(TorchDispatchMode):
                 self._taints[key] = self._judge(
                     op, func, args, kwargs, values, output, coming, caller
                 )
-            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys)
+            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys, rounded)
+
+    def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
+        """Return the numbers among these: single elements that no operator made."""
+        return [
+            float(each)
+            for each in inputs
+            if each.ndim == 0
+            and each.dtype in HALVES
+            and _storage(each) not in self._lineage
+            and _storage(each) not in self._names
+        ]
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
         key = _storage(tensor)

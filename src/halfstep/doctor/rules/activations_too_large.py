@@ -29,22 +29,33 @@ _OPERATORS = {
 }
 FIRST = 3
 SHARE = 0.5
+SKIPS = 4
+GROWN = 2.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an overflow of fp16 in a product, a sum or a cast of the forward, from the start."""
+    """Find an overflow of fp16 in a product, a sum or a cast of the forward, and not a passing one.
+
+    It is there from the start; or no step is finite any more, and training has not diverged.
+    """
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
             continue
         if birth.kind != "inf" or birth.output.format != "fp16" or birth.exact is None:
             continue
-        if birth.exact <= _LIMIT or not _from_the_start(evidence, birth):
+        if birth.exact <= _LIMIT or birth.feeds_softmax:
             continue
-        if birth.feeds_softmax:
+        if not any(each.name == "fp32" and each.finite for each in evidence.replays):
+            continue
+        if _from_the_start(evidence, birth):
+            when = "in every batch"
+        elif _for_good(evidence):
+            when = f"from iteration {evidence.growth.iteration} on"
+        else:
             continue
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} gives up to {birth.exact:.3g}, more than "
-            f"fp16's {_LIMIT:g}, in every batch: the weights need the range of bf16 or fp32",
+            f"fp16's {_LIMIT:g}, {when}: the weights need the range of bf16 or fp32",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 "the same step in fp32 is finite",
@@ -62,12 +73,12 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
-    if not any(each.name == "fp32" and each.finite for each in evidence.replays):
-        return False
     if birth.phase_step == "evaluation":
         return evidence.evaluation.bad >= SHARE * evidence.evaluation.calls
     steps, bad = evidence.numbers.steps, evidence.numbers.first_bad
-    if bad is None or bad.iteration >= FIRST:
+    if bad is None or evidence.growth.factor > GROWN:
+        return False
+    if sum(not each.skipped for each in steps if each.iteration < bad.iteration) >= FIRST:
         return False
     # Without a scaler the parameters are lost with the first step, whatever comes after.
     if not evidence.numbers.skips:
@@ -75,11 +86,22 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
     return evidence.numbers.skips >= SHARE * len(steps)
 
 
+def _for_good(evidence: Evidence) -> bool:
+    """Return whether parameters that have not grown much give nothing finite any more."""
+    numbers = evidence.numbers
+    bad = numbers.first_bad
+    if bad is None or evidence.growth.iteration < 0 or evidence.growth.factor > GROWN:
+        return False
+    if not bad.skipped:
+        return True
+    return numbers.longest_run_of_skips >= SKIPS and numbers.steps[-1].skipped
+
+
 RULE = Rule(
     code="ACTIVATIONS_TOO_LARGE",
     name="activations beyond fp16",
     rows=(37,),
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
-    needs=frozenset({"births", "replays", "numbers", "evaluation"}),
+    needs=frozenset({"births", "replays", "numbers", "evaluation", "growth"}),
     judge=judge,
 )

@@ -8,7 +8,7 @@ from halfstep.doctor.record import HALVES
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.record import Birth, Call, Evidence
 
 _NAMES = {"binary_cross_entropy", "BCELoss"}
 _OPERATOR = "aten.binary_cross_entropy"
@@ -26,7 +26,9 @@ def judge(evidence: Evidence) -> Finding | None:
         calls = [
             each
             for each in evidence.calls
-            if each.name in _NAMES and each.autocast and HALVES & {*each.formats[:1]}
+            if each.name in _NAMES
+            and each.autocast
+            and (each.rounded or HALVES & {*each.formats[:1]})
         ]
         if born:
             site = born[0].user_site
@@ -37,7 +39,7 @@ def judge(evidence: Evidence) -> Finding | None:
         elif calls:
             site = calls[0].site
             fact = (
-                f"it was given {calls[0].formats[0]} probabilities under autocast, which an "
+                f"it was given {_format(calls[0])} probabilities under autocast, which an "
                 f"accelerator refuses; {evidence.numbers.skips} steps were skipped"
             )
         else:
@@ -52,6 +54,12 @@ def judge(evidence: Evidence) -> Finding | None:
         ),
         site=site,
     )
+
+
+def _format(call: Call) -> str:
+    if call.rounded:
+        return f"{call.formats[0]} copies of {call.autocast}"
+    return call.formats[0]
 
 
 def _is_of_entropy(birth: Birth) -> bool:

@@ -11,6 +11,7 @@ from halfstep.formats import FORMATS
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_BOUNDS = ("aten.full", "aten.new_full", "aten.scalar_tensor")
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.minimum")
 _AT_ONE = {"aten.atanh", "aten.logit", "aten.erfinv", "aten.log1p", "aten.special_logit"}
 
@@ -22,11 +23,18 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or birth.phase == "given":
             continue
+        bounds = _BOUNDS if birth.upstream("aten.minimum", "aten.where") else ()
         lost = [
             (maker.site, each, maker.format)
-            for maker in birth.upstream(*_CLAMPS)
+            for maker in birth.upstream(*_CLAMPS, *bounds)
             for each in maker.scalars
             if _is_one(each, maker.format)
+        ]
+        lost += [
+            (maker.site, each, maker.format)
+            for maker in birth.upstream(*_CLAMPS)
+            for each in maker.rounded
+            if abs(each) == 1
         ]
         if birth.op in {"aten.logit", "aten.special_logit"}:
             form = birth.inputs[0].format

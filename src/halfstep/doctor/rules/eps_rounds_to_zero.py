@@ -27,15 +27,22 @@ def judge(evidence: Evidence) -> Finding | None:
             for form in HALVES & {maker.format, birth.inputs[maker.input].format}
             if 0 < abs(each) <= FORMATS[form].smallest_subnormal / 2
         ]
+        lost += [
+            (maker.site or birth.user_site, each, maker.format)
+            for maker in birth.upstream("aten.clamp", "aten.maximum")
+            for each in maker.rounded
+            if each == 0
+        ]
         divided = birth.op in _DIVIDES or birth.phase == "backward"
         if not divided or not lost or not any(each.zeros for each in birth.inputs):
             continue
         site, eps, form = lost[0]
+        written = f"an eps of {eps:g}" if eps else "an eps that is written as a tensor"
         return Finding(
-            summary=f"an eps of {eps:g} is 0 in {form}, so {birth.op.removeprefix('aten.')} "
+            summary=f"{written} is 0 in {form}, so {birth.op.removeprefix('aten.')} "
             f"divides by zero and gives {birth.kind}",
             facts=(birth.where, f"the eps is added in {site}"),
-            change=(f"- x / (norm + {eps:g})", "+ x / (norm + 1e-4)  # or in fp32"),
+            change=(f"- x / (norm + {eps or 1e-8:g})", "+ x / (norm + 1e-4)  # or in fp32"),
             site=site,
             module=birth.module,
         )

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a write to gradients between a scaled backward and their unscaling."""
-    changed = [pair for pair in evidence.loop.of("write") if pair[1].facts["scaled"]]
+    changed = [
+        pair
+        for pair in evidence.loop.of("write")
+        if pair[1].facts["scaled"] and not pair[1].facts["linear"]
+    ]
     if not changed:
         return None
     shape, event = changed[0]

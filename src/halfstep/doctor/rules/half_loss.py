@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Call, Evidence
+    from halfstep.doctor.record import Birth, Call, Evidence
 
 _REDUCTIONS = {
     "binary_cross_entropy",
@@ -19,12 +19,40 @@ _REDUCTIONS = {
     "norm",
     "sum",
 }
+_CHANGE = (
+    "- loss = criterion(outputs, labels)",
+    "+ loss = criterion(outputs.float(), labels)",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaled loss in fp16 and steps that were skipped for it."""
+    """Find a scaled loss in fp16 and steps that were skipped for it, or a loss beyond fp16."""
+    if not any(map(_is_outside, evidence.calls)):
+        return None
+    births = [each for each in evidence.births if each.culprit and each.phase == "forward"]
+    for birth in births:
+        # A mean may be within fp16 though the squares that it is made of are not.
+        if birth.module or birth.output.format != "fp16" or birth.exact is None:
+            continue
+        if evidence.exact_is_finite():
+            return _beyond(birth)
+    return None if births else _scaled(evidence)
+
+
+def _beyond(birth: Birth) -> Finding:
+    return Finding(
+        summary=f"the loss is computed in fp16, outside of autocast: "
+        f"{birth.op.removeprefix('aten.')} gives inf in fp16, and "
+        f"{birth.exact:.4g} in float64",
+        facts=(birth.where, "the same step in fp32 is finite"),
+        change=_CHANGE,
+        site=birth.user_site,
+    )
+
+
+def _scaled(evidence: Evidence) -> Finding | None:
     halves = [pair for pair in evidence.loop.of("scale") if pair[1].facts["format"] == "fp16"]
-    if not halves or evidence.numbers.skips == 0 or not any(map(_is_outside, evidence.calls)):
+    if not halves or evidence.numbers.skips == 0:
         return None
     shape, event = halves[0]
     return Finding(
@@ -37,10 +65,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             f"{evidence.numbers.skips} steps were skipped",
         ),
-        change=(
-            "- loss = criterion(outputs, labels)",
-            "+ loss = criterion(outputs.float(), labels)",
-        ),
+        change=_CHANGE,
         confidence=LIKELY,
         site=event.site,
     )
@@ -65,6 +90,7 @@ RULE = Rule(
     name="an fp16 loss",
     rows=(14,),
     citations=("tensorflow/tensorflow#38357", "huggingface/pytorch-image-models#1586"),
-    needs=frozenset({"loop", "numbers", "calls"}),
+    needs=frozenset({"loop", "numbers", "calls", "births", "replays"}),
     judge=judge,
+    explains=("ACTIVATIONS_TOO_LARGE",),
 )

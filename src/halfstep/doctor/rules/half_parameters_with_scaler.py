@@ -30,6 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+     loss = criterion(model(inputs), labels)",
         ),
         site=evidence.ending.site,
+        module=(first or "").rpartition(".")[0],
     )
 
 

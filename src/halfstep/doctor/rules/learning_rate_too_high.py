@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, StepNumbers
 
 GROWTH = 30.0
 LOOK_BACK = 8
+# Norms of parameters that training has moved this far, and this fast, were not learned.
+FACTOR = 8.0
+FACTOR_A_STEP = 1.05
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss that grew step by step before it was not finite, in fp32 too."""
+    """Find a loss, or parameters, that grew before a step was not finite."""
     bad = evidence.numbers.first_bad
     if bad is None:
         return None
+    return _by_loss(evidence, bad) or _by_parameters(evidence)
+
+
+def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
+    """Find a loss that grew step by step before it was not finite, in fp32 too."""
     losses = [
         abs(step.loss)
         for step in evidence.numbers.steps
@@ -41,10 +49,44 @@ def judge(evidence: Evidence) -> Finding | None:
             + ", ".join(f"{each:.3g}" for each in recent),
             exact,
         ),
-        change=(f"- lr={bad.learning_rate:g}", f"+ lr={bad.learning_rate / 10:g}  # or warm up"),
+        change=_change(bad.learning_rate),
         confidence=LIKELY,
         ruled_out=("precision: the growth came before any overflow",),
     )
+
+
+def _by_parameters(evidence: Evidence) -> Finding | None:
+    """Find parameters that few steps have made many times larger, without which all is finite."""
+    growth = evidence.growth
+    steps = [each for each in evidence.numbers.steps if each.iteration < growth.iteration]
+    made = sum(not each.skipped for each in steps)
+    if not made or growth.factor < max(FACTOR, FACTOR_A_STEP**made):
+        return None
+    replays = {each.name: each for each in evidence.replays if each.iteration == growth.iteration}
+    smaller = replays.get("first size")
+    if smaller is None or not smaller.finite:
+        return None
+    worst = max(growth.parameters, key=lambda each: each.after if isfinite(each.after) else 0)
+    exact = replays.get("fp32")
+    rate = steps[-1].learning_rate
+    return Finding(
+        summary=f"{made} steps at a learning rate of {rate:g} made the parameters "
+        f"{growth.factor:.3g} times larger, and with them what the model computes: training "
+        "diverged",
+        facts=(
+            f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
+            "the same step is finite with parameters of the size that they had at first",
+        ),
+        change=_change(rate),
+        confidence=LIKELY,
+        ruled_out=("precision: in fp32 the step is finite, with weights that are lost as well",)
+        if exact is not None and exact.finite
+        else (),
+    )
+
+
+def _change(rate: float) -> tuple[str, ...]:
+    return (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or warm up")
 
 
 RULE = Rule(
@@ -52,7 +94,7 @@ RULE = Rule(
     name="training diverged",
     rows=(49,),
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
-    needs=frozenset({"numbers", "replays"}),
+    needs=frozenset({"numbers", "replays", "growth"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "ATTENTION_LOGITS_OVERFLOW", "EXP_OVERFLOW"),
 )

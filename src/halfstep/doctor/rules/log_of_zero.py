@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 _LOGS = {"aten.log", "aten.log2", "aten.log10"}
+_PLUS_ONE = "aten.log1p"
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a birth in a logarithm whose input has exact zeros."""
     for birth in evidence.births:
-        if not birth.culprit or birth.op not in _LOGS or not birth.inputs[0].zeros:
+        if not birth.culprit or not _is_of_zero(birth):
             continue
         form = birth.inputs[0].format
         fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
         precise = bool(fp32) and fp32[0].finite
         return Finding(
-            summary=f"{birth.op} is given {birth.inputs[0].zeros} exact zeros in {form} and "
-            "gives -inf",
+            summary=f"{birth.op} is given exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
+            f"{form}, and gives {birth.output.infs} times -inf",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside'}",
@@ -38,6 +39,12 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _is_of_zero(birth: Birth) -> bool:
+    if birth.op == _PLUS_ONE:
+        return birth.inputs[0].lowest == -1
+    return birth.op in _LOGS and birth.inputs[0].zeros > 0
 
 
 RULE = Rule(

@@ -24,6 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if any("mean" in each.op for each in birth.lineage if each.distance <= 2):
             continue  # What was centred first is a variance.
+        if birth.is_variance:
+            continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
             summary=f"a mean of squares is taken in fp16: the square of {largest:.4g} is "
@@ -52,7 +54,7 @@ RULE = Rule(
         "pytorch/pytorch#133085",
         "pytorch/pytorch#134106",
     ),
-    needs=frozenset({"births", "precision"}),
+    needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
 )

@@ -15,12 +15,12 @@ _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 overflow in a variance, or in a square of what was centred."""
+    """Find an fp16 overflow in a variance, or in a square that one is made of."""
     for birth in evidence.lost():
         if birth.output.format != "fp16" or not birth.overflowed:
             continue
         cast = birth.op == "aten._to_copy" and birth.consumers[:1] in _NATIVE
-        if not (cast or birth.op.startswith(_STATISTICS) or _is_centred_square(birth)):
+        if not (cast or birth.op.startswith(_STATISTICS) or _is_of_variance(birth)):
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
@@ -39,11 +39,13 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _is_centred_square(birth: Birth) -> bool:
+def _is_of_variance(birth: Birth) -> bool:
     if birth.op not in _SQUARES or not any("mean" in each for each in birth.consumers):
         return False
     if not any("sqrt" in each or each == "aten.div" for each in birth.consumers):
         return False
+    if birth.is_variance:
+        return True
     near = [each.op for each in birth.lineage if each.distance <= 2]
     return "aten.sub" in near and any("mean" in each.op for each in birth.lineage)
 
@@ -56,7 +58,7 @@ RULE = Rule(
         "keras-team/keras#22586",
         "facebookresearch/multimodal#410",
     ),
-    needs=frozenset({"births", "precision"}),
+    needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "GRADIENTS_UNDERFLOW"),
 )

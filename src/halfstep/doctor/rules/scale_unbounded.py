@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
@@ -13,8 +14,39 @@ if TYPE_CHECKING:
 LIMIT = 2.0**40
 
 
+# By this much gradients may grow beside a loss that a scale of the loop's own multiplies.
+GRADIENTS = 16.0
+
+
 def judge(evidence: Evidence) -> Finding | None:
     """Find a scale that has grown beyond what any fp16 gradient allows."""
+    return _by_scaler(evidence) or _by_hand(evidence)
+
+
+def _by_hand(evidence: Evidence) -> Finding | None:
+    """Find a loss that grows without bound while the gradients of its steps do not."""
+    steps = [
+        (abs(each.loss), each.gradient_norm)
+        for each in evidence.numbers.steps
+        if each.scale is None and each.loss and each.gradient_norm
+        if isfinite(each.loss) and isfinite(each.gradient_norm)
+    ]
+    if not steps:
+        return None
+    (loss, norm), (last_loss, last_norm) = steps[0], steps[-1]
+    if last_loss < LIMIT * loss or last_norm > GRADIENTS * norm:
+        return None
+    return Finding(
+        summary=f"what backward() is called on has grown from {loss:.3g} to {last_loss:.3g}, and "
+        "the gradients that the optimizer gets have not: a loss scale of the loop's own grows and "
+        "nothing stops it",
+        facts=(f"the gradient norm was {norm:.3g} at first and {last_norm:.3g} at last",),
+        change=("- scale = scale * 2", "+ scale = min(scale * 2, 2.0**24)"),
+        confidence=LIKELY,
+    )
+
+
+def _by_scaler(evidence: Evidence) -> Finding | None:
     scales = [each.scale for each in evidence.numbers.steps if each.scale is not None]
     if not scales or scales[-1] < LIMIT or scales[-1] <= scales[0]:
         return None
@@ -40,4 +72,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#98828",),
     needs=frozenset({"numbers"}),
     judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH",),
 )

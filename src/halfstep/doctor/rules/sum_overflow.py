@@ -45,7 +45,7 @@ RULE = Rule(
         "ROCm/AMDMIGraphX#850",
         "tinygrad/tinygrad#11705",
     ),
-    needs=frozenset({"births", "precision"}),
+    needs=frozenset({"births", "precision", "replays"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "LOSS_IN_FP16", "GRADIENTS_UNDERFLOW"),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MOST = 0.5
+EARLY = 64
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -25,9 +26,16 @@ def judge(evidence: Evidence) -> Finding | None:
         and each.gradient_zeros < 1
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
-    if not samples or (share := median(each.unchanged for each in samples)) < MOST:
+    # Where training has converged there is little left to change: what counts is the beginning too.
+    first = samples[0].iteration if samples else 0
+    early = [each for each in samples if each.iteration < first + EARLY]
+    if not early or median(each.unchanged for each in early) < MOST:
+        return None
+    if (share := median(each.unchanged for each in samples)) < MOST:
         return None
     worst = max(samples, key=lambda each: each.unchanged)
+    # Gradients at the bottom of fp16 give updates that are lost in any case.
+    vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
         summary=f"{share:.0%} of the {worst.format} parameters that have gradients do not change "
         "in a step: the update is less than half the distance to the next number",
@@ -41,6 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+ # fp32 parameters under autocast; or master weights, or stochastic rounding:",
             '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
         ),
+        confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
         module=worst.parameter.rpartition(".")[0],
     )
 

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Average
 from halfstep.doctor.record.sites import Mark, site
+from halfstep.doctor.signals.facts import parameters_of
 from halfstep.doctor.tensors.local import local
-from halfstep.doctor.tensors.nesting import tensors_in
-from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     import torch
 
@@ -70,32 +68,32 @@ class Averages:
             return
         self._known = count
         self._parameters = {}
+        optimizers = parties.optimizers.alive().values()
+        moved = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
         chosen = [  # What is not trained, a teacher that the loop calls say, may be the average.
             (name, each)
             for name, each in parties.names().items()
-            if each.requires_grad and each.numel() > 1
+            if each.requires_grad and each.numel() > 1 and (not moved or id(each) in moved)
         ]
         stride = max(1, len(chosen) // PARAMETERS)
         for name, each in chosen[::stride][:PARAMETERS]:
             shape = tuple(each.shape)
             self._parameters.setdefault(shape, []).append((name, weakref.ref(each)))
 
-    def concerns(self, written: Any) -> bool:
-        """Return whether a half tensor, not of a graph, is among what was written."""
-        return self._looks < LOOKS and any(
-            each.dtype in HALVES and each.is_leaf for each in tensors_in(written)
-        )
+    def concerns(self, halves: list[torch.Tensor]) -> bool:
+        """Return whether a half tensor that is not of a graph is among these."""
+        return self._looks < LOOKS and any(each.is_leaf for each in halves)
 
-    def take(self, name: str, written: Any, mark: Mark | None) -> None:
+    def take(self, name: str, halves: list[torch.Tensor], mark: Mark | None) -> None:
         """Take in what a call has written.
 
         Args:
             name: The function's.
-            written: Its result, or what it changed in place.
+            halves: Half tensors in its result, or that it changed in place.
             mark: Where it was called.
         """
-        for tensor in tensors_in(written):
-            if tensor.dtype not in HALVES or not tensor.is_leaf:
+        for tensor in halves:
+            if not tensor.is_leaf:
                 continue
             nearest = self._nearest(tensor)
             if nearest is not None:

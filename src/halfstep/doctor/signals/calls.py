@@ -10,13 +10,15 @@ import torch
 from halfstep.doctor.record import Call
 from halfstep.doctor.record.sites import Mark, calling_line, site
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INPUTS = 4
+FEWEST = 4
+# Refused under autocast on an accelerator, and computed in fp32 on a CPU.
+_REFUSED = {"binary_cross_entropy", "BCELoss"}
 
 
 class Calls:
@@ -25,26 +27,31 @@ class Calls:
     def __init__(self) -> None:
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._marks: dict[tuple[Any, ...], Mark | None] = {}
+        self._rounded: set[tuple[Any, ...]] = set()
 
-    def count(self, name: str, given: Any, result: Any) -> list[torch.Tensor]:
-        """Count a call.
+    def count(
+        self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Count a call, if numbers of a format take part in it.
 
         Args:
             name: The function's, or the module's class.
-            given: Its arguments.
-            result: What it gave.
+            given: The tensors in its arguments.
+            made: Those in its result.
 
         Returns:
             The floating-point and complex tensors in the result.
         """
-        floats = [
-            each for each in tensors_in(result) if each.is_floating_point() or each.is_complex()
-        ]
-        formats = tuple(each.dtype for each in tensors_in(given) if each.is_floating_point())
+        floats = [each for each in made if each.is_floating_point() or each.is_complex()]
+        formats = tuple([each.dtype for each in given if each.is_floating_point()][:INPUTS])
+        if not (floats or formats):
+            return floats
         result_format = floats[0].dtype if floats else None
-        key = (name, formats[:INPUTS], result_format, torch.is_grad_enabled(), autocast_state())
+        key = (name, formats, result_format, torch.is_grad_enabled(), autocast_state())
         if key not in self._counts:
             self._marks[key] = calling_line()
+            if name in _REFUSED and _is_rounded(given):
+                self._rounded.add(key)
         self._counts[key] += 1
         return floats
 
@@ -60,4 +67,13 @@ class Calls:
                 autocast=",".join(format_name(dtype) for _, dtype in autocast),
                 count=count,
                 site=site(self._marks[key]),
+                rounded=key in self._rounded,
             )
+
+
+def _is_rounded(given: list[torch.Tensor]) -> bool:
+    first = next((each for each in given if each.is_floating_point()), None)
+    dtype = dict(autocast_state()).get("cpu")
+    if first is None or dtype is None or first.device.type != "cpu" or first.numel() < FEWEST:
+        return False
+    return first.dtype == torch.float32 and torch.equal(first, first.to(dtype).float())

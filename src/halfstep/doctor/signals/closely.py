@@ -6,6 +6,7 @@ a gradient was rounded away.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Sample
@@ -13,18 +14,38 @@ from halfstep.doctor.tensors.local import local
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import torch
     from torch.optim import Optimizer
 
 PARAMETERS = 8
 ELEMENTS = 16384
 EVERY = 100
+FIRST = 64
 KEPT = 512
 
 
 def is_sampled(step: int) -> bool:
     """Return whether a step is looked at closely: 1, 2, 4, 8, ... and every hundredth."""
     return step > 0 and (step & (step - 1) == 0 or step % EVERY == 0)
+
+
+class Samples:
+    """Keeps the first samples, of when training had much to change, and the latest."""
+
+    def __init__(self) -> None:
+        self._first: list[Sample] = []
+        self._latest: deque[Sample] = deque(maxlen=KEPT)
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        """Take in samples."""
+        for each in samples:
+            (self._first if len(self._first) < FIRST else self._latest).append(each)
+
+    def __iter__(self) -> Iterator[Sample]:
+        yield from self._first
+        yield from self._latest
 
 
 class Look:

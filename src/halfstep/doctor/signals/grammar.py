@@ -8,19 +8,19 @@ them. Iterations that do the same are kept once.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+import torch
 
 from halfstep.doctor.record import Event, Fact, Loop, Shape
 from halfstep.doctor.record.sites import Mark, site
 from halfstep.doctor.signals.facts import parameters_of
-from halfstep.doctor.tensors.local import local
+from halfstep.doctor.signals.gradients import Gradients, memory, probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
     from torch.optim import Optimizer
 
     from halfstep.doctor.tape.tape import Multiplier
@@ -31,7 +31,7 @@ KINDS = {
     "backward": "scaled, autocast, format, reaches (optimizers), accumulates, after_unscale, mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
     "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
-    "write": "gradients were changed by the loop: optimizer, scaled",
+    "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit)",
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
     "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
     "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
@@ -41,60 +41,7 @@ KINDS = {
     "zero": "gradients were cleared: optimizer",
     "schedule": "a scheduler moved: optimizer, skipped (all steps since it moved last)",
 }
-PROBES = 16
 SHAPES = 64
-
-
-@dataclass(slots=True)
-class Gradients:
-    """What the gradients of one optimizer hold, as far as the loop's order tells.
-
-    Attributes:
-        probes: A few of its parameters, which stand for all.
-        parameters: Identities of all of them.
-        repeated: Whether one of them is in it twice.
-        holds: What has been accumulated: "scaled", "plain", or both.
-        scales: The values of loss scales in them.
-        unscaled: Whether a scaler has divided them since.
-        by_another: Whether it divided them as the gradients of another optimizer.
-        onto_unscaled: Whether a backward has added to them after they were divided.
-        used: Whether a step has been made with them.
-        waiting: Steps, and steps skipped, since a scheduler moved.
-        cleared: Probes whose gradients were cleared one by one, as long as not all are.
-        seen: Identity and version of the probes' gradients when last looked at.
-    """
-
-    probes: list[torch.Tensor]
-    parameters: frozenset[int] = frozenset()
-    repeated: bool = False
-    holds: set[str] = field(default_factory=set)
-    scales: set[Multiplier] = field(default_factory=set)
-    unscaled: bool = False
-    by_another: bool = False
-    onto_unscaled: bool = False
-    used: bool = False
-    waiting: list[int] = field(default_factory=lambda: [0, 0])
-    cleared: set[int] = field(default_factory=set)
-    seen: tuple[tuple[int, int], ...] = ()
-
-    def look(self) -> tuple[tuple[int, int], ...]:
-        """Return identity and version of the probes' gradients; 0 where there is none."""
-        return tuple(
-            (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
-            for probe in self.probes
-        )
-
-    def state(self) -> str:
-        """Return what the gradients are: none, plain, scaled or unscaled."""
-        if not any(identity for identity, _ in self.seen):
-            return "none"
-        if "scaled" not in self.holds:
-            return "plain"
-        return "unscaled" if self.unscaled else "scaled"
-
-    def of_another(self, scaler: int) -> bool:
-        """Return whether another scaler than this one multiplied some of them."""
-        return any(each.scaler != scaler for each in self.scales)
 
 
 class Grammar:
@@ -108,6 +55,7 @@ class Grammar:
         self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._stepped = False
         self._since_update: dict[int, list[int]] = {}
+        self._factors: dict[Mark | None, float] = {}
 
     def follow(
         self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
@@ -123,9 +71,9 @@ class Grammar:
         followed = parameters_of(optimizer) if params is None else params
         known = self._gradients.get(optimizer)
         if known is None:
-            known = self._gradients[optimizer] = Gradients(_probes(followed))
+            known = self._gradients[optimizer] = Gradients(probes(followed))
         else:
-            known.probes, known.seen = _probes(followed), ()
+            known.probes, known.seen = probes(followed), ()
         known.parameters = frozenset(map(id, followed))
         known.repeated = len(known.parameters) < len(followed)
 
@@ -166,13 +114,20 @@ class Grammar:
         """Whether the next forward begins an iteration."""
         return self._stepped or not self._events
 
-    def notice_writes(self, mark: Mark | None, written: Iterable[torch.Tensor] = ()) -> None:
+    def notice_writes(
+        self,
+        mark: Mark | None,
+        written: Iterable[torch.Tensor] = (),
+        factor: float | torch.Tensor | None = None,
+    ) -> None:
         """Note the optimizers whose gradients have been written to by the loop itself.
 
         Args:
             mark: Where.
             written: Tensors that were written to, which may be gradients by way of `.data`.
+            factor: What they were multiplied or divided by; None for another change.
         """
+        linear = self._is_linear(mark, factor)
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
@@ -181,7 +136,7 @@ class Grammar:
                     each.grad is not None and memory(each.grad) in given
                     for each in gradients.probes
                 ):
-                    self._written(mark, optimizer, gradients)
+                    self._written(mark, optimizer, gradients, linear=linear)
                 continue
             changed = any(
                 old[0] and old[0] == new[0] and old[1] != new[1]
@@ -192,11 +147,24 @@ class Grammar:
             if cleared:
                 self._forget(gradients)
             elif changed:
-                self._written(mark, optimizer, gradients)
+                self._written(mark, optimizer, gradients, linear=linear)
 
-    def _written(self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients) -> None:
-        scaled = gradients.state() == "scaled"
-        self.add("write", mark, optimizer=self._numbers[optimizer], scaled=scaled)
+    def _is_linear(self, mark: Mark | None, factor: float | torch.Tensor | None) -> bool:
+        """Return whether a factor leaves a loss scale in place: a mask, or always one number.
+
+        A limit's factor depends on the gradients: it is a tensor of one element, or a number that
+        is another one at the next step, or the norm was read before.
+        """
+        if factor is None or isinstance(factor, torch.Tensor):
+            return factor is not None and factor.ndim > 0
+        read = any(kind == "read" and dict(facts)["scaled"] for kind, _, facts in self._events)
+        return not read and self._factors.setdefault(mark, factor) == factor
+
+    def _written(
+        self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients, *, linear: bool
+    ) -> None:
+        scaled, number = gradients.state() == "scaled", self._numbers[optimizer]
+        self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
 
     def settle(self) -> None:
         """Take gradients as they are now: what was done to them was no doing of the loop's."""
@@ -416,14 +384,3 @@ class Grammar:
             )
             shapes.append(Shape(events, 1, self.iteration, self.iteration, complete=self._stepped))
         return Loop(self.made, tuple(shapes))
-
-
-def memory(tensor: torch.Tensor) -> int:
-    """Return where a tensor's numbers lie: what a tensor and its `.data` have in common."""
-    return int(local(tensor).data_ptr())
-
-
-def _probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    parameters = [each for each in followed if each.requires_grad]
-    stride = max(1, len(parameters) // PROBES)
-    return parameters[::stride][:PROBES]

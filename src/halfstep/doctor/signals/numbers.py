@@ -1,35 +1,46 @@
-"""The always-on numbers: loss and gradient norm of each step, in one fused pass.
+"""The always-on numbers: loss and gradients of each step.
 
-What is computed stays on the device. On a CPU it is read at once, for nothing waits there; on
-another device it is copied to the host without waiting, and read when the next step has come.
+What is computed stays on the device. On an accelerator that is the norm of all gradients, in one
+fused pass; it is copied to the host without waiting, and read when the next step has come.
+
+On a CPU nothing waits, and numbers are read at once, but to go through all gradients takes as long
+as a fiftieth of a step. So once a training has gone well for a while, a sample of them tells
+whether they are finite (`finite.py`), and their norm is computed every so often, and wherever a
+sample is not finite.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.doctor.record import Numbers, StepNumbers
+from halfstep.doctor.signals.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 FIRST = 64
 LATEST = 256
+EVERY = 8
 _MISSING = -(2.0**127)  # No norm is negative, and no loss that large.
+_HOST = torch.device("cpu")
 
 
 @dataclass(slots=True)
 class Reading:
-    """Numbers of a step that are still on their way.
+    """Numbers of a step, which may still be on their way.
 
     Attributes:
-        step: What is known of it without reading.
-        values: Loss, gradient norm, loss scale and found_inf, NaN where there is none.
+        iteration: Counted from 0.
+        optimizer: Its number.
+        learning_rate: Of its first group.
+        skipped: Whether it is known to be skipped.
+        values: Loss, gradient norm, loss scale and found_inf; `_MISSING` where there is none.
         arrived: Whether they are on the host.
     """
 
@@ -37,8 +48,8 @@ class Reading:
     optimizer: int
     learning_rate: float
     skipped: bool
-    values: torch.Tensor
-    arrived: Any
+    values: torch.Tensor | list[float] = field(default_factory=list)
+    arrived: Any = None
 
 
 class Series:
@@ -47,10 +58,14 @@ class Series:
     Args:
         on_bad: Called with the first step whose loss or gradients are not finite though its
             optimizer goes on with them, and with each step that a scaler skips.
+        whole: Whether to go through all gradients of each step.
     """
 
-    def __init__(self, on_bad: Callable[[StepNumbers], None]) -> None:
+    def __init__(self, on_bad: Callable[[StepNumbers], None], *, whole: bool = False) -> None:
         self._on_bad = on_bad
+        self._whole = whole
+        self._taken: Counter[int] = Counter()
+        self._troubled: Counter[int] = Counter()
         self._waiting: deque[Reading] = deque()
         self._first: list[StepNumbers] = []
         self._latest: deque[StepNumbers] = deque(maxlen=LATEST)
@@ -70,7 +85,7 @@ class Series:
         scale: torch.Tensor | None,
         skipped: bool,
         found_inf: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> list[torch.Tensor]:
         """Measure a step; its numbers wait for the next one unless the device is the host.
 
         Args:
@@ -85,27 +100,42 @@ class Series:
             found_inf: Not zero if the optimizer skips the step on the device.
 
         Returns:
-            Shape (2,), fp32, on the device: loss and gradient norm, finite where there is none.
+            Loss and gradient norm, on the device, as far as there are any.
         """
         self.settle()
+        known = (*(gradients or ())[:1], norm, loss, scale)
+        device = next((each.device for each in known if each is not None), _HOST)
         with torch.no_grad():
-            if norm is None and gradients:
+            if norm is None and gradients and self._goes_through(gradients, optimizer, device):
                 norm = gradient_norm(gradients)
-            device = next(
-                (each.device for each in (norm, loss, scale) if each is not None),
-                torch.device("cpu"),
-            )
-            parts = [_scalar(each, device) for each in (loss, norm, scale, found_inf)]
-            on_device = values = torch.stack(parts)
-            arrived = None
-            if runs_behind(device):
-                values = values.to("cpu", non_blocking=True)
-                arrived = torch.Event(device)
-                arrived.record()
-        self._waiting.append(Reading(iteration, optimizer, learning_rate, skipped, values, arrived))
+            reading = Reading(iteration, optimizer, learning_rate, skipped)
+            self._send(reading, (loss, norm, scale, found_inf), device)
+        return [each for each in (loss, norm) if each is not None]
+
+    def _goes_through(
+        self, gradients: list[torch.Tensor], optimizer: int, device: torch.device
+    ) -> bool:
+        """Return whether all gradients of a step are gone through, and not a sample of them."""
+        number = self._taken[optimizer]
+        self._taken[optimizer] += 1
+        if runs_behind(device) or self._whole or number % EVERY == 0:
+            return True
+        calm = number - self._troubled[optimizer]
+        return calm < FIRST or not sample_is_finite(gradients, number)
+
+    def _send(
+        self, reading: Reading, values: Sequence[torch.Tensor | None], device: torch.device
+    ) -> None:
+        """Read the numbers of a step, or let them travel to the host."""
         if not runs_behind(device):
-            self.settle()
-        return on_device[:2]
+            reading.values = [_MISSING if each is None else each.item() for each in values]
+            self._read(reading)
+            return
+        on_device = torch.stack([_scalar(each, device) for each in values])
+        reading.values = on_device.to("cpu", non_blocking=True)
+        reading.arrived = torch.Event(device)
+        reading.arrived.record()
+        self._waiting.append(reading)
 
     def settle(self) -> None:
         """Read what has been measured: the numbers of the step before, when the next one comes."""
@@ -116,9 +146,11 @@ class Series:
             self._read(reading)
 
     def _read(self, reading: Reading) -> None:
-        loss, norm, scale, found_inf = (
-            None if value == _MISSING else value for value in reading.values.tolist()
-        )
+        values = reading.values
+        loss, norm, scale, found_inf = [
+            None if value == _MISSING else value
+            for value in (values if isinstance(values, list) else values.tolist())
+        ]
         skipped = reading.skipped or bool(found_inf)
         step = StepNumbers(
             iteration=reading.iteration,
@@ -141,6 +173,7 @@ class Series:
         if self._first_bad is None and not is_good(step):
             self._first_bad = step
         if skipped or not is_good(step):
+            self._troubled[reading.optimizer] = self._taken[reading.optimizer]
             self._on_bad(step)
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
 from halfstep.doctor.signals.facts import (
     model_facts,
@@ -20,7 +21,9 @@ from halfstep.doctor.signals.facts import (
     scaler_facts,
     state_step,
 )
+from halfstep.doctor.signals.sizes import Sizes
 from halfstep.doctor.tape.modules import unwrapped
+from halfstep.doctor.tape.tape import RandomState, random_state
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +80,8 @@ class ModelNotes:
         calls: How often the loop called it.
         training_calls: How often of those gradients were recorded.
         moving: Its buffers that calls change; None until a call in training has shown which.
+        modules: It and all in it.
+        draws: Whether a call has drawn from Python's or numpy's generator.
         has_trained: Whether its formats have been read at an optimizer's first step.
     """
 
@@ -85,6 +90,53 @@ class ModelNotes:
     training_calls: int = 0
     has_trained: bool = False
     moving: list[torch.Tensor] | None = None
+    modules: tuple[nn.Module, ...] = ()
+    draws: bool = False
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether this call is one of the first, or of those every so often."""
+        return self.calls <= FIRST_STEPS or self.calls % EVERY == 0
+
+    def modules_of(self, model: nn.Module) -> tuple[nn.Module, ...]:
+        """Return the model and all in it, as they were when it was looked at last."""
+        if not self.modules or self.is_looked_at:
+            self.modules = tuple(modules_of(model))
+        return self.modules
+
+    def random_before(self) -> RandomState:
+        """Return the state of the generators that the call may draw from."""
+        return random_state(everything=self.draws or self.is_looked_at)
+
+    def buffers_that_move(self, model: nn.Module) -> list[torch.Tensor]:
+        """Return the floating-point buffers that a call of the model may change."""
+        if self.moving is not None:
+            return self.moving
+        buffers = [each for each in model.buffers() if each.is_floating_point()]
+        while sum(each.nbytes for each in buffers) > BUFFER_BYTES:
+            buffers.remove(max(buffers, key=lambda each: each.nbytes))
+        return buffers
+
+    def versions(self, model: nn.Module) -> list[tuple[torch.Tensor, int]]:
+        """Return the buffers that may move and their versions, while which do is not known."""
+        if self.moving is not None:
+            return []
+        return [(each, each._version) for each in self.buffers_that_move(model)]
+
+    def called(
+        self, model: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
+    ) -> None:
+        """Take in what a call in training has changed.
+
+        Args:
+            model: The model.
+            before: What `versions` returned before the call.
+            random: The generators before the call.
+        """
+        if self.moving is None and model.training:
+            self.moving = [each for each, version in before if each._version != version]
+        if not self.draws and random is not None and random.python is not None:
+            self.draws = random.was_drawn_from()
 
 
 @dataclass(slots=True)
@@ -130,18 +182,27 @@ class ScalerNotes:
 
 
 class Parties:
-    """All that take part."""
+    """All that take part.
+
+    Attributes:
+        models: Models and losses.
+        optimizers: Optimizers.
+        scalers: Scalers.
+        sizes: How large parameters were before they were trained.
+    """
 
     def __init__(self) -> None:
         self.models: Register[nn.Module, ModelNotes] = Register()
         self.optimizers: Register[Optimizer, OptimizerNotes] = Register()
         self.scalers: Register[Any, ScalerNotes] = Register()
+        self.sizes = Sizes()
         self._reached: set[int] = set()
         self._waiting: list[weakref.ref[torch.Tensor]] = []
 
     def model(self, module: nn.Module) -> ModelNotes:
         """Return the notes of a model, taking it in."""
-        self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
+        if module not in self.models:
+            self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
@@ -157,22 +218,6 @@ class Parties:
             facts = scaler_facts(scaler, restored=False, created_in=created_in, mark=mark)
             self.scalers.add(scaler, ScalerNotes(facts, created_in=created_in, mark=mark))
         return self.scalers[scaler]
-
-    def buffers_that_move(self, module: nn.Module) -> list[torch.Tensor]:
-        """Return the floating-point buffers that a call of a model may change."""
-        known = self.model(module).moving
-        if known is not None:
-            return known
-        buffers = [each for each in module.buffers() if each.is_floating_point()]
-        while sum(each.nbytes for each in buffers) > BUFFER_BYTES:
-            buffers.remove(max(buffers, key=lambda each: each.nbytes))
-        return buffers
-
-    def note_moved(self, module: nn.Module, before: list[tuple[torch.Tensor, int]]) -> None:
-        """Take in which buffers a call in training has changed."""
-        notes = self.model(module)
-        if notes.moving is None and module.training:
-            notes.moving = [each for each, version in before if each._version != version]
 
     def note_reached(self, optimizer: Optimizer) -> None:
         """Take in which parameters have gradients.
@@ -195,6 +240,7 @@ class Parties:
         if count == 1:
             self.read()
             notes.has_trained = True
+            self.sizes.start(self._moved_by(optimizer))
             mine = set(map(id, self._moved_by(optimizer)))
             for model in self.models.alive().values():
                 self.models[model].has_trained |= any(

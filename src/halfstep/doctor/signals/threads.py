@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    Autocast = tuple[tuple[str, torch.dtype], ...]
+
 
 class Elsewhere:
     """Counts calls of models in training in other threads.
@@ -32,13 +34,13 @@ class Elsewhere:
         self._thread = thread
         self._lock = threading.Lock()
         self._inside = threading.local()
-        self._of_loop = ""
-        self._calls: dict[tuple[str, str, str], tuple[int, Mark | None]] = {}
+        self._of_loop: Autocast = ()
+        self._calls: dict[tuple[str, Autocast, Autocast], tuple[int, Mark | None]] = {}
 
     def note_autocast(self) -> None:
         """Take in that autocast has been entered or left, in whichever thread."""
         if threading.get_ident() == self._thread:
-            self._of_loop = _autocast()
+            self._of_loop = autocast_state()
 
     @contextmanager
     def call(self, module: nn.Module) -> Iterator[None]:
@@ -54,7 +56,7 @@ class Elsewhere:
             return
         self._inside.on = True
         try:
-            key = type(unwrapped(module)).__name__, _autocast(), self._of_loop
+            key = type(unwrapped(module)).__name__, autocast_state(), self._of_loop
             mark = calling_line()
             with self._lock:
                 count, first = self._calls.get(key, (0, mark))
@@ -66,8 +68,8 @@ class Elsewhere:
     def freeze(self) -> Iterator[ElsewhereCall]:
         """Yield what was counted."""
         for (kind, autocast, of_loop), (count, mark) in self._calls.items():
-            yield ElsewhereCall(kind, autocast, of_loop, count, site(mark))
+            yield ElsewhereCall(kind, _names(autocast), _names(of_loop), count, site(mark))
 
 
-def _autocast() -> str:
-    return ",".join(format_name(dtype) for _, dtype in autocast_state())
+def _names(autocast: Autocast) -> str:
+    return ",".join(format_name(dtype) for _, dtype in autocast)

@@ -21,13 +21,9 @@ from halfstep.doctor.tape.tape import RandomState, random_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_SILENT = {
-    "_set_grad_enabled",
-    "_record_function_enter_new",
-    "_record_function_exit",
-    "size",
-    "dim",
-}
+_ASKING = frozenset({"size", "dim", "stride", "numel", "__len__", "tolist", "item"})
+_SILENT = _ASKING | {"_set_grad_enabled", "untyped_storage", "storage_offset"}
+_PROFILING = "_record_function"
 
 
 @dataclass(slots=True)
@@ -66,10 +62,12 @@ class Listener(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if type(func) is MethodWrapperType:  # an attribute is read
+            return func(*args, **(kwargs or {}))
         name = func.__name__
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))
-        if type(func) is not MethodWrapperType and name not in _SILENT:
+        if name not in _SILENT and not name.startswith(_PROFILING):
             self._heard(Call(func, args, kwargs or {}, before), result)
         return result
 
@@ -84,16 +82,15 @@ class Listener(TorchFunctionMode):
             remove_function_mode(self)
         self._on = False
 
-    @contextmanager
-    def mute(self) -> Iterator[None]:
-        """Do not listen inside; nests."""
+    def mute(self) -> bool:
+        """Do not listen until `unmute` is called with what is returned; nests."""
         # While a call is being told of, torch itself has taken the mode off, and puts it back.
-        removed = self._on and remove_function_mode(self)
-        try:
-            yield
-        finally:
-            if removed and self._on:
-                push_function_mode(self)
+        return self._on and remove_function_mode(self)
+
+    def unmute(self, muted: bool) -> None:  # what `mute` has returned
+        """Listen again, unless somebody outside is muted too."""
+        if muted and self._on:
+            push_function_mode(self)
 
     @contextmanager
     def unmuted(self) -> Iterator[None]:

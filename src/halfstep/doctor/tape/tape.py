@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import nn
 
     from halfstep.doctor.record.sites import Mark
 
@@ -67,6 +70,16 @@ class RandomState:
             random.setstate(self.python)
             np.random.set_state(self.numpy)  # noqa: NPY002  # programs draw from it
 
+    def was_drawn_from(self) -> bool:
+        """Return whether Python's or numpy's generator has moved since."""
+        numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # programs draw from it
+        mine, its = self.numpy["state"], numpy["state"]
+        return (
+            self.python != random.getstate()
+            or mine["pos"] != its["pos"]
+            or not np.array_equal(mine["key"], its["key"])
+        )
+
 
 def random_state(*, everything: bool = False) -> RandomState:
     """Return the state of torch's generators, and of Python's and numpy's on request."""
@@ -74,8 +87,35 @@ def random_state(*, everything: bool = False) -> RandomState:
     state = RandomState(torch.get_rng_state(), cuda)
     if everything:
         state.python = random.getstate()
-        state.numpy = np.random.get_state()  # noqa: NPY002  # programs draw from it
+        state.numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     return state
+
+
+class Copies:
+    """What tensors held, in one piece for each format and device.
+
+    Args:
+        tensors: They.
+    """
+
+    __slots__ = ("_alike", "_held")
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._alike: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        for each in tensors:
+            self._alike.setdefault((each.dtype, each.device), []).append(each)
+        self._held = [
+            torch.cat([local(each.detach()).reshape(-1) for each in alike])
+            for alike in self._alike.values()
+        ]
+
+    def restore(self) -> None:
+        """Put everything back, through `.data`, so that versions stay as they were."""
+        for alike, held in zip(self._alike.values(), self._held, strict=True):
+            mine = [local(each.data) for each in alike]
+            parts = held.split([each.numel() for each in mine])
+            for each, part in zip(mine, parts, strict=True):
+                each.copy_(part.view(each.shape))
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +129,9 @@ class Entry:
         results: Numbers that its results have, in the order of `tensors_in`.
         autocast: Device types under autocast and their dtypes.
         random: State of the generators before it.
-        training: Training mode of each submodule of a module.
-        buffers: Copies of the buffers that calls change, before it.
+        modules: A module and all in it.
+        training: Training mode of each of those.
+        buffers: Copies of the buffers that calls change, before it; None for none.
         given: Tensors from outside and their versions.
         mark: The loop's line.
         needs: Numbers of the slots that it takes.
@@ -104,8 +145,9 @@ class Entry:
     results: list[int] = field(default_factory=list)
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     random: RandomState | None = None
+    modules: Sequence[nn.Module] = ()
     training: tuple[bool, ...] = ()
-    buffers: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    buffers: Copies | None = None
     given: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     mark: Mark | None = None
     needs: set[int] = field(default_factory=set)
@@ -119,6 +161,7 @@ class Tape:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
+        self._modules = 0
         self._alive: set[int] = set()
         self.missing = ""
 
@@ -131,6 +174,7 @@ class Tape:
         """Begin an iteration; the calls before the last one are forgotten."""
         if self.entries:
             self._segments.append([])
+            self._modules = 0
             self._alive = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
             if len(self._slots) > ENTRIES:
@@ -217,14 +261,15 @@ class Tape:
         self.entries.append(entry)
         if len(self.entries) > ENTRIES:
             self._forget(self.entries[0])
-        modules = [each for each in self.entries if each.kind == "module"]
-        if len(modules) > CALLS_OF_MODELS and not any(
+        self._modules += entry.kind == "module"
+        if self._modules > CALLS_OF_MODELS and not any(
             each.kind == "backward" for each in self.entries
         ):
-            self._forget(modules[0])
+            self._forget(next(each for each in self.entries if each.kind == "module"))
 
     def _forget(self, entry: Entry) -> None:
         self.entries.remove(entry)
+        self._modules -= entry.kind == "module"
         self._alive.difference_update(entry.results)
 
     def snapshot(self) -> list[Entry]:

@@ -10,19 +10,37 @@ import torch
 from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 _DEPTH = 5
-_PLAIN = (str, bytes, int, float, bool, type(None), torch.nn.Module, type)
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_EMPTY = frozenset({str, bytes, int, float, bool, type(None), torch.dtype, torch.device, type})
+_LEAVES = _TENSORS | {int, float, bool, str, type(None)}
+_PLAIN = (str, bytes, int, float, bool, torch.nn.Module, type)
 
 
-def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value, in an order that only its structure decides."""
-    if isinstance(value, torch.Tensor):
-        yield value
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value, in an order that only its structure decides."""
+    found: list[torch.Tensor] = []
+    _collect(value, _DEPTH, found)
+    return found
+
+
+def _collect(value: Any, depth: int, found: list[torch.Tensor]) -> None:
+    kind = type(value)  # Every call of the loop comes here: the usual kinds are told by identity.
+    if kind in _TENSORS:
+        found.append(value)
+    elif kind in _EMPTY:
+        return
+    elif kind is tuple or kind is list:
+        if depth:
+            for each in value:
+                _collect(each, depth - 1, found)
+    elif isinstance(value, torch.Tensor):
+        found.append(value)
     elif depth and not isinstance(value, _PLAIN):
         for each in _parts(value):
-            yield from tensors_in(each, depth - 1)
+            _collect(each, depth - 1, found)
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -47,6 +65,6 @@ def exchange(value: Any, change: Callable[[Any], Any]) -> Any:
         return [exchange(each, change) for each in value]
     if kind is dict:
         return {name: exchange(each, change) for name, each in value.items()}
-    if isinstance(value, torch.Tensor | int | float | str | None):
+    if kind in _LEAVES or isinstance(value, torch.Tensor):
         return change(value)
     return tree_map(change, value, is_leaf=lambda leaf: isinstance(leaf, torch.Tensor))

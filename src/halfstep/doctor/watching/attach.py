@@ -254,8 +254,11 @@ class Attachment:
             def fetch(*args: Any, **kwargs: Any) -> Any:
                 if not receiver.is_here():
                     return original(*args, **kwargs)
-                with receiver.listener.mute():
+                muted = receiver.listener.mute()
+                try:
                     return original(*args, **kwargs)
+                finally:
+                    receiver.listener.unmute(muted)
 
             return fetch
 

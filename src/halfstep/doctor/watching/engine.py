@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.tape.listener import Call
+from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.step_observer import StepObserver
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class EngineObserver(StepObserver):
         """A loss was weighted."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
-                self._receiver.hearing.record(Call(function, args, {}, None), result)
+                call = Call(function, args, {}, None)
+                self._receiver.hearing.record(call, tensors_in(args), [result])
 
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
         """A loss was multiplied."""

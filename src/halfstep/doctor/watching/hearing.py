@@ -28,6 +28,15 @@ _NORMS = ("_foreach_norm", "norm", "linalg_vector_norm", "vector_norm")
 _CASTS = {"half", "bfloat16", "to", "type", "type_as"}
 _ZEROES = {"zero_", "_foreach_zero_"}
 _PRODUCTS = {"mul", "div", "true_divide", "multiply", "divide", "mul_", "div_"}
+_MULTIPLIES = {
+    "mul_",
+    "div_",
+    "__imul__",
+    "__idiv__",
+    "__itruediv__",
+    "_foreach_mul_",
+    "_foreach_div_",
+}
 _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
@@ -73,28 +82,34 @@ class Hearing:
         name = call.function.__name__
         if name in _NOT_ON_TAPE:
             return
-        self._note_gradients(name, call)
-        self.record(call, result)
-        self._note_formats(name, call, result)
+        given, made = tensors_in((call.args, call.kwargs)), tensors_in(result)
+        self._note_gradients(name, call, given)
+        self.record(call, given, made)
+        halves = [each for each in made if each.dtype in HALVES]
+        if result is None:
+            halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
+        if halves:
+            self._note_formats(name, call, halves, result)
 
-    def _note_gradients(self, name: str, call: Call) -> None:
+    def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
         """Tell the grammar of what concerns gradients."""
         if call.function is torch.autograd.grad:
             self._differentiated(call)
         elif name in _ZEROES:
             self._grammar.zeroed_gradients(calling_line(), _written(call))
+        elif name in _MULTIPLIES:
+            self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
         elif name.endswith("_") and not name.endswith("__"):
             self._grammar.notice_writes(calling_line(), _written(call))
         elif name in _NORMS:
-            self._grammar.notice_read(calling_line(), tensors_in((call.args, call.kwargs)))
+            self._grammar.notice_read(calling_line(), given)
 
-    def _note_formats(self, name: str, call: Call, result: Any) -> None:
+    def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
         """Look at what is half and outside of a graph: averages, positions, evaluation losses."""
-        written = call.args[:1] if result is None else result
-        if self.averages.concerns(written):
+        if self.averages.concerns(halves):
             self.averages.know(self._parties)
-            self.averages.take(name, written, calling_line())
-        if isinstance(result, torch.Tensor) and result.dtype in HALVES:
+            self.averages.take(name, halves, calling_line())
+        if isinstance(result, torch.Tensor):
             if name == "arange":
                 self._positions.made(result, "", calling_line())
             elif name in _CASTS:
@@ -102,10 +117,15 @@ class Hearing:
         if call.random is None:
             self.overflows.take(name, call.function, call.args, call.kwargs, result)
 
-    def record(self, call: Call, result: Any) -> None:
-        """Count a call, and put it on the tape if a loss may come of it."""
-        given = (call.args, call.kwargs)
-        floats = self.calls.count(call.function.__name__, given, result)
+    def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Count a call, and put it on the tape if a loss may come of it.
+
+        Args:
+            call: It.
+            given: The tensors in its arguments.
+            made: Those in its result.
+        """
+        floats = self.calls.count(call.function.__name__, given, made)
         needs_gradients = any(each.requires_grad and not each.is_leaf for each in floats)
         if not floats or not (needs_gradients or self._tape.holds(given)):
             return
@@ -116,7 +136,7 @@ class Hearing:
         scale = self._tape.scale_of(given)
         if call.function.__name__ in _PRODUCTS and any(map(self._scaling.undoes, call.args)):
             scale = None
-        self._tape.close(entry, result, scale)
+        self._tape.close(entry, made, scale)
 
     def _differentiated(self, call: Call) -> None:
         outputs = call.args[0] if call.args else call.kwargs.get("outputs")
@@ -127,6 +147,11 @@ class Hearing:
             create_graph=bool(call.kwargs.get("create_graph", False)),
             half=self._tape.half_of(outputs),
         )
+
+
+def _factor(call: Call) -> float | torch.Tensor | None:
+    factor = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+    return factor if isinstance(factor, int | float | torch.Tensor) else None
 
 
 def _written(call: Call) -> list[torch.Tensor]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.distributed.tensor import DTensor
 
 from halfstep.doctor.signals.facts import parameters_of
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
 
 
@@ -37,19 +37,24 @@ class HoldBack:
         self.on = on
         self._held: Optimizer | None = None
 
-    def before_step(self, optimizer: Optimizer, numbers: torch.Tensor) -> bool:
+    def before_step(self, optimizer: Optimizer, numbers: list[torch.Tensor]) -> bool:
         """Let an optimizer skip the step that it is about to make if it is bad.
 
         Args:
             optimizer: It; not stepped by a scaler.
-            numbers: Of the step, on its device; any that is not finite makes it bad.
+            numbers: Of the step, scalars on its device; one that is not finite makes it bad.
 
         Returns:
             Whether it would.
         """
-        if not self.on or hasattr(optimizer, "found_inf") or not can_hold_back(optimizer):
+        if (
+            not (self.on and numbers)
+            or hasattr(optimizer, "found_inf")
+            or not can_hold_back(optimizer)
+        ):
             return False
-        found_inf = numbers.isfinite().all().logical_not().float()
+        each = torch.stack([number.float().reshape(()) for number in numbers])
+        found_inf = each.isfinite().all().logical_not().float()
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # as GradScaler does
         self._held = optimizer
         return True

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.doctor.internals import is_loss, modules_of
+from halfstep.doctor.internals import current_node, is_loss
 from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
-from halfstep.doctor.signals.closely import KEPT, Look, is_sampled
+from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import learning_rate, parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
@@ -28,8 +28,8 @@ from halfstep.doctor.signals.saves import Saves
 from halfstep.doctor.signals.threads import Elsewhere
 from halfstep.doctor.tape.guard import Guard
 from halfstep.doctor.tape.listener import Call, Listener
-from halfstep.doctor.tape.modules import ModuleStack, unwrapped
-from halfstep.doctor.tape.tape import Entry, Tape, autocast_state, random_state
+from halfstep.doctor.tape.modules import ModuleStack
+from halfstep.doctor.tape.tape import Copies, Entry, Tape, autocast_state, random_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.hearing import Hearing
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.record import Sample, StepNumbers
+    from halfstep.doctor.record import StepNumbers
+    from halfstep.doctor.signals.parties import ModelNotes
     from halfstep.doctor.tape.tape import Multiplier
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -81,14 +82,14 @@ class Receiver:
         self.guard = Guard(self.listener)
         self.grammar = Grammar()
         self.tape = Tape()
-        self.series = Series(self._on_bad)
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.series = Series(self._on_bad, whole=hold_back)
+        self.samples = Samples()
         self.evaluations = Evaluations()
         self.saves = Saves()
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack, self.positions, bundle)
+        self.investigation = Investigation(self.stack, self.positions, self.parties.sizes, bundle)
         self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
         self.scaling = Scaling(
             self.guard,
@@ -140,15 +141,16 @@ class Receiver:
             notes.calls += 1
             notes.training_calls += torch.is_grad_enabled()
             if torch.is_grad_enabled():
-                entry = self._open_module(module, args, kwargs)
-                before = [(each, each._version) for each, _ in entry.buffers]
+                entry = self._open_module(module, notes, args, kwargs)
+                before = notes.versions(module)
         with self.guard.inside():
             result = original(module, *args, **kwargs)
         with self.guard.own():
-            self.hearing.calls.count(type(unwrapped(module)).__name__, (args, kwargs), result)
-            if entry is not None and not _is_preparation(module, entry, result):
-                self.parties.note_moved(module, before)
-                self.tape.close(entry, result, self.tape.scale_of((args, kwargs)))
+            given, made = tensors_in((args, kwargs)), tensors_in(result)
+            self.hearing.calls.count(notes.facts.kind, given, made)
+            if entry is not None and not _is_preparation(module, entry, made):
+                notes.called(module, before, entry.random)
+                self.tape.close(entry, made, self.tape.scale_of(given))
                 self.grammar.add(
                     "forward",
                     entry.mark,
@@ -162,21 +164,22 @@ class Receiver:
                 self.hearing.overflows.take(type(module).__name__, again, args, kwargs, result)
         return result
 
-    def _open_module(self, module: nn.Module, args: Any, kwargs: Any) -> Entry:
+    def _open_module(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:
         self._begin()
         entry = self.tape.open("module", module, args, kwargs)
         entry.mark, entry.autocast = calling_line(), autocast_state()
-        entry.random = random_state(everything=True)
-        entry.training = tuple(each.training for each in modules_of(module))
-        entry.buffers = [
-            (each, each.detach().clone()) for each in self.parties.buffers_that_move(module)
-        ]
+        entry.random = notes.random_before()
+        entry.modules = notes.modules_of(module)
+        entry.training = tuple([each.training for each in entry.modules])
+        if moving := notes.buffers_that_move(module):
+            entry.buffers = Copies(moving)
         return entry
 
     def _evaluated(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if self.evaluations.take(result, self.grammar.iteration):
             entry = self.tape.open("module", module, args, kwargs)
-            entry.training = tuple(each.training for each in modules_of(module))
+            entry.modules = self.parties.model(module).modules_of(module)
+            entry.training = tuple([each.training for each in entry.modules])
             entry.autocast, entry.mark = autocast_state(), calling_line()
             self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
 
@@ -188,7 +191,8 @@ class Receiver:
         with self.guard.inside():
             result = original(*args, **kwargs)
         with self.guard.own():
-            self.hearing.record(Call(original, args, kwargs, state), result)
+            call = Call(original, args, kwargs, state)
+            self.hearing.record(call, tensors_in((args, kwargs)), tensors_in(result))
         return result
 
     def _heard(self, call: Call, result: Any) -> None:
@@ -200,6 +204,8 @@ class Receiver:
 
     def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         """A backward runs."""
+        if current_node() is not None:  # A checkpoint's own, in the middle of the loop's.
+            return original(*args, **kwargs)
         scale, mark = None, None
         tensors = args[0] if args else kwargs.get("tensors")
         with self.guard.own():
@@ -211,12 +217,12 @@ class Receiver:
         with self.guard.inside():
             result = original(*args, **kwargs)
         with self.guard.own():
-            first = next(tensors_in(tensors), None)
+            losses = tensors_in(tensors)
             self.grammar.accumulated(
                 mark,
                 scale,
                 autocast=bool(autocast_state()),
-                loss_format="" if first is None else format_name(first.dtype),
+                loss_format=format_name(losses[0].dtype) if losses else "",
             )
         return result
 
@@ -226,11 +232,11 @@ class Receiver:
         directions = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         entry = self.tape.open("backward", None, (tensors,), {"grad_tensors": directions})
         entry.mark = mark
-        first = next(tensors_in(tensors), None)
+        losses = tensors_in(tensors)
         self._loss = None
-        if first is not None:
-            entry.value = first.detach()
-            if first.numel() == 1:
+        if losses:
+            entry.value = losses[0].detach()
+            if losses[0].numel() == 1:
                 self._loss = entry.value
                 if scale is not None and self.scaling.loss is not None:
                     self._loss = self.scaling.loss
@@ -358,7 +364,7 @@ class Receiver:
         *,
         skipped: bool,
         found_inf: torch.Tensor | None,
-    ) -> torch.Tensor:
+    ) -> list[torch.Tensor]:
         iteration = self.grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:
             self.recent.append((iteration, self.tape.snapshot()))
@@ -402,14 +408,14 @@ class Receiver:
         self.investigation.step(entries, names, step.iteration, why, scale=step.scale)
 
 
-def _is_preparation(module: nn.Module, entry: Entry, result: Any) -> bool:
+def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:
     """Return whether a module prepares data, an image's transform say, and is no part of a model.
 
     Nothing of it is half, trained or differentiated: what it gives is a batch like any other.
     """
-    tensors = list(tensors_in((entry.args, entry.kwargs, result)))
     return (
         not entry.autocast
+        and not any(each.requires_grad or each.dtype in HALVES for each in made)
+        and not any(each.requires_grad or each.dtype in HALVES for each, _ in entry.given)
         and next(module.parameters(), None) is None
-        and not any(each.requires_grad or each.dtype in HALVES for each in tensors)
     )

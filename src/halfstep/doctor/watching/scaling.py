@@ -135,9 +135,9 @@ class Scaling:
             given: The loss in the format in which it was multiplied.
         """
         entry.value = None if scale is None else scale.detach().clone()
-        first = next(tensors_in(outputs), None)
-        single = first is not None and first.numel() == 1
-        self.loss = first.detach() if first is not None and single else None
+        losses = tensors_in(outputs)
+        single = bool(losses) and losses[0].numel() == 1
+        self.loss = losses[0].detach() if single else None
         already = self._tape.scale_of(outputs) is not None
         self._tape.close(entry, result, Multiplier(self._number(scaler), self._updates))
         formats = [format_name(each.dtype) for each in tensors_in(given)]

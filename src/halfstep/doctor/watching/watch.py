@@ -190,4 +190,5 @@ class Watch:
             elsewhere=tuple(receiver.elsewhere.freeze()),
             overflows=tuple(receiver.hearing.overflows.freeze()),
             rounded=tuple(receiver.positions.freeze()),
+            growth=found.growth,
         )

@@ -50,7 +50,7 @@ class Listed:
     where: str = ""
 
 
-class Batch(NamedTuple):
+class DecodedBatch(NamedTuple):
     """Images that were read, uint8 (N, channels, height, width), and lines on those that were not.
 
     Attributes:
@@ -139,7 +139,7 @@ def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> 
         )
 
 
-def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[Batch]:
+def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[DecodedBatch]:
     """Read images in order, as many at a time and by as many workers as the run had.
 
     Args:
@@ -167,7 +167,7 @@ def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[Batch]:
         images = [image for image in read if not isinstance(image, str)]
         faults = [fault for fault in read if isinstance(fault, str)]
         empty = torch.empty(0, *trained.image_shape, dtype=torch.uint8)
-        yield Batch(good, torch.stack(images) if images else empty, faults)
+        yield DecodedBatch(good, torch.stack(images) if images else empty, faults)
 
 
 @dataclass(frozen=True, slots=True)

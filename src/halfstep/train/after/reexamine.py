@@ -7,6 +7,7 @@ is trained on in a scratch directory; the run itself is only read.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -41,11 +42,21 @@ def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
         if found is None:
             at = Path(scratch) / "run"
             found = _again(run, at, file)
-        found.show(file)
         if report is not None:
-            report.mkdir(parents=True, exist_ok=True)
-            for each in diagnosis_file.files(at):
-                shutil.copy2(each, report / each.name)
+            found = _copied(found, at, report)
+        elif at != run:
+            found = replace(found, bundle=None)  # It goes with the scratch copy.
+        found.show(file)
+
+
+def _copied(found: Report, run: Path, report: Path) -> Report:
+    """Copy what a run has left to a report's directory."""
+    report.mkdir(parents=True, exist_ok=True)
+    for each in diagnosis_file.files(run):
+        shutil.copy2(each, report / each.name)
+    for each in diagnosis_file.bundles(run):
+        shutil.copytree(each, report / each.name, dirs_exist_ok=True)
+    return found if found.bundle is None else replace(found, bundle=report / found.bundle.name)
 
 
 def _again(run: Path, scratch: Path, file: TextIO) -> Report:

@@ -14,9 +14,9 @@ import torchvision
 from torch import nn
 
 from halfstep.errors import UserError, closest
-from halfstep.train.config import import_path
 from halfstep.train.build import weights
 from halfstep.train.build.freeze import freeze
+from halfstep.train.config import import_path
 
 if TYPE_CHECKING:
     from halfstep.train.config import ModelConfig

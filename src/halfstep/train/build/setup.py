@@ -16,8 +16,8 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, models, optim, schedules
-from halfstep.train.data.sources.part import Part
 from halfstep.train.data.pipeline.samples import LEAST
+from halfstep.train.data.sources.part import BatchShare
 from halfstep.train.data.sources.seeding import derive
 from halfstep.train.processes.processes import ALONE
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from halfstep.train.build.schedules import Schedules
     from halfstep.train.config import Config
     from halfstep.train.data import Data
     from halfstep.train.processes.processes import Processes
-    from halfstep.train.build.schedules import Schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,9 @@ def set_up(
         batch_size=config.batch_size,
         seed=config.seed,
         device=device,
+        drop_last=config.drop_last,
         # BatchNorm has no statistics of a single value, unless it sees those of all processes.
-        part=Part(
+        part=BatchShare(
             processes.rank, processes.size, 1 if config.distributed.sync_batchnorm else LEAST
         ),
     )

@@ -45,6 +45,9 @@ class Config(Section):
     """Most optimizer steps of the run, however many epochs they make; null sets no limit."""
     batch_size: int = Field(ge=1)
     """Images in one micro-batch of one process."""
+    drop_last: bool = True
+    """Whether training leaves out the last batch of an epoch where it is smaller than the others: a
+    step of a few images would count as much as one of many. The next epoch has another order."""
     accumulate: int = Field(1, ge=1)
     """Micro-batches whose gradients make one optimizer step."""
     clip_norm: float | None = Field(None, gt=0)

@@ -20,7 +20,7 @@ from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_list, digits, image_folder, imported, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
-from halfstep.train.data.sources.part import WHOLE, Part
+from halfstep.train.data.sources.part import WHOLE, BatchShare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,8 @@ def load(
     batch_size: int,
     seed: int,
     device: torch.device,
-    part: Part = WHOLE,
+    part: BatchShare = WHOLE,
+    drop_last: bool = False,
 ) -> Data:
     """Return the data set that `config` names, ready to be trained on.
 
@@ -62,14 +63,21 @@ def load(
         seed: Decides the order of the training images and their augmentation.
         device: Where batches will go; those for a GPU lie in page-locked memory.
         part: Which process this is of those that make a batch together.
+        drop_last: Whether training leaves out a last batch that is smaller than the others.
 
     Raises:
         UserError: If the data cannot be had, or are not what the config says.
     """
-    pinned = device.type == "cuda"
+    settings: dict[str, Any] = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "pinned": device.type == "cuda",
+        "part": part,
+        "drop_last": drop_last,
+    }
     if isinstance(config, WebdatasetConfig):
-        return _in_shards(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
-    return _indexed(config, batch_size=batch_size, seed=seed, pinned=pinned, part=part)
+        return _in_shards(config, **settings)
+    return _indexed(config, **settings)
 
 
 def open_source(config: DataConfig) -> Source:
@@ -86,7 +94,15 @@ def open_source(config: DataConfig) -> Source:
     return _SOURCES[config.name](config)
 
 
-def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, part: Part) -> Data:
+def _indexed(
+    config: DataConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    pinned: bool,
+    part: BatchShare,
+    drop_last: bool,
+) -> Data:
     source = open_source(config)
     # The digits are in memory, already at their resolution and normalised.
     augment = None if isinstance(config, DigitsConfig) else config.augment
@@ -108,6 +124,7 @@ def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, pa
                 batch_size * part.size,
                 seed if train else None,
                 part if train else replace(part, least=1),
+                drop_last,
             ),
             workers=usable_workers(config.workers),
             pinned=pinned,
@@ -127,7 +144,13 @@ def _indexed(config: DataConfig, *, batch_size: int, seed: int, pinned: bool, pa
 
 
 def _in_shards(
-    config: WebdatasetConfig, *, batch_size: int, seed: int, pinned: bool, part: Part
+    config: WebdatasetConfig,
+    *,
+    batch_size: int,
+    seed: int,
+    pinned: bool,
+    part: BatchShare,
+    drop_last: bool,
 ) -> Data:
     try:
         from halfstep.train.data.shards import shard_batches, shard_reader, webdataset
@@ -155,6 +178,7 @@ def _in_shards(
             workers=usable_workers(config.workers),
             pinned=pinned,
             faults=faults,
+            drop_last=drop_last,
         )
 
     return Data(

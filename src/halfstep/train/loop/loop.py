@@ -89,6 +89,7 @@ def train(
     own = [*processes.together(lambda: observing.named(config)), *observers]
     with _claimed(run, config, processes):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
+        config = start.config if start is not None else config
         goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
         ended = start is not None and not goes_further
         done = processes.from_first(lambda: run_directory.finished(run)) if ended else None

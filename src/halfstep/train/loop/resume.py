@@ -45,11 +45,13 @@ class Start:
     """Where a run goes on from.
 
     Attributes:
+        config: What is trained; the config as the run was started with it, see `_as_started`.
         checkpoint: The state, but for what lies in parts.
         file: Where it lies.
         here: Whether that is the directory of the run itself.
     """
 
+    config: Config
     checkpoint: Checkpoint
     file: Path
     here: bool
@@ -88,11 +90,19 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             "a run directory"
         )
     with checkpoint.explained(file):
+        config, found = _as_started(config, found)
         _refuse_another_config(found, config, wanted, processes)
         extend.refuse_inexact(found, config, file)
-    return Start(
-        found, file, file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
-    )
+    here = file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
+    return Start(config, found, file, here)
+
+
+def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]:
+    """Let a run that release 0.1.0 has started go on as it was: with every batch of an epoch."""
+    if "drop_last" in stored.config:
+        return config, stored
+    before = {"drop_last": False}
+    return config.model_copy(update=before), replace(stored, config=stored.config | before)
 
 
 def tidy(run: Path, start: Start) -> None:

@@ -1,21 +1,25 @@
 """Doctor in every run: watches it train, and says why where it went wrong.
 
 A run leaves a diagnosis if it ends before its time, by its loss or by an exception, or if a loss or
-a gradient that its optimizer went on with was not finite. Any other run leaves nothing.
+a gradient that its optimizer went on with was not finite; beside it the step that went bad, where
+there is one that can be run again. Any other run leaves nothing.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.bundle.files import write_evidence
 from halfstep.doctor.record import from_json
 from halfstep.doctor.report.show import as_json, print_diagnosis
+from halfstep.doctor.saved import is_saved
 from halfstep.doctor.verdict import ORDER
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
@@ -45,6 +49,7 @@ class Report:
         since: The step that it had watched from.
         diagnosis: What it found.
         evidence: In what.
+        bundle: The directory with the step that went bad; None without one.
     """
 
     rank: int
@@ -52,6 +57,7 @@ class Report:
     since: int
     diagnosis: Diagnosis
     evidence: Evidence
+    bundle: Path | None = None
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -67,6 +73,8 @@ class Report:
         print_diagnosis(self.diagnosis, file)
         if self.since:
             print(f"iterations are counted from step {self.since} of the run", file=file)
+        if self.bundle is not None:
+            print(f"halfstep doctor {self.bundle} runs the step again, elsewhere too", file=file)
 
     def as_json(self) -> str:
         """Return it as JSON."""
@@ -86,9 +94,10 @@ class Doctor(Observer):
     def begin(self, training: Training) -> None:
         """Watch, unless somebody does already, who will say what there is to say."""
         self._training = training
+        self._bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
         self._watch: Watch | None = None
         with suppress(ValueError):
-            self._watch = Watch().start()
+            self._watch = Watch(bundle=diagnosis_file.unfinished(self._bundle)).start()
 
     def end(self, error: BaseException | None) -> None:
         """Leave a diagnosis, if there is anything to diagnose."""
@@ -101,6 +110,7 @@ class Doctor(Observer):
                 self._explain(self._watch, error)
         finally:
             self._watch.abandon()
+            shutil.rmtree(diagnosis_file.unfinished(self._bundle), ignore_errors=True)
 
     def _look_back(self, watch: Watch) -> None:
         progress, processes = self._training.progress, self._training.processes
@@ -120,7 +130,22 @@ class Doctor(Observer):
     def _report(self, watch: Watch) -> Report:
         evidence = watch.close()
         processes, since = self._training.processes, self._training.resumed_at or 0
-        return Report(processes.rank, processes.size, since, diagnose(evidence), evidence)
+        kept = self._bundle if _keep(self._bundle, evidence) else None
+        return Report(processes.rank, processes.size, since, diagnose(evidence), evidence, kept)
+
+
+def _keep(bundle: Path, evidence: Evidence) -> bool:
+    """Let the step that went bad, if one was written, be a bundle of the run."""
+    written = diagnosis_file.unfinished(bundle)
+    if not is_saved(written):
+        return False
+    try:
+        write_evidence(written, evidence)
+        written.rename(bundle)
+    except OSError as error:
+        rotation.warn(f"the step that went bad could not be kept: {error.strerror or error}")
+        return False
+    return True
 
 
 def _leave(run: Path, report: Report, name: str) -> None:
@@ -152,4 +177,10 @@ def read(run: Path) -> Report | None:
             "says what it said"
         ) from error
     place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
-    return Report(**place, diagnosis=diagnose(evidence), evidence=evidence)
+    bundle = diagnosis_file.bundle_of(run, place["rank"])
+    return Report(
+        **place,
+        diagnosis=diagnose(evidence),
+        evidence=evidence,
+        bundle=bundle if bundle.is_dir() else None,
+    )

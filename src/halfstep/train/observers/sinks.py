@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import json
 import os
+import threading
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -58,6 +59,8 @@ class TensorBoard:
         # Importing it is slow, and runs without it need not.
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        if getattr(threading.excepthook, "func", None) is not _print_unless_tensorboard:
+            threading.excepthook = partial(_print_unless_tensorboard, threading.excepthook)
         purge = None if resumed_at is None else resumed_at + 1
         self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=purge)
 
@@ -73,6 +76,17 @@ class TensorBoard:
     def close(self) -> None:
         """Flush and close the event file."""
         self._writer.close()
+
+
+def _print_unless_tensorboard(
+    before: Callable[[threading.ExceptHookArgs], object], ended: threading.ExceptHookArgs
+) -> None:
+    """Print what ends a thread, but not what ends the one that writes TensorBoard's event file.
+
+    Its writer raises that again when it is next used, and a warning says so then.
+    """
+    if not type(ended.thread).__module__.startswith("tensorboard."):
+        before(ended)
 
 
 class WeightsAndBiases:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from halfstep.train.run.in_step import Portion
     from halfstep.train.run.progress import Progress
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Images (N, channels, height, width) and labels, (N,) or probabilities (N, classes)."""
+LossAndLogits = tuple[torch.Tensor, torch.Tensor]
+"""The mean loss of a micro-batch, a scalar, and its logits (N, classes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class MicroBatches:
         """Say what part of its batch the next micro-batch is; by default it is all of it."""
         self._shared = portion.counted > 0, portion.total
 
-    def add(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
+    def add(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
         """Add the gradients of a micro-batch to the window.
 
         Args:
@@ -122,7 +122,7 @@ class MicroBatches:
             images, labels = images[:0], labels[:0]
         return _Part(images, labels, counts, total)
 
-    def _attempt(self, parts: Sequence[_Part], samples: int | None) -> Batch | None:
+    def _attempt(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits | None:
         """Return the loss and the logits of the last of `parts`, or None when out of memory."""
         done = None
         try:
@@ -146,7 +146,7 @@ class MicroBatches:
         bare = self._config.auto_microbatch and self._processes.joined
         return self._engine.bare_model if bare else self._engine.model
 
-    def _run(self, parts: Sequence[_Part], samples: int | None) -> Batch:
+    def _run(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits:
         total = sum(part.total for part in parts)
         loss_sum = torch.zeros((), device=parts[-1].images.device)
         logits_of_pieces: list[torch.Tensor] = []

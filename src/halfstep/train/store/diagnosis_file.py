@@ -2,14 +2,17 @@
 
     diagnosis.json    the verdicts, and the evidence that they rest on
     diagnosis.txt     the same to be read, at most a screenful
+    bundle/           the step that went bad, for `halfstep doctor RUN/bundle` here or elsewhere
 
-Of several processes, one other than the first writes `diagnosis-1.json` after an exception.
+Of several processes, one other than the first writes `diagnosis-1.json` after an exception, and
+`bundle-1` where the step was its own.
 
 Reading them takes neither torch nor doctor.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from halfstep.files import parse_json
 
 RECORD = "diagnosis.json"
 TEXT = "diagnosis.txt"
+BUNDLE = "bundle"
 
 
 def read(run: Path) -> dict[str, Any] | None:
@@ -55,6 +59,23 @@ def remove(run: Path) -> None:
     """Remove what an earlier part of a run has left."""
     for file in files(run):
         file.unlink(missing_ok=True)
+    for bundle in (*bundles(run), *run.glob(f".{BUNDLE}*")):
+        shutil.rmtree(bundle, ignore_errors=True)
+
+
+def bundle_of(run: Path, rank: int) -> Path:
+    """Return where a process leaves the step that went bad."""
+    return run / (f"{BUNDLE}-{rank}" if rank else BUNDLE)
+
+
+def unfinished(bundle: Path) -> Path:
+    """Return where a step lies until the run has gone wrong: most that are looked at are sound."""
+    return bundle.with_name(f".{bundle.name}")
+
+
+def bundles(run: Path) -> list[Path]:
+    """Return the bundles that a run has left, the first process's first."""
+    return sorted(each for each in run.glob(f"{BUNDLE}*") if each.is_dir())
 
 
 def files(run: Path) -> list[Path]:

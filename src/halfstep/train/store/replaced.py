@@ -27,6 +27,7 @@ _LEFT_BY_A_RUN = (
     "confusion.csv",
     diagnosis_file.RECORD,
     diagnosis_file.TEXT,
+    diagnosis_file.BUNDLE,
     "export",
     "wandb",
     "config.yaml",

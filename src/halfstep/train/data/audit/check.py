@@ -6,7 +6,6 @@ Identical images are those of identical pixels, whatever their files are called 
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import torch
 
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.data.sources import csv_list, csv_rows
+from halfstep.train.data.sources import csv_list, csv_rows, identical
 from halfstep.train.data.sources.csv_list import MissingImages
 from halfstep.train.data.sources.decode import CorruptImage
 from halfstep.train.data.sources.faults import DataWarning, Unusable
@@ -50,7 +49,7 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Origin:
     """Where an image is listed.
 
     Attributes:
@@ -79,7 +78,7 @@ class Look:
         detail: More about that.
     """
 
-    place: Place
+    place: Origin
     digest: bytes | None
     problem: Kind | None = None
     detail: str = ""
@@ -96,7 +95,7 @@ class Fault:
     """
 
     kind: Kind
-    places: tuple[Place, ...]
+    places: tuple[Origin, ...]
     detail: str
 
 
@@ -154,19 +153,19 @@ def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
 def faults(looks: Iterable[Look]) -> list[Fault]:
     """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
     found: list[Fault] = []
-    identical: dict[bytes, list[Place]] = defaultdict(list)
+    alike: dict[bytes, list[Origin]] = defaultdict(list)
     for each in looks:
         if each.digest is not None:
-            identical[each.digest].append(each.place)
+            alike[each.digest].append(each.place)
         if each.problem is not None:
             found.append(Fault(each.problem, (each.place,), each.detail))
-    found += [_of_identical(places) for places in identical.values() if len(places) > 1]
+    found += [_of_identical(places) for places in alike.values() if len(places) > 1]
     order = list(MEANINGS)
     return sorted(found, key=lambda fault: order.index(fault.kind))
 
 
 def _look_at(entry: Entry) -> Look:
-    place = Place(entry.image, entry.label, entry.split, entry.file, entry.row)
+    place = Origin(entry.image, entry.label, entry.split, entry.file, entry.row)
     try:
         image, label = entry.read()
     except FileNotFoundError as error:
@@ -178,8 +177,8 @@ def _look_at(entry: Entry) -> Look:
     place = replace(place, label=label)
     colour = _colour_if_blank(image)
     if colour is None:
-        return Look(place, _digest(image))
-    return Look(place, _digest(image), "blank", colour)
+        return Look(place, identical.digest(image))
+    return Look(place, identical.digest(image), "blank", colour)
 
 
 def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
@@ -188,14 +187,6 @@ def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
         for reason in reasons
         if not isinstance(reason, MissingImages)
     ]
-
-
-def _digest(image: torch.Tensor) -> bytes:
-    # In the order in which decoders write them, pixels need not be copied.
-    pixels = image.permute(1, 2, 0).contiguous().numpy()
-    digest = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
-    digest.update(pixels.data)
-    return digest.digest()
 
 
 def _colour_if_blank(image: torch.Tensor) -> str | None:
@@ -210,7 +201,7 @@ def _colour_if_blank(image: torch.Tensor) -> str | None:
     return f"{share:.2%} of it is the colour ({colour})"
 
 
-def _of_identical(places: Sequence[Place]) -> Fault:
+def _of_identical(places: Sequence[Origin]) -> Fault:
     labels = dict.fromkeys(place.label for place in places)
     count = f"{len(places)} times the same image"
     if len(labels) > 1:

@@ -1,16 +1,17 @@
 """Splits an annotated CSV file into k folds, each a file for training and one for validation.
 
 Every class has the same share of each fold (scikit-learn's `StratifiedKFold`), and identical images
-stay together: an image that is in training under another name would flatter the validation.
+stay together: an image that is in training under another name would flatter the validation. Each of
+them counts once, so that no class has more of a fold by its copies; `StratifiedGroupKFold` would
+count all copies, and balances classes by a greedy search instead of exactly.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
-from halfstep.train.data.sources import csv_rows
+from halfstep.train.data.sources import csv_rows, identical
 from halfstep.train.data.sources.pictures import is_there
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.train.config.data import ColumnsConfig
-    from halfstep.train.data.sources.csv_rows import Row
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 _SHOWN = 5
 
@@ -40,8 +41,8 @@ class Fold:
         valid: The others.
     """
 
-    train: tuple[Row, ...]
-    valid: tuple[Row, ...]
+    train: tuple[CsvRow, ...]
+    valid: tuple[CsvRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def split(
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
     _refuse_missing(file, rows, root)
-    groups = _identical([root / row.image for row in rows])
+    groups = identical.groups([root / row.image for row in rows])
     if len(groups) < k:
         raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
     labels = [rows[group[0]].label for group in groups]
@@ -127,33 +128,14 @@ def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[
     return list(contents)
 
 
-def _identical(paths: Sequence[Path]) -> list[list[int]]:
-    """Return the indices of the files of each content, in the order of the first of them."""
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for index, path in enumerate(paths):
-        by_size[path.stat().st_size].append(index)
-    by_content: dict[object, list[int]] = defaultdict(list)
-    for indices in by_size.values():
-        for index in indices:
-            # A size that only one file has says all about its content.
-            key = index if len(indices) == 1 else _digest(paths[index])
-            by_content[key].append(index)
-    return sorted(by_content.values())
-
-
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
-
-
-def _fold(rows: Sequence[Row], valid: set[int]) -> Fold:
+def _fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
     return Fold(
         tuple(row for index, row in enumerate(rows) if index not in valid),
         tuple(row for index, row in enumerate(rows) if index in valid),
     )
 
 
-def _text(rows: Sequence[Row]) -> str:
+def _text(rows: Sequence[CsvRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("image", "label"))
@@ -161,7 +143,7 @@ def _text(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _refuse_missing(file: Path, rows: Sequence[Row], root: Path) -> None:
+def _refuse_missing(file: Path, rows: Sequence[CsvRow], root: Path) -> None:
     missing = [row for row in rows if not is_there(root / row.image)]
     if missing:
         shown = ", ".join(f"row {row.number} ({row.image})" for row in missing[:_SHOWN])

@@ -16,11 +16,10 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from halfstep.train.config.augment import Augmentation, Channels
+    from halfstep.train.data.pipeline.batches import Batch
 
 _ERASED_AREA = (0.02, 1 / 3)
 _ERASED_ASPECT = (0.3, 1 / 0.3)
-
-Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def normalise(images: torch.Tensor, mean: Channels, std: Channels) -> torch.Tensor:

@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.train.data.sources.part import WHOLE, Part
+from halfstep.train.data.sources.part import WHOLE, BatchShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def batches(images: int, batch_size: int, *, train: bool) -> int:
-    """Return the number of batches that an epoch of so many images has."""
+def batches(images: int, batch_size: int, *, train: bool, drop_last: bool = False) -> int:
+    """Return the number of batches that an epoch of so many images has.
+
+    Args:
+        images: Images of the split.
+        batch_size: Images of a batch.
+        train: Whether it is trained on.
+        drop_last: Whether a smaller last batch is left out of training; not if it is the only one.
+    """
     # BatchNorm has no statistics of a single value, so in training a last batch of one image is
     # left out.
-    alone = train and images > batch_size and images % batch_size == 1
-    return -(-images // batch_size) - alone
+    fewest_left_out = batch_size - 1 if drop_last else 1
+    dropped = train and images > batch_size and 0 < images % batch_size <= fewest_left_out
+    return -(-images // batch_size) - dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +54,20 @@ class Order:
         seed: Decides the order of every epoch of training; None keeps the split's own order, for
             validation.
         part: Which part of each batch is wanted; `batch_size` counts all parts.
+        drop_last: Whether training leaves out a smaller last batch.
     """
 
     images: int
     batch_size: int
     seed: int | None
-    part: Part = WHOLE
+    part: BatchShare = WHOLE
+    drop_last: bool = False
 
     @property
     def batches(self) -> int:
         """Batches in an epoch."""
-        return batches(self.images, self.batch_size, train=self.seed is not None)
+        train = self.seed is not None
+        return batches(self.images, self.batch_size, train=train, drop_last=self.drop_last)
 
     def jobs(self, epoch: int, start: int = 0) -> Iterator[Job]:
         """Yield the batches of an epoch from number `start` on.

@@ -18,7 +18,7 @@ from halfstep.train.data.pipeline import order
 from halfstep.train.data.pipeline.batches import readable
 from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.samples import LEAST, Loaded
-from halfstep.train.data.shards.shard_reader import PartJob, Place
+from halfstep.train.data.shards.shard_reader import PartJob, Position
 from halfstep.train.data.shards.shards import positions as positions_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.train.data.shards.shards import Positions, Shards
     from halfstep.train.data.shards.webdataset import ShardSamples
     from halfstep.train.data.sources.faults import Faults
-    from halfstep.train.data.sources.part import Part
+    from halfstep.train.data.sources.part import BatchShare
 
 
 class ShardBatches:
@@ -45,6 +45,7 @@ class ShardBatches:
         seed: Decides the order of every epoch of training; None keeps the order of the shards.
         workers: Processes that load; 0 loads in this one.
         pinned: Whether batches lie in page-locked memory.
+        drop_last: Whether training leaves out a smaller last batch.
         faults: Where images that cannot be read are reported.
     """
 
@@ -55,16 +56,18 @@ class ShardBatches:
         *,
         interleave: int,
         batch_size: int,
-        part: Part,
+        part: BatchShare,
         seed: int | None,
         workers: int,
         pinned: bool,
         faults: Faults,
+        drop_last: bool = False,
     ) -> None:
         self.images = of.samples
         self._shards = of
         self._interleave = interleave
         self._batch_size = batch_size
+        self._drop_last = drop_last
         self._part = part
         self._seed = seed
         self._pinned = pinned
@@ -76,7 +79,8 @@ class ShardBatches:
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        return order.batches(self.images, self._batch_size, train=self._seed is not None)
+        train = self._seed is not None
+        return order.batches(self.images, self._batch_size, train=train, drop_last=self._drop_last)
 
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
         """Iterate over the batches of one epoch, from `start` on."""
@@ -117,7 +121,7 @@ class ShardBatches:
                 strict=True,
             )
             places = tuple(
-                Place(self._shards.urls[shard], shard, self._shards.counts[shard], rank)
+                Position(self._shards.urls[shard], shard, self._shards.counts[shard], rank)
                 for shard, rank in picked
             )
             yield PartJob(epoch, places, tuple(own.tolist()))

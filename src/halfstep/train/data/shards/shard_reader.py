@@ -28,7 +28,7 @@ Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where a sample is.
 
     Attributes:
@@ -55,7 +55,7 @@ class PartJob:
     """
 
     epoch: int
-    places: tuple[Place, ...]
+    places: tuple[Position, ...]
     slots: tuple[int, ...]
 
 
@@ -74,7 +74,7 @@ class ShardReader:
         self._seed = seed
         self._open: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
 
-    def get(self, epoch: int, place: Place) -> tuple[int, Raw]:
+    def get(self, epoch: int, place: Position) -> tuple[int, Raw]:
         """Return a sample and its number within the shard.
 
         Raises:
@@ -94,7 +94,7 @@ class ShardReader:
             stream.close()
         return first + rank, sample
 
-    def _stream(self, epoch: int, place: Place, window: int) -> _Stream:
+    def _stream(self, epoch: int, place: Position, window: int) -> _Stream:
         key = (epoch, place.shard)
         stream = self._open.pop(key, None)
         if stream is not None and stream.window > window:  # asked for what has gone by

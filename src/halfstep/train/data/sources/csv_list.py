@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.train.config.data import CsvConfig
-    from halfstep.train.data.sources.csv_rows import Row
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 _SHOWN = 20
 """Rows that a message lists at most, and images of a kind that are warned of one by one."""
@@ -73,7 +73,7 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
     return found
 
 
-def refusals(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> list[UserError]:
+def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list[UserError]:
     """Return every reason for which lists cannot be trained on.
 
     Args:
@@ -88,7 +88,7 @@ def refusals(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> list[Us
     return [each for each in found if each is not None]
 
 
-def splits(file: Path, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]:
     """Return the rows of training and, if a column says so, those of validation.
 
     Raises:
@@ -98,7 +98,7 @@ def splits(file: Path, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(str(file), _of_split(file, rows, key)) for key in keys]
 
 
-def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[Row]]]:
+def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[CsvRow]]]:
     """Return file and rows of each split; a file that is not given is the other's."""
     found = files(config, root)
     only = next(iter(found.values()))
@@ -119,7 +119,7 @@ def _listed(config: CsvConfig, root: Path) -> list[tuple[str, list[Row]]]:
     return listed
 
 
-def _of_split(file: Path, rows: Sequence[Row], key: str) -> list[Row]:
+def _of_split(file: Path, rows: Sequence[CsvRow], key: str) -> list[CsvRow]:
     if not rows:
         raise UserError(f"{file} lists no image; allowed: at least one row under the header")
     kept = [row for row in rows if row.split == key]
@@ -132,7 +132,7 @@ class MissingImages(UserError):  # noqa: N818  (it names what was found)
     """A list of images that do not all exist."""
 
 
-def _missing(file: str, rows: Sequence[Row], root: Path) -> UserError | None:
+def _missing(file: str, rows: Sequence[CsvRow], root: Path) -> UserError | None:
     missing = [row for row in rows if not is_there(root / row.image)]
     if not missing:
         return None
@@ -143,7 +143,7 @@ def _missing(file: str, rows: Sequence[Row], root: Path) -> UserError | None:
     )
 
 
-def _classes(rows: Sequence[Row]) -> tuple[str, ...]:
+def _classes(rows: Sequence[CsvRow]) -> tuple[str, ...]:
     names = sorted({row.label for row in rows})
     if all(name.isascii() and name.isdigit() for name in names):
         names.sort(key=int)  # 2 before 10
@@ -157,7 +157,7 @@ def _single(file: str, classes: Sequence[str]) -> UserError | None:
 
 
 def _unknown_labels(
-    val: tuple[str, Sequence[Row]], train: tuple[str, Sequence[str]]
+    val: tuple[str, Sequence[CsvRow]], train: tuple[str, Sequence[str]]
 ) -> UserError | None:
     classes = train[1]
     known = set(classes)
@@ -195,7 +195,7 @@ def _warn_of(found: duplicates.Duplicates) -> None:
             warnings.warn(more, DataWarning, stacklevel=2)
 
 
-def _pictures(file: str, rows: Sequence[Row], root: Path, numbers: dict[str, int]) -> Pictures:
+def _pictures(file: str, rows: Sequence[CsvRow], root: Path, numbers: dict[str, int]) -> Pictures:
     return Pictures(
         root,
         Texts.pack([row.image for row in rows]),
@@ -205,7 +205,7 @@ def _pictures(file: str, rows: Sequence[Row], root: Path, numbers: dict[str, int
     )
 
 
-def _count(rows: Sequence[Row]) -> str:
+def _count(rows: Sequence[CsvRow]) -> str:
     return f"{len(rows):,}"
 
 

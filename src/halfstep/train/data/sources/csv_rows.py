@@ -24,7 +24,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """One image as a CSV file has it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Row:
     split: str
 
 
-def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True) -> list[Row]:
+def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True) -> list[CsvRow]:
     """Return the rows of a CSV file.
 
     Args:
@@ -99,7 +99,7 @@ class _Reader:
         self._columns = columns
         self._needed = ("image", "label") if labelled else ("image",)
 
-    def rows(self, text: TextIO) -> list[Row]:
+    def rows(self, text: TextIO) -> list[CsvRow]:
         """Return all rows, or raise what is wrong with each that is wrong."""
         first_line = text.readline()
         separator = self._separator(first_line)
@@ -108,7 +108,7 @@ class _Reader:
         _, first = next(lines, (1, []))
         header = [name.strip() for name in first]
         places = self._places(header)
-        found: list[Row] = []
+        found: list[CsvRow] = []
         refused: list[UserError] = []
         for number, values in lines:
             stripped = [value.strip() for value in values]
@@ -122,7 +122,9 @@ class _Reader:
             if problem:
                 refused.append(UserError(f"{self._file}, row {number}: {problem}"))
             else:
-                found.append(Row(number, row["image"], row.get("label", ""), row.get("split", "")))
+                found.append(
+                    CsvRow(number, row["image"], row.get("label", ""), row.get("split", ""))
+                )
         if refused:
             raise Unusable(refused)
         return found

@@ -1,5 +1,7 @@
 """Finds images that CSV files list more than once: by path, and by what the files hold.
 
+It looks before every run, and decodes nothing; see `identical`.
+
 Only files of equal size are opened, and of those only ones that begin alike are read whole, so that
 looking costs a fraction of a second for thousands of images.
 """
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from halfstep.train.data.sources.csv_rows import Row
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 MOST = 200_000
 """Rows up to which contents are compared before a run; beyond, paths alone are."""
@@ -43,11 +45,11 @@ class Duplicates:
 class _Listed:
     file: str
     split: int
-    row: Row
+    row: CsvRow
     path: str
 
 
-def find(listed: Sequence[tuple[str, Sequence[Row]]], root: Path) -> Duplicates:
+def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicates:
     """Find the images that are listed more than once.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchShare:
     """One process's part of every batch; all of it by default, as in `WHOLE`.
 
     Attributes:
@@ -44,4 +44,4 @@ class Part:
         return max(1, min(self.size, images // self.least))
 
 
-WHOLE = Part()
+WHOLE = BatchShare()

@@ -60,7 +60,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subset:
     """Some of the images of a split."""
 
     split: Split
@@ -85,7 +85,7 @@ def limited(split: Split, config: SplitConfig) -> Split:
     Files and folders come sorted by class, other sets with the classes taking turns.
     """
     kept = spread(len(split), config.limit)
-    return split if len(kept) == len(split) else Part(split, kept)
+    return split if len(kept) == len(split) else Subset(split, kept)
 
 
 def spread(count: int, limit: int | None) -> tuple[int, ...]:

@@ -1,0 +1,46 @@
+"""A large half product has a dimension that tensor cores want padded to a multiple of 8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+MULTIPLE = 8
+# Below, padding changes too much, and the product is too small to be worth it.
+LEAST = 1024
+SHARE = 0.25
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a product that much of the step's time goes into, one dimension away from a fast one."""
+    for product in evidence.precision.products:
+        rows, inner, columns = product.dims
+        odd = [each for each in (inner, columns) if each >= LEAST and each % MULTIPLE]
+        if product.share < SHARE or not odd:
+            continue
+        padded = -(-odd[0] // MULTIPLE) * MULTIPLE
+        return Finding(
+            summary=f"{product.share:.0%} of the multiplications in half precision are products of "
+            f"{rows} x {inner} by {inner} x {columns}: tensor cores are slower where a dimension "
+            f"is no multiple of {MULTIPLE}, as {odd[0]} is not",
+            facts=(f"in {product.module or 'the loop'}, {product.site}",),
+            change=(f"- {odd[0]}", f"+ {padded}  # what is added is never a target"),
+            confidence=POSSIBLE,
+            site=product.site,
+            module=product.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="DIMENSIONS_NOT_ALIGNED",
+    name="dimensions that tensor cores are slow at",
+    rows=(55,),
+    citations=("tensorflow/models#7407", "allenai/allennlp#4929"),
+    needs=frozenset({"precision"}),
+    judge=judge,
+)

@@ -1,0 +1,52 @@
+"""How far training has moved the parameters: their norms before the first step and at a bad one.
+
+A norm a parameter is computed once and left on its device; it is read when a step has gone bad.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from halfstep.doctor.record import Grown
+from halfstep.doctor.tensors.local import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Sizes:
+    """Remembers the norms of parameters."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+    def start(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take in parameters that no step has changed yet, and leave known ones as they are."""
+        new = [each for each in parameters if id(each) not in self._before]
+        for each, norm in zip(new, _norms(new), strict=True):
+            self._before[id(each)] = weakref.ref(each), norm
+
+    def read(self, names: Mapping[str, torch.Tensor]) -> tuple[Grown, ...]:
+        """Return the norms of now beside those of the start; waits for the device.
+
+        Args:
+            names: Parameters by name.
+        """
+        known = {
+            name: each
+            for name, each in names.items()
+            if id(each) in self._before and self._before[id(each)][0]() is each
+        }
+        return tuple(
+            Grown(name, self._before[id(each)][1].item(), norm.item())
+            for (name, each), norm in zip(known.items(), _norms(known.values()), strict=True)
+        )
+
+
+def _norms(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [
+        torch.linalg.vector_norm(local(each).detach(), dtype=torch.float32) for each in parameters
+    ]

@@ -1,0 +1,65 @@
+"""Norms of gradients that a program takes after every backward, and uses behind its step.
+
+What takes amp's place knows a norm once for each step. A norm that was bound to a name after every
+backward of an accumulation is therefore bound at the step, and is 0 until the first one.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import used_names
+from halfstep.migrate.source import inner
+
+if TYPE_CHECKING:
+    from halfstep.migrate.render import Edits
+    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.windows import Touch
+
+NOTE = (
+    "Apex measured the gradients after every backward, here; `{}` is that of the last step, and 0 "
+    "before the first"
+)
+
+
+def name_of(about: Understanding, touch: Touch) -> str | None:
+    """Return the name that only takes a norm, if nothing reads it before the step."""
+    statement, step = touch.statement, touch.step
+    if touch.scaled or step is None or touch.head is None:
+        return None
+    if not isinstance(statement, ast.Assign) or statement.value is not touch.call:
+        return None
+    target = statement.targets[0]
+    source = about.program.source
+    if not isinstance(target, ast.Name) or source.loop(statement) is None:
+        return None
+    if source.loop(statement) is not source.loop(step.statement):
+        return None
+    suite = about.windows.suite(touch.head)
+    between = [
+        node
+        for each in suite
+        for node in inner(each)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if statement.lineno < node.lineno <= step.statement.lineno
+    ]
+    return None if any(node.id == target.id for node in between) else target.id
+
+
+def default(about: Understanding, touch: Touch, name: str, zero: str, edits: Edits) -> None:
+    """Bind a norm before the loop, where a step may come after what reads it."""
+    source = about.program.source
+    loop = source.loop(touch.statement)
+    assert loop is not None
+    suite = source.suite(loop)
+    before = [
+        node
+        for each in suite[: suite.index(loop)]
+        for node in inner(each)
+        if isinstance(node, ast.Assign)
+    ]
+    line = f"{name} = {zero}"
+    there = any(name in used_names(target) for each in before for target in each.targets)
+    if not there and line not in edits.before[loop]:
+        edits.before[loop].append(line)

@@ -1,0 +1,82 @@
+"""Amp as an argument: functions of the program that only ask it for its state.
+
+`save_checkpoint(model, optimizer, amp)` does the same with what takes amp's place, which has
+`state_dict` and `load_state_dict` too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from halfstep.migrate.names import calls, dotted
+from halfstep.migrate.source import Function, inner
+
+if TYPE_CHECKING:
+    from halfstep.migrate.program import Program
+
+NOTE = "`{}` gets {} in amp's place, which has `state_dict` and `load_state_dict` as amp had"
+_STATE = ("state_dict", "load_state_dict")
+_SAVES = re.compile(r"save|load|checkpoint|ckpt|resume|restore|snapshot", re.IGNORECASE)
+
+
+def asks_for_state(program: Program, function: Function, name: str) -> bool:
+    """Tell whether a function does no more with a parameter than save, load and test it."""
+    source = program.source
+    for node in inner(function):
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        parent = source.parent[node]
+        state = isinstance(parent, ast.Attribute) and parent.attr in _STATE
+        tested = isinstance(parent, ast.If | ast.IfExp) and parent.test is node
+        if not state and not tested and not _is_compared(parent):
+            return False
+    return True
+
+
+def saves(program: Program, node: ast.expr) -> str | None:
+    """Return the source of a function that an argument is given to, if its name says it saves."""
+    call = program.source.parent[node]
+    if isinstance(call, ast.keyword):
+        call = program.source.parent[call]
+    if not isinstance(call, ast.Call) or call.func is node:
+        return None
+    path = program.source.code(call.func)
+    return path if _SAVES.search(path) else None
+
+
+def takes_state(program: Program, node: ast.expr) -> bool:
+    """Tell whether an argument is given to a function of the program that asks for amp's state."""
+    call = program.source.parent[node]
+    if isinstance(call, ast.keyword):
+        call = program.source.parent[call]
+    if not isinstance(call, ast.Call) or call.func is node:
+        return False
+    name = (dotted(call.func) or "").rpartition(".")[2]
+    found = [
+        each
+        for each in inner(program.source.tree)
+        if isinstance(each, Function) and each.name == name
+    ]
+    return bool(found) and all(_asks(program, each, call, node) for each in found)
+
+
+def _asks(program: Program, function: Function, call: ast.Call, node: ast.expr) -> bool:
+    """Tell whether a function asks for the state of the parameter that an argument becomes."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    if names[:1] == ["self"]:
+        names = names[1:]
+    keywords = {each.value: each.arg for each in call.keywords}
+    if node in keywords:
+        name = keywords[node]
+    elif node in call.args and call.args.index(node) < len(names):
+        name = names[call.args.index(node)]
+    else:
+        return False
+    aliases = {each for each in names if program.imports.bound.get(each) == "apex.amp"}
+    return name in aliases or (name is not None and asks_for_state(program, function, name))
+
+
+def _is_compared(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare | ast.BoolOp) and not calls(node)

@@ -1,0 +1,314 @@
+"""Looks at images in folders or listed by CSV files, and writes a config that trains on them.
+
+What is found decides the section `data`; a few figures (images, classes, sides) decide the rest,
+which is a beginning. Images without a split are split by `folds`: a fifth is for validation.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image, UnidentifiedImageError
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
+from halfstep.errors import UserError
+from halfstep.files import write_atomically
+from halfstep.train.config.data import ColumnsConfig
+from halfstep.train.config.files import load
+from halfstep.train.config.text import dump, parse
+from halfstep.train.data.audit import check, folds
+from halfstep.train.data.sources import csv_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_TRAIN = ("train", "training")
+_VALID = ("val", "valid", "validation", "test")
+_COLUMNS = {
+    "image": [
+        *("image", "filename", "file_name", "file", "filepath"),
+        *("path", "image_path", "img", "image_id"),
+    ],
+    "label": ["label", "class", "category", "species", "target", "breed", "name"],
+    "split": ["split"],
+}
+_SEPARATORS = re.compile(r"[,;\t]")
+_RESOLUTIONS = (32, 48, 64, 96, 128, 160, 192, 224)
+_PHOTOGRAPHS = 96
+"""Resolution from which crops of random size leave enough to see."""
+_LOOKED_AT = 64
+_STEPS = 1000
+"""Optimizer steps that a first run has about, within the bounds of its epochs."""
+_EPOCHS = (10, 60)
+_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Images and their classes.
+
+    Attributes:
+        section: The config's section `data`, but for resolution and augmentation.
+        classes: How many classes there are.
+        train: How many images there are to learn from.
+        valid: How many others.
+        images: Some or all of them.
+        how: What was found, in a line.
+    """
+
+    section: dict[str, Any]
+    classes: int
+    train: int
+    valid: int
+    images: Sequence[Path]
+    how: str
+
+
+def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
+    """Write a config that trains on the images of a folder or of a CSV file.
+
+    Args:
+        place: The folder or the file.
+        out: The config to write; lists of a split, if they are needed, go beside it.
+        overwrite: Whether files that are there may be replaced.
+
+    Returns:
+        What was found and written, a line each.
+
+    Raises:
+        UserError: If no images with classes are found, if a run would refuse them, or if a file is
+            there already.
+    """
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} is there already; write --overwrite to replace it, or --out FILE")
+    found = _look(place, out.parent, overwrite=overwrite)
+    side = _side(found.images)
+    text = _config(place, found, side)
+    config = load({"name": out.stem, **parse(text, str(out))})
+    for fault in check.refused(config):
+        raise UserError(f"{place}: {fault.detail}")
+    write_atomically(out, text)
+    images = f"{found.train} images to learn from and {found.valid} for validation"
+    return [
+        f"found: {found.how}",
+        f"{found.classes} classes, {images}, {side} pixels at the shorter side",
+        f"written: {out}; its comments say what to change",
+        f"next: halfstep data check {out}, then halfstep train {out}",
+    ]
+
+
+def _look(place: Path, beside: Path, *, overwrite: bool) -> Found:
+    if place.is_file():
+        return _of_list(place, beside, overwrite=overwrite)
+    if not place.is_dir():
+        raise UserError(f"{str(place)!r} does not exist; write a folder of images, or a CSV file")
+    train, valid = (_first_folder(place, names) for names in (_TRAIN, _VALID))
+    if train is not None and valid is not None:
+        return _of_folders(place, train, valid)
+    lists = {file.name: file for file in sorted(place.glob("*.csv")) if _columns(file) is not None}
+    for first, second in (("train_fold0.csv", "valid_fold0.csv"), *_pairs()):
+        if first in lists and second in lists:
+            return _of_two_lists(lists[first], lists[second])
+    if lists:
+        best = lists.get("train.csv", next(iter(lists.values())))
+        return _of_list(best, beside, overwrite=overwrite)
+    if len(_class_folders(place)) > 1:
+        return _of_class_folders(place, beside, overwrite=overwrite)
+    raise UserError(
+        f"{str(place)!r} holds no images with classes; allowed: a folder for each class, such "
+        "folders in train and val, or a CSV file with the columns image and label"
+    )
+
+
+def _pairs() -> list[tuple[str, str]]:
+    return [(f"{train}.csv", f"{valid}.csv") for train in _TRAIN for valid in _VALID]
+
+
+def _first_folder(place: Path, names: Sequence[str]) -> str | None:
+    return next((name for name in names if _class_folders(place / name)), None)
+
+
+def _class_folders(place: Path) -> list[str]:
+    """Return the folders in a folder that hold images, at any depth."""
+    if not place.is_dir():
+        return []
+    folders = sorted(each for each in place.iterdir() if each.is_dir())
+    return [each.name for each in folders if any(map(_is_image, each.rglob("*")))]
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in IMG_EXTENSIONS and file.is_file()
+
+
+def _of_folders(place: Path, train: str, valid: str) -> Found:
+    found = {}
+    for name in (train, valid):
+        classes = {each: number for number, each in enumerate(_class_folders(place / name))}
+        found[name] = make_dataset(str(place / name), classes, IMG_EXTENSIONS, allow_empty=True)
+    section = {
+        "name": "folder",
+        "root": str(place),
+        "train": {"folder": train},
+        "val": {"folder": valid},
+    }
+    return Found(
+        section,
+        len(_class_folders(place / train)),
+        len(found[train]),
+        len(found[valid]),
+        [Path(path) for path, _ in found[train]],
+        f"a folder for each class in {place / train} and {place / valid}",
+    )
+
+
+def _of_class_folders(place: Path, beside: Path, *, overwrite: bool) -> Found:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "label"))
+    for name in _class_folders(place):
+        files = sorted(filter(_is_image, (place / name).rglob("*")))
+        writer.writerows((file.relative_to(place).as_posix(), name) for file in files)
+    with tempfile.TemporaryDirectory() as scratch:
+        listed = Path(scratch) / "images.csv"
+        listed.write_text(text.getvalue(), encoding="utf-8")
+        how = f"a folder for each class in {place}, without a split"
+        return _split(listed, place, csv_rows.STANDARD, beside, how, overwrite=overwrite)
+
+
+def _of_list(file: Path, beside: Path, *, overwrite: bool) -> Found:
+    columns = _columns(file)
+    if columns is None:
+        raise UserError(
+            f"{file} has no columns that name images and their classes; rename them to image and "
+            "label"
+        )
+    rows = csv_rows.read(file, columns)
+    root = _root(file, rows)
+    how = f"{len(rows)} images listed by {file}"
+    if not any(row.split for row in rows):
+        return _split(file, root, columns, beside, f"{how}, without a split", overwrite=overwrite)
+    train = [row for row in rows if row.split == "train"]
+    section = _csv_section(root, file, None, columns)
+    images = [root / row.image for row in train]
+    classes = len({row.label for row in train})
+    return Found(section, classes, len(train), len(rows) - len(train), images, how)
+
+
+def _of_two_lists(train: Path, valid: Path) -> Found:
+    columns = _columns(train) or csv_rows.STANDARD
+    rows = csv_rows.read(train, columns)
+    root = _root(train, rows)
+    return Found(
+        _csv_section(root, train, valid, columns),
+        len({row.label for row in rows}),
+        len(rows),
+        len(csv_rows.read(valid, columns)),
+        [root / row.image for row in rows],
+        f"images listed by {train} and {valid}",
+    )
+
+
+def _split(
+    file: Path, root: Path, columns: ColumnsConfig, beside: Path, how: str, *, overwrite: bool
+) -> Found:
+    """Split a list, and write both sides beside the config."""
+    made = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[:1]
+    train, valid = folds.write(made, beside, overwrite=overwrite)
+    return Found(
+        _csv_section(root, train, valid, csv_rows.STANDARD),
+        len({row.label for row in made[0].train}),
+        len(made[0].train),
+        len(made[0].valid),
+        [root / row.image for row in made[0].train],
+        f"{how}; {train} and {valid} are one",
+    )
+
+
+def _csv_section(
+    root: Path, train: Path, valid: Path | None, columns: ColumnsConfig
+) -> dict[str, Any]:
+    named = columns.model_dump(exclude_defaults=True)
+    return {
+        "name": "csv",
+        "root": str(root),
+        **({"columns": named} if named else {}),
+        "train": {"ann_file": str(train)},
+        "val": {"ann_file": None if valid is None else str(valid)},
+    }
+
+
+def _columns(file: Path) -> ColumnsConfig | None:
+    """Return what a CSV file calls its columns; None if it does not name images and classes."""
+    try:
+        with file.open(encoding="utf-8-sig") as text:
+            header = [name.strip().strip('"') for name in _SEPARATORS.split(text.readline())]
+    except (OSError, UnicodeDecodeError):
+        return None
+    there = {name.lower(): name for name in header}
+    found = {
+        key: next((there[name] for name in names if name in there), None)
+        for key, names in _COLUMNS.items()
+    }
+    if found["image"] is None or found["label"] is None:
+        return None
+    return ColumnsConfig(**{key: name for key, name in found.items() if name is not None})
+
+
+def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
+    """Return the folder that the paths of a list start from."""
+    beside = sorted(each for each in file.parent.iterdir() if each.is_dir())
+    for root in (file.parent, *beside):
+        if (root / rows[0].image).is_file():
+            return root
+    raise UserError(
+        f"{file}, row {rows[0].number}: {rows[0].image!r} lies neither beside the file nor in a "
+        "folder beside it; move the file to where its paths start from"
+    )
+
+
+def _side(images: Sequence[Path]) -> int:
+    """Return the median of the shorter sides of some images."""
+    sides = []
+    for path in images[:: max(1, len(images) // _LOOKED_AT)]:
+        try:
+            with Image.open(path) as image:
+                sides.append(min(image.size))
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+            continue  # `halfstep data check` says what is wrong with it.
+    if not sides:
+        raise UserError(f"{images[0]} and the other images looked at cannot be read")
+    return int(statistics.median(sides))
+
+
+def _config(place: Path, found: Found, side: int) -> str:
+    resolution = max((each for each in _RESOLUTIONS if each <= side), default=_RESOLUTIONS[0])
+    batch_size = 2 ** max(3, min(6, (found.train // 8).bit_length() - 1))
+    epochs = -(-_STEPS // max(1, found.train // batch_size))
+    augment = "crop-flip" if resolution >= _PHOTOGRAPHS else "pad-flip"
+    section: Mapping[str, Any] = {
+        **found.section,
+        "resolution": resolution,
+        "augment": {"preset": augment},
+    }
+    # JSON is YAML, whatever the folder is called.
+    description = json.dumps(f"{found.classes} classes of images in {place}", ensure_ascii=False)
+    return (
+        f"description: {description}\n"
+        f"# A first run of {found.train} images. halfstep config show FILE explains every field.\n"
+        f"epochs: {min(max(epochs, _EPOCHS[0]), _EPOCHS[1])}\n"
+        f"batch_size: {batch_size}\n"
+        "# Images are mirrored half the time; write preset: none for text and digits.\n"
+        f"{dump({'data': section})}"
+        "# With pretrained: true its weights are downloaded, and few images go much further.\n"
+        'model: {name: "timm:resnet18", pretrained: false}\n'
+        "optimizer: {name: adamw, lr: 1e-3, weight_decay: 0.05}\n"
+        "schedule: {name: cosine, warmup_epochs: 1}\n"
+    )

@@ -1,0 +1,24 @@
+"""Of several causes the one that the others come of is named first."""
+
+from __future__ import annotations
+
+import torch
+
+from doctor.loops import batches, classifier
+from doctor.rules.test_rules import codes
+from halfstep.doctor import Watch
+
+
+def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them() -> None:
+    watch = Watch()
+    with watch:
+        model = classifier().half()
+        model[1].float()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for images, _ in batches(9):
+            features = model[0](images.half()).float()
+            outputs = model[3](model[2](model[1](features)).half())
+            optimizer.zero_grad()
+            (outputs.float().square().mean() * 1e-6).backward()
+            optimizer.step()
+    assert codes(watch.close()) == ["GRADIENTS_UNDERFLOW", "UPDATES_ROUNDED_AWAY"]

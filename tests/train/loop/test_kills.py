@@ -1,0 +1,105 @@
+"""Real processes, really killed: what the disk holds afterwards is all that a resume has."""
+
+import random
+import shutil
+import signal
+
+import file_systems
+import killed
+import pytest
+
+import warm
+from halfstep.train.loop.loop import train
+from halfstep.train.store import checkpoint, rotation
+
+RECIPES = ("fp32", "fp16", "o2")
+KILLS = 20
+# A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
+MOMENTS = {"backward": 18, "write": 6, "link": 4}
+
+
+def kill(config, run, recipe, moment, count):
+    """Train in a process of its own that dies at a moment."""
+    ended = warm.run(killed.main, config, run, recipe, 2, moment, count)
+    assert ended.code == -signal.SIGKILL, ended.err
+
+
+def final(run):
+    return checkpoint.load(checkpoint.path(run, "last"))
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
+
+
+@pytest.fixture(scope="module")
+def wholes(pictures, tmp_path_factory):
+    runs = {}
+
+    def whole(recipe):
+        if recipe not in runs:
+            run = tmp_path_factory.mktemp("whole")
+            train(pictures(recipe=recipe), run, quiet=True)
+            runs[recipe] = final(run)
+        return runs[recipe]
+
+    return whole
+
+
+def test_killed_process_is_resumed_by_the_command_line(pictures_file, wholes, tmp_path):
+    kill(pictures_file, tmp_path, "o2", "backward", 11)
+    newest = checkpoint.load(rotation.newest_first(tmp_path)[0])
+    assert (newest.epoch, newest.batch, newest.step) == (1, 2, 4)
+    again = ("train", pictures_file, "--recipe", "o2", "--resume", "auto", "--quiet")
+    ended = warm.run(warm.halfstep, *again, "--out", tmp_path)
+    assert ended.code == 0, ended.err
+    assert same(final(tmp_path).model, wholes("o2").model)
+    assert same(final(tmp_path).averaged, wholes("o2").averaged)
+
+
+def test_workers_of_a_process_that_is_killed_while_they_hand_images_over_say_nothing(
+    pictures_file, tmp_path
+):
+    ended = warm.run(killed.main, pictures_file, tmp_path / "run", "fp32", 2, "receive", 5)
+    assert ended == (-signal.SIGKILL, "", "")
+
+
+@pytest.mark.slow
+def test_twenty_random_kills_leave_no_trace(
+    pictures, pictures_file, wholes, tmp_path, write_results
+):
+    chance = random.Random(0)
+    rows = []
+    for number in range(KILLS):
+        recipe = RECIPES[number % len(RECIPES)]
+        moment = chance.choice(sorted(MOMENTS))
+        count = chance.randint(1, MOMENTS[moment])
+        run = tmp_path / str(number)
+        kill(pictures_file, run, recipe, moment, count)
+        left = rotation.newest_first(run)
+        began = checkpoint.load(left[0]).step if left else 0
+        train(pictures(recipe=recipe), run, quiet=True, go_on="auto")
+        stored, whole = final(run), wholes(recipe)
+        rows.append(
+            {
+                "recipe": recipe,
+                "killed": f"{moment} {count}",
+                "resumed_at_step": began,
+                "equal": same(stored.model, whole.model) and same(stored.averaged, whole.averaged),
+            }
+        )
+        shutil.rmtree(run)
+    write_results("kills.json", {"kills": rows})
+    assert [row for row in rows if not row["equal"]] == []
+
+
+@pytest.mark.slow
+def test_full_tmpfs_loses_no_checkpoint_and_no_run(pictures, wholes, tmp_path):
+    disk = tmp_path / "run"
+    with file_systems.of_size(disk, "900k"):
+        with pytest.warns(rotation.CheckpointWarning, match="No space left on device"):
+            summary = train(pictures(), disk, quiet=True)
+        assert summary.status == "finished"
+        newest = rotation.newest_whole(disk)
+        assert newest is not None
+        assert newest[1].step < 9

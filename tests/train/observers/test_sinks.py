@@ -1,0 +1,175 @@
+import json
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from halfstep.errors import UserError
+from halfstep.train.observers import sinks
+
+PICTURE = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
+SETTINGS = {"epochs": 2, "model": {"name": "x", "args": {}}}
+
+
+def fake(monkeypatch, name, **functions):
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in for the package that keeps what it is told."""
+    seen = SimpleNamespace(given=None, logged=[], finished=False)
+
+    def init(**given):
+        seen.given = given
+        return SimpleNamespace(
+            id=given["id"] or "made-up",
+            log=lambda values, step: seen.logged.append((step, values)),
+            finish=lambda: setattr(seen, "finished", True),
+        )
+
+    fake(monkeypatch, "wandb", init=init, Image=lambda pixels: ("image", pixels.shape))
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return seen
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """A stand-in for the package that keeps what it is told."""
+    seen = SimpleNamespace(experiment=None, started=None, params={}, logged=[], images=[], ended=0)
+
+    def start_run(**given):
+        seen.started = given
+        return SimpleNamespace(info=SimpleNamespace(run_id=given["run_id"] or "made-up"))
+
+    fake(
+        monkeypatch,
+        "mlflow",
+        set_experiment=lambda name: setattr(seen, "experiment", name),
+        start_run=start_run,
+        log_params=seen.params.update,
+        log_metrics=lambda values, step: seen.logged.append((step, values)),
+        log_image=lambda pixels, artifact_file: seen.images.append((artifact_file, pixels.shape)),
+        end_run=lambda: setattr(seen, "ended", seen.ended + 1),
+    )
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return seen
+
+
+def record(run, names, resumed_at=None):
+    built = sinks.build(names, run, title="digits", settings=SETTINGS, resumed_at=resumed_at)
+    for sink in built:
+        sink.scalars({"train/loss": 0.5}, 10)
+        sink.picture("val/samples", PICTURE, 10)
+        sink.close()
+    return built
+
+
+def test_tensorboard_has_figures_and_pictures(tmp_path):
+    record(tmp_path, ["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(each.step, each.value) for each in events.Scalars("train/loss")] == [(10, 0.5)]
+    (image,) = events.Images("val/samples")
+    assert (image.step, image.width, image.height) == (10, 4, 4)
+
+
+def test_what_a_resumed_run_writes_again_stands_once_in_tensorboard(tmp_path):
+    for resumed_at, value in ((None, 0.5), (5, 0.25)):
+        sink = sinks.TensorBoard(tmp_path, resumed_at)
+        sink.scalars({"train/loss": value}, 5 if resumed_at is None else 10)
+        sink.scalars({"train/loss": value}, 10)
+        sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    values = [(each.step, each.value) for each in events.Scalars("train/loss")]
+    assert values[0] == (5, 0.5)
+    assert (10, 0.5) not in values
+
+
+def test_wandb_gets_config_figures_and_pictures(tmp_path, wandb):
+    record(tmp_path, ["wandb"])
+    assert wandb.given["config"] == SETTINGS
+    assert wandb.given["name"] == "digits"
+    assert wandb.given["project"] == "halfstep"
+    assert wandb.given["resume"] == "allow"
+    assert wandb.logged == [
+        (10, {"train/loss": 0.5}),
+        (10, {"val/samples": ("image", (4, 4, 3))}),
+    ]
+    assert wandb.finished
+
+
+def test_mlflow_gets_config_figures_and_pictures(tmp_path, mlflow):
+    record(tmp_path, ["mlflow"])
+    assert mlflow.experiment == "halfstep"
+    assert mlflow.params == {"epochs": 2, "model.name": "x", "model.args": {}}
+    assert mlflow.logged == [(10, {"train/loss": 0.5})]
+    assert mlflow.images == [("val/samples-00000010.png", (4, 4, 3))]
+    assert mlflow.ended == 1
+
+
+def test_run_that_goes_on_is_the_same_run_there(tmp_path, wandb, mlflow):
+    record(tmp_path, ["wandb", "mlflow"])
+    assert json.loads((tmp_path / "tracking.json").read_text()) == {
+        "wandb": "made-up",
+        "mlflow": "made-up",
+    }
+    mlflow.params.clear()
+    record(tmp_path, ["wandb", "mlflow"], resumed_at=10)
+    assert wandb.given["id"] == mlflow.started["run_id"] == "made-up"
+    assert mlflow.params == {}
+    record(tmp_path, ["wandb", "mlflow"])
+    assert wandb.given["id"] is None
+    assert mlflow.started["run_id"] is None
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_missing_package_is_one_line_that_says_what_to_install(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=rf"names '{name}'.*pip install 'halfstep\[{name}\]'"):
+        record(tmp_path, ["tensorboard", name])
+
+
+@pytest.mark.parametrize("breaks", ["init", "log"])
+def test_service_that_fails_is_warned_of_once_and_the_rest_goes_on(tmp_path, monkeypatch, breaks):
+    def fail(*_, **__):
+        raise ConnectionError("no route\nto host")
+
+    run = SimpleNamespace(id="x", log=fail, finish=fail)
+    fake(monkeypatch, "wandb", init=fail if breaks == "init" else lambda **_: run, Image=fail)
+    with pytest.warns(sinks.TrackingWarning) as caught:
+        record(tmp_path, ["wandb", "tensorboard"])
+    (warning,) = caught
+    assert "wandb gets no more figures of this run: ConnectionError: no route to host" in str(
+        warning.message
+    )
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Scalars("train/loss")
+
+
+def test_event_file_that_cannot_be_written_is_warned_of_once_without_a_traceback(
+    tmp_path, monkeypatch
+):
+    heard = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: heard.append(ended.exc_type))
+    (sink,) = sinks.build(["tensorboard"], tmp_path, title="x", settings=SETTINGS, resumed_at=None)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    file.unlink()
+    file.mkdir()  # which nobody can write to, root included
+    sink.scalars({"train/loss": 0.5}, 10)
+    with pytest.warns(
+        sinks.TrackingWarning, match="tensorboard gets no more .*IsADirectory"
+    ) as said:
+        sink.close()
+    assert len(said) == 1
+    assert heard == []
+    other = threading.Thread(target=lambda: 1 / 0)
+    other.start()
+    other.join()
+    assert heard == [ZeroDivisionError]
