@@ -29,13 +29,10 @@ LINEAR: frozenset[Function] = frozenset(
         functional.linear, functional.bilinear,
         functional.conv1d, functional.conv2d, functional.conv3d,
         functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-        functional.group_norm,
-        functional.instance_norm, functional.rms_norm,
         functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d,
         functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
         functional.adaptive_avg_pool3d,
         torch.conv1d, torch.conv2d, torch.conv3d,
-        torch.group_norm, torch.instance_norm, torch.rms_norm,
         torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, torch.mul,
         torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.mul,
         torch.Tensor.__matmul__, torch.Tensor.__rmatmul__,
@@ -43,14 +40,6 @@ LINEAR: frozenset[Function] = frozenset(
     }
 )  # fmt: skip
 """Operators whose gradients are linear in each tensor that they save."""
-
-NORMS: frozenset[Function] = frozenset(
-    {
-        functional.group_norm, functional.instance_norm, functional.rms_norm,
-        torch.group_norm, torch.instance_norm, torch.rms_norm,
-    }
-)  # fmt: skip
-"""Those of them that save statistics as well, in which their gradients are not linear."""
 
 ATTENTION: frozenset[Function] = frozenset(
     {
@@ -117,8 +106,7 @@ class Operators(TorchFunctionMode):
         if replacement is not None:
             return replacement(func, args, kwargs)
         if func in LINEAR:
-            smallest = _above_statistics(args, kwargs) if func in NORMS else 0
-            with self._store.during(self._bits(), smallest):
+            with self._store.during(self._bits()):
                 return func(*args, **kwargs)
         if func in ATTENTION:
             bits = self._bits()
