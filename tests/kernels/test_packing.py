@@ -221,3 +221,35 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert native.library.__wrapped__() is None
     assert list((tmp_path / "halfstep").iterdir()) == []
+
+
+def test_a_user_without_a_home_and_a_cache_that_others_write_are_no_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "halfstep").mkdir()
+    (tmp_path / "halfstep").chmod(0o777)
+    assert native.library.__wrapped__() is None
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert native.library.__wrapped__() is None
+
+
+def test_the_triton_kernel_compiles_for_a_gpu_whatever_the_seed():
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from halfstep.kernels.packing import gpu
+
+    kernel = gpu._pack_kernel
+    kinds = ["*fp32", "*u8", "*i16", "*i16", "i32", "i64", "i64", "i32", "i64"]
+    signature = dict(zip(kernel.arg_names, kinds, strict=False))
+    signature |= {"group": "constexpr", "bits": "constexpr"}
+    places = {name: (index,) for index, name in enumerate(kernel.arg_names)}
+    source = ASTSource(kernel, signature, {places["group"]: 256, places["bits"]: 4})
+    assert "ttgir" in triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm
+    never_constant = {each.name for each in kernel.params if each.do_not_specialize}
+    assert {"seed_low", "seed_high", "stream", "first"} <= never_constant

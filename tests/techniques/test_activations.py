@@ -453,3 +453,88 @@ def test_recipes_say_what_is_wrong():
     assert recipe(both.settings()).parts == both.parts
     with pytest.raises(ValueError, match="disagree on activations"):
         recipe("act2+act4")
+
+
+@pytest.mark.parametrize("sizes", [(8, 16), (32, 16)])
+def test_a_norm_layer_of_the_wrong_size_is_the_error_of_torch(sizes):
+    size, channels = sizes
+    values = torch.randn(8, channels, 16, 16, requires_grad=True)
+    with using("act4"), pytest.raises(RuntimeError, match=f"{channels} elements not {size}"):
+        nn.BatchNorm2d(size)(values * 1.0)
+    one = torch.randn(1, ENOUGH, requires_grad=True)
+    with using("act4"), pytest.raises(ValueError, match="more than 1 value per channel"):
+        nn.BatchNorm1d(ENOUGH)(one * 1.0)
+
+
+def relative_error(call: Any, values: torch.Tensor, name: str = "act8") -> float:
+    """Return how far the gradient of `values` is from the exact one, over the size of that."""
+    found = []
+    for context in (contextlib.nullcontext(), using(name)):
+        given = values.clone().requires_grad_()
+        with context:
+            result = call(given * 1.0)
+        weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(3))
+        result.backward(weights.to(result.dtype))
+        found.append(given.grad.float())
+    return ((found[1] - found[0]).norm() / found[0].norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [
+        (lambda given: functional.layer_norm(given.t(), (32,), torch.ones(32)), (32, 8192)),
+        (lambda q: functional.scaled_dot_product_attention(q, q, q), (4, 8, 256, 32)),
+    ],
+)
+def test_statistics_of_rows_stay_as_they_are(call, size):
+    values = torch.randn(size, requires_grad=True)
+    with using("act2"):
+        result = call(values * 1.0)
+        packed = [kept.packed.elements for kept in saved() if kept.packed]
+    assert packed
+    assert all(elements == values.numel() for elements in packed)
+    result.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda given: functional.group_norm(given, 8),
+        functional.instance_norm,
+        lambda given: functional.rms_norm(given, (16,)),
+    ],
+)
+def test_other_norms_keep_what_they_save(call):
+    """Rows of very different size lie in one group of what they save."""
+    scales = 10.0 ** (torch.arange(64) % 5 - 2).view(64, 1)
+    values = torch.randn(32, 64, 16) * scales
+    assert relative_error(call, values, "act2") == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_layer_norm_of_fp32_takes_half_values(dtype):
+    layer = nn.LayerNorm(64)
+    assert relative_error(layer, torch.randn(128, 64).to(dtype)) < 0.03
+
+
+def test_a_bf16_batch_norm_of_a_large_mean_loses_nothing_more():
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(16).bfloat16()
+    values = (torch.randn(8, 16, 16, 16) + 20).bfloat16()
+    grads = []
+    for context in (contextlib.nullcontext(), using("act8")):
+        layer.zero_grad()
+        with context:
+            result = layer(values.clone().requires_grad_() * 1.0)
+        weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(3))
+        result.backward(weights.bfloat16())
+        grads.append(layer.weight.grad.float())
+    assert (grads[1] - grads[0]).norm() < 0.03 * grads[0].norm()
+
+
+def test_frozen_parameters_stay_as_they_are():
+    model = nn.Linear(128, 128).requires_grad_(requires_grad=False)
+    with using("act2"):
+        result = model(torch.randn(64, 128, requires_grad=True) * 1.0)
+        assert not any(kept.packed for kept in saved())
+    result.sum().backward()

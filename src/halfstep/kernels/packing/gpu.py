@@ -6,26 +6,29 @@ once where the reference rounds twice.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
 from halfstep.kernels.packing.reference import MASK_GROUP
 
+_NUMBERS = ("seed_low", "seed_high", "stream", "first")
+"""Arguments that Triton would make constants, which have no `to`, where they are 1."""
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Triton evaluates the annotations of a kernel and takes no name but of its own in them.
+
+
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
-    source: Any,
-    codes: Any,
-    low: Any,
-    step: Any,
-    elements: Any,
-    seed_low: Any,
-    seed_high: Any,
-    stream: Any,
-    first: Any,
+    source: tl.tensor,
+    codes: tl.tensor,
+    low: tl.tensor,
+    step: tl.tensor,
+    elements: tl.tensor,
+    seed_low: tl.tensor,
+    seed_high: tl.tensor,
+    stream: tl.tensor,
+    first: tl.tensor,
     group: tl.constexpr,
     bits: tl.constexpr,
 ) -> None:
@@ -77,7 +80,7 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write_plane(
-    code: Any, to: Any, group: tl.constexpr, shift: tl.constexpr, width: tl.constexpr
+    code: tl.tensor, to: tl.tensor, group: tl.constexpr, shift: tl.constexpr, width: tl.constexpr
 ) -> None:
     parts: tl.constexpr = 8 // width
     size: tl.constexpr = group // parts
@@ -88,11 +91,11 @@ def _write_plane(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _unpack_kernel(
-    codes: Any,
-    low: Any,
-    step: Any,
-    target: Any,
-    elements: Any,
+    codes: tl.tensor,
+    low: tl.tensor,
+    step: tl.tensor,
+    target: tl.tensor,
+    elements: tl.tensor,
     group: tl.constexpr,
     bits: tl.constexpr,
     half: tl.constexpr,
@@ -119,7 +122,7 @@ def _unpack_kernel(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read_plane(source: Any, group: tl.constexpr, width: tl.constexpr) -> Any:
+def _read_plane(source: tl.tensor, group: tl.constexpr, width: tl.constexpr) -> tl.tensor:
     size: tl.constexpr = group * width // 8
     element = tl.arange(0, group)
     byte = tl.load(source + element % size).to(tl.int32)
@@ -127,7 +130,9 @@ def _read_plane(source: Any, group: tl.constexpr, width: tl.constexpr) -> Any:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _mask_kernel(source: Any, bits: Any, elements: Any, group: tl.constexpr) -> None:
+def _mask_kernel(
+    source: tl.tensor, bits: tl.tensor, elements: tl.tensor, group: tl.constexpr
+) -> None:
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
     values = tl.load(source + at, mask=at < elements, other=0).to(tl.float32)
@@ -136,7 +141,9 @@ def _mask_kernel(source: Any, bits: Any, elements: Any, group: tl.constexpr) -> 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _masked_kernel(source: Any, bits: Any, target: Any, elements: Any, group: tl.constexpr) -> None:
+def _masked_kernel(
+    source: tl.tensor, bits: tl.tensor, target: tl.tensor, elements: tl.tensor, group: tl.constexpr
+) -> None:
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
     values = tl.load(source + at, mask=at < elements)

@@ -50,7 +50,7 @@ def library() -> ctypes.CDLL | None:
     try:
         path = _build(compiler)
         return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
         _logger.info("activations are packed by plain PyTorch, which is slow: %s", error)
         return None
 
@@ -60,6 +60,10 @@ def _build(compiler: str) -> Path:
     made_of = "\n".join((compiler, *_FLAGS, platform.machine(), _processor())).encode() + source
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfstep"
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid"):
+        status = kept.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise PermissionError(f"{kept} can be written by others; chmod it to 700")
     path = kept / f"packing-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=kept) as workplace:

@@ -33,6 +33,8 @@ class LayerNorm(torch.autograd.Function):
         result = layer_norm(values, shape, weight, bias, eps)  # in the format that autocast says
         given = values.to(result.dtype)
         normalised, _, deviation = torch.native_layer_norm(given, shape, None, None, eps)
+        if weight is not None:  # a layer of fp32 over a half input has statistics in fp32
+            deviation = deviation.to(weight.dtype)
         ctx.save_for_backward(normalised, deviation, weight, bias)
         ctx.shape, ctx.dtype = shape, values.dtype
         return result
@@ -72,7 +74,8 @@ class BatchNorm(torch.autograd.Function):
         )
         shape = [1, -1] + [1] * (values.dim() - 2)
         deviation = deviation.view(shape)
-        normalised = (values * deviation).sub_(mean.view(shape) * deviation).to(values.dtype)
+        scale = deviation.float()  # products in bf16 would lose what is left of two large ones
+        normalised = (values * scale).sub_(mean.view(shape) * scale).to(values.dtype)
         ctx.save_for_backward(normalised, deviation.flatten(), weight)
         ctx.eps = eps
         return result

@@ -29,13 +29,10 @@ LINEAR: frozenset[Function] = frozenset(
         functional.linear, functional.bilinear,
         functional.conv1d, functional.conv2d, functional.conv3d,
         functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-        functional.group_norm,
-        functional.instance_norm, functional.rms_norm,
         functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d,
         functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
         functional.adaptive_avg_pool3d,
         torch.conv1d, torch.conv2d, torch.conv3d,
-        torch.group_norm, torch.instance_norm, torch.rms_norm,
         torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.einsum, torch.mul,
         torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.mul,
         torch.Tensor.__matmul__, torch.Tensor.__rmatmul__,
@@ -113,7 +110,8 @@ class Operators(TorchFunctionMode):
                 return func(*args, **kwargs)
         if func in ATTENTION:
             bits = self._bits()
-            with self._store.during(bits and max(bits, _ATTENTION_BITS)):
+            smallest = _above_statistics(args, kwargs)
+            with self._store.during(bits and max(bits, _ATTENTION_BITS), smallest):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -146,7 +144,7 @@ class Operators(TorchFunctionMode):
         values, shape, weight, bias, eps = _given(
             args, kwargs, input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5
         )
-        with self._store.during(self._bits()):
+        with self._store.during(self._bits(), _above_statistics(args, kwargs)):
             if not self._applies(values):
                 return func(*args, **kwargs)
             return LayerNorm.apply(values, list(shape), weight, bias, eps)
@@ -157,7 +155,12 @@ class Operators(TorchFunctionMode):
             training=False, momentum=0.1, eps=1e-5,
         )  # fmt: skip
         with self._store.during(self._bits()):
-            if not training or not self._applies(values):
+            channels = values.size(1) if values.dim() > 1 else 0
+            sizes = {each.numel() for each in (mean, var, weight, bias) if each is not None}
+            fits = (
+                sizes <= {channels} and values.numel() > channels
+            )  # else torch says what is wrong
+            if not training or not fits or not self._applies(values):
                 return func(*args, **kwargs)
             return BatchNorm.apply(values, mean, var, weight, bias, momentum, eps)
 
@@ -185,6 +188,12 @@ class Operators(TorchFunctionMode):
             and self._bits() is not None
             and self._store.is_asked()
         )
+
+
+def _above_statistics(args: Any, kwargs: Any) -> int:
+    """Return the elements below which what an operator saves are statistics of its input."""
+    values = args[0] if args else kwargs.get("input", kwargs.get("query"))
+    return values.numel() // 8 + 1 if isinstance(values, torch.Tensor) else 0
 
 
 def _given(args: Any, kwargs: Any, **defaults: Any) -> list[Any]:

@@ -141,19 +141,26 @@ class Store:
         self._here = threading.local()
 
     @contextmanager
-    def during(self, bits: int | None) -> Iterator[None]:
-        """Keep what this thread saves meanwhile in `bits` bits an element; None for all of them."""
-        before = self.bits
-        self._here.bits = bits
+    def during(self, bits: int | None, smallest: int = 0) -> Iterator[None]:
+        """Keep what this thread saves meanwhile in `bits` bits an element; None for all of them.
+
+        Tensors of fewer than `smallest` elements stay as they are.
+        """
+        before = self.bits, self._smallest
+        self._here.bits, self._here.smallest = bits, smallest
         try:
             yield
         finally:
-            self._here.bits = before
+            self._here.bits, self._here.smallest = before
 
     @property
     def bits(self) -> int | None:
         """Bits that an element takes in this thread now; None for all of them."""
         return getattr(self._here, "bits", None)
+
+    @property
+    def _smallest(self) -> int:
+        return getattr(self._here, "smallest", 0)
 
     def is_asked(self) -> bool:
         """Tell whether autograd gives this store what this thread saves.
@@ -172,7 +179,7 @@ class Store:
             return _whole(tensor)
         key = _key(tensor)
         kept = self._kept.get(key)
-        bits = self.bits
+        bits = self.bits if tensor.numel() >= self._smallest else None
         if kept is None:
             storage = StorageWeakRef(tensor.untyped_storage())
             if bits is None:
@@ -254,6 +261,9 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is a parameter, a view of one, or one in another format."""
+    base = tensor._base if tensor._is_view() else tensor  # noqa: SLF001  (no public name)
+    if isinstance(base, nn.Parameter):  # one that is frozen has no node
+        return True
     if tensor.is_leaf:
         return tensor.requires_grad
     node = tensor.grad_fn

@@ -75,6 +75,7 @@ class CompressedActivations(Technique):
             if not self._draws.forwards:
                 self._refuse_compiled()
             self._draws.next_forward()
+        self._running.bits = []  # also after an interrupt that left a module without its hook
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
             yield
 
@@ -117,7 +118,8 @@ class CompressedActivations(Technique):
             self._running.bits.append(bits)
 
         def leave(*_: Any) -> None:
-            self._running.bits.pop()
+            if self._running.bits:
+                self._running.bits.pop()
 
         self._handles += [
             module.register_forward_pre_hook(as_function(enter), prepend=True),
