@@ -22,9 +22,9 @@ from halfstep.train.after.evaluate import evaluate
 from halfstep.train.after.export import export
 from halfstep.train.build.setup import set_up
 from halfstep.train.loop.loop import train
+from halfstep.train.loop.saving import CheckpointWriter
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run import microbatch
-from halfstep.train.run.training import Training
+from halfstep.train.run import microbatch, restore
 from halfstep.train.store import checkpoint, rotation
 
 from .checks import CPU, lines
@@ -159,7 +159,7 @@ def check_a_run_goes_back_to_parts_when_a_loss_is_not_finite(processes, given) -
     config = given.tiny("batch_size=128", FSDP, *options)
     back: list[dict[str, torch.Tensor]] = []
     saved: list[dict[str, torch.Tensor]] = []
-    real_back = Training.roll_back
+    real_back = restore.roll_back
 
     def noted(training):
         real_back(training)
@@ -167,7 +167,7 @@ def check_a_run_goes_back_to_parts_when_a_loss_is_not_finite(processes, given) -
 
     with (
         mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)),
-        mock.patch.object(Training, "roll_back", noted),
+        mock.patch.object(restore, "roll_back", noted),
         weights_noted(saved),
     ):
         summary = train(config, run, quiet=True, processes=processes)
@@ -236,13 +236,13 @@ def check_what_fsdp_cannot_do_is_refused(processes, given) -> None:
 
 def weights_noted(saved: list[dict[str, torch.Tensor]]):
     """Note the whole weights whenever a run saves."""
-    real = Training.save
+    real = CheckpointWriter.save
 
-    def save(training, *names, **settings):
-        saved.append(full_state_dict(training.setup.engine.bare_model))
-        return real(training, *names, **settings)
+    def save(writer, *names, **settings):
+        saved.append(full_state_dict(writer._training.setup.engine.bare_model))
+        return real(writer, *names, **settings)
 
-    return mock.patch.object(Training, "save", save)
+    return mock.patch.object(CheckpointWriter, "save", save)
 
 
 def assert_ends_as(run: Path, whole: Path) -> None:
