@@ -198,6 +198,7 @@ def test_every_layer_class_of_torch_has_a_case() -> None:
     assert {name.partition(" ")[0] for name in layers()} == layer_classes()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# What only compresses activations is noisy on purpose (techniques/test_activations.py).
+@pytest.mark.parametrize("name", [name for name, (row, _) in RECIPES.items() if row.params])
 def test_every_layer_works_as_in_fp32_or_is_refused(name: str, exact) -> None:
     assert all_faults(RECIPES[name][0], exact) == []
