@@ -9,6 +9,7 @@ import killed
 import pytest
 
 import warm
+from halfstep.errors import UserError
 from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint, rotation
 
@@ -95,11 +96,16 @@ def test_twenty_random_kills_leave_no_trace(
 
 @pytest.mark.slow
 def test_full_tmpfs_loses_no_checkpoint_and_no_run(pictures, wholes, tmp_path):
-    disk = tmp_path / "run"
+    disk, roomy = tmp_path / "run", tmp_path / "roomy"
     with file_systems.of_size(disk, "900k"):
-        with pytest.warns(rotation.CheckpointWarning, match="No space left on device"):
-            summary = train(pictures(), disk, quiet=True)
-        assert summary.status == "finished"
+        with (
+            pytest.warns(rotation.CheckpointWarning, match="No space left on device"),
+            pytest.raises(UserError, match="make room and write --resume auto"),
+        ):
+            train(pictures(recipe="fp32"), disk, quiet=True)
         newest = rotation.newest_whole(disk)
         assert newest is not None
-        assert newest[1].step < 9
+        assert 0 < newest[1].step < 9
+        shutil.copytree(disk, roomy)
+    train(pictures(recipe="fp32"), roomy, quiet=True, go_on="auto")
+    assert same(final(roomy).model, wholes("fp32").model)
