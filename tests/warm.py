@@ -95,7 +95,8 @@ class Warm:
         if self._process.is_alive():
             self.kill()
         assert self._process.exitcode is not None
-        out, err = ((self._said / name).read_text() for name in ("out", "err"))
+        files = (self._said / "out", self._said / "err")  # none of a process killed at its start
+        out, err = (file.read_text() if file.exists() else "" for file in files)
         return Ended(self._process.exitcode, out, err)
 
 
