@@ -87,6 +87,12 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
+def test_no_two_fields_have_the_same_place() -> None:
+    # A recipe would print, and compare, by the order in which it was composed.
+    places = [part.place for part in PARTS.values()]
+    assert len(set(places)) == len(places)
+
+
 def test_it_composes_and_prints() -> None:
     both = recipe("fp9+tf32")
     assert both == recipe("tf32+fp9") == recipe("fp9") + recipe("tf32")

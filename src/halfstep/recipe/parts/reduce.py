@@ -16,7 +16,7 @@ class Reduce(Part):
     """Chooses the format of the sum; the engine's reduction and FSDP2 carry it out."""
 
     field = "reduce"
-    place = 120
+    place = 115
     purpose = (
         "Format in which gradients are summed over processes; their own when not set. Without "
         "effect in one process."
