@@ -4,6 +4,7 @@ torch and what is built on it make a million objects that stay. The garbage coll
 through them again and again while they come, a third of all the time that a command takes to start.
 """
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator
@@ -25,3 +26,5 @@ def without_collections() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        # What is frozen outlives the interpreter, of which Triton's bindings tell at length.
+        atexit.register(gc.unfreeze)
