@@ -18,7 +18,7 @@ def at_exit():
 def frozen(monkeypatch, at_exit):
     calls = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
-    monkeypatch.setattr(atexit, "register", lambda call: at_exit.append(call))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
     return calls
 
 
