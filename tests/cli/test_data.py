@@ -86,10 +86,11 @@ def test_check_finds_nothing_wrong_with_good_data(halfstep, leaves):
     assert out == "images: 12, faults: 0, groups of identical images: 0\n"
 
 
-def test_check_finds_what_was_planted_and_exits_with_one(halfstep, leaves):
+def test_check_finds_what_was_planted_and_exits_with_two(halfstep, leaves):
     plant(leaves)
-    code, out, _ = halfstep("data", "check", "--csv", leaves / "train.csv")
-    assert code == 1
+    code, out, err = halfstep("data", "check", "--csv", leaves / "train.csv")
+    assert code == 2
+    assert err == "error: the data set has faults: 4, listed on standard output\n"
     rows = [line.split() for line in out.splitlines()]
     assert ["missing", "train.csv", "row", "16", "images/none.png", "elm"] in [
         row[:6] for row in rows
@@ -117,7 +118,7 @@ def test_check_of_a_config_finds_the_same(halfstep, leaves, tmp_path):
     split = [f"{row},{'val' if place < 2 else 'train'}" for place, row in enumerate(rows)]
     (leaves / "all.csv").write_text("\n".join([f"{header},split", *split]))
     code, out, _ = halfstep("data", "check", config, "--json")
-    assert code == 1
+    assert code == 2
     by_csv = json.loads(halfstep("data", "check", "--csv", leaves / "train.csv", "--json")[1])
     by_config = json.loads(out)
     assert by_config["images"] == by_csv["images"] == 15
@@ -145,7 +146,7 @@ def test_columns_of_other_names_are_named_on_the_command_line(halfstep, leaves):
 def test_check_tells_what_training_refuses_of_a_list(halfstep, leaves, tmp_path):
     (leaves / "train.csv").write_text("image,label\n")
     code, out, _ = halfstep("data", "check", "--csv", leaves / "train.csv")
-    assert code == 1
+    assert code == 2
     assert "train.csv lists no image" in out
     assert out.endswith("images: 0, faults: 1, groups of identical images: 0\n")
     (leaves / "train.csv").write_text("image,label\nimages/0.png,oak\nimages/none.png,oak\n,\n")
@@ -169,7 +170,7 @@ def test_check_takes_options(halfstep, leaves, tmp_path):
     (leaves / "train.csv").write_text("\n".join([header, *rest]))
     (leaves / "val.csv").write_text(f"{header}\n{first}")
     code, out, _ = halfstep("data", "check", config)
-    assert code == 1
+    assert code == 2
     assert "refused" in out
     assert "data.root is 'elsewhere', which does not exist" in out
     code, out, _ = halfstep("data", "check", config, "--options", f"data.root={leaves}")
@@ -210,7 +211,7 @@ def test_both_commands_have_help(halfstep):
 def test_real_leaves_hold_the_duplicates_that_are_known(halfstep):
     file = Path(os.environ["HALFSTEP_TEST_DATA"]) / "classify-leaves" / "train.csv"
     code, out, _ = halfstep("data", "check", "--csv", file, "--json")
-    assert code == 1
+    assert code == 2
     kinds = [fault["kind"] for fault in json.loads(out)["faults"]]
     assert kinds.count("conflict") == 16
     assert kinds.count("conflict") + kinds.count("duplicate") == 33

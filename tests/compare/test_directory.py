@@ -112,38 +112,38 @@ def test_a_result_knows_what_it_was_made_with(make_grid, directory):
 
 
 def test_a_new_directory_is_made(directory):
-    with claimed(directory / "deeper", "digits"):
+    with claimed(directory / "deeper", "digits", []):
         assert (directory / "deeper").is_dir()
 
 
 def test_a_comparison_killed_before_its_first_table_does_not_block_the_next(directory):
-    with claimed(directory, "digits"):
+    with claimed(directory, "digits", []):
         (directory / ".comparison.json.1234.tmp").touch()
-    with claimed(directory, "digits"):
+    with claimed(directory, "digits", []):
         pass
 
 
 def test_a_second_comparison_in_the_same_directory_is_refused(directory):
     with (
-        claimed(directory, "digits"),
+        claimed(directory, "digits", []),
         pytest.raises(ValueError, match=r"in use by the comparison that is process \d+ on"),
-        claimed(directory, "digits"),
+        claimed(directory, "digits", []),
     ):
         pass
 
 
 def test_a_run_that_outlives_its_comparison_keeps_the_directory_claimed(directory):
-    with claimed(directory, "digits") as lock:
+    with claimed(directory, "digits", []) as lock:
         orphan = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
         )
     with (
         pytest.raises(ValueError, match="or by a run that it started"),
-        claimed(directory, "digits"),
+        claimed(directory, "digits", []),
     ):
         pass
     orphan.communicate(b"\n")
-    with claimed(directory, "digits"):
+    with claimed(directory, "digits", []):
         pass
 
 
@@ -152,7 +152,7 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_was(directory):
     (directory / "thesis.txt").touch()
     with (
         pytest.raises(ValueError, match="holds files but no comparison"),
-        claimed(directory, "digits"),
+        claimed(directory, "digits", []),
     ):
         pass
     assert [path.name for path in directory.iterdir()] == ["thesis.txt"]
@@ -163,14 +163,14 @@ def test_a_comparison_of_another_config_is_refused(make_grid, directory):
     write_tables(directory, grid, [Result(grid.cells[0], "pending")])
     with (
         pytest.raises(ValueError, match="a comparison of 'digits', not of 'cifar'"),
-        claimed(directory, "cifar"),
+        claimed(directory, "cifar", []),
     ):
         pass
 
 
 def test_a_file_in_the_directorys_place_is_refused(directory):
     directory.touch()
-    with pytest.raises(ValueError, match="is a file"), claimed(directory, "digits"):
+    with pytest.raises(ValueError, match="is a file"), claimed(directory, "digits", []):
         pass
 
 
@@ -178,6 +178,31 @@ def test_a_place_that_cannot_be_written_is_refused(directory):
     directory.touch()
     with (
         pytest.raises(ValueError, match=r"cannot write into .*Not a directory"),
-        claimed(directory / "below", "digits"),
+        claimed(directory / "below", "digits", []),
     ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "run", "stdout.log", "config.yaml"])
+def test_links_in_a_cell_that_lead_out_of_a_comparison_are_refused(make_grid, directory, name):
+    grid = make_grid()
+    finish(grid.cells[1])
+    write_tables(directory, grid, [Result(cell, "pending") for cell in grid.cells])
+    outside = directory.with_name("outside")
+    link = grid.cells[1].directory / name
+    if link.is_file():
+        link.unlink()
+    if link.exists():
+        link.rename(outside)
+    link.symlink_to(outside)
+    named = directory.with_name("named")
+    named.symlink_to(directory)
+    with (
+        pytest.raises(ValueError, match=f"'{link}' is a symbolic link to '{outside}', outside of"),
+        claimed(directory, "digits", grid.cells),
+    ):
+        pass
+    assert not (directory / ".lock").exists()
+    link.unlink()
+    with claimed(named, "digits", grid.cells):
         pass

@@ -85,9 +85,11 @@ def check(
 
     That is: whatever halfstep train would refuse the set for, and images that are missing,
     unreadable, identical to others (with different labels, in both splits, or merely twice), or
-    blank. Exits with 1 when there is anything.
+    blank. Exits with 2 when there is anything, as halfstep train does for a set that it refuses.
     """
     from rich.console import Console
+
+    from halfstep.errors import UserError
 
     refused, entries = _listed(config, csv, root, columns, options or [])
     found = [*refused, *_faults(entries, Console(stderr=True))]
@@ -96,7 +98,7 @@ def check(
     else:
         _print_table(len(entries), found)
     if found:
-        raise typer.Exit(1)
+        raise UserError(f"the data set has faults: {len(found)}, listed on standard output")
 
 
 def _listed(

@@ -50,7 +50,7 @@ def compare(
     """
     grid, directory = plan.grid, plan.directory
     with (
-        claimed(directory, grid.config) as lock,
+        claimed(directory, grid.config, grid.cells) as lock,
         CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]

@@ -24,12 +24,13 @@ from halfstep.compare.results import Result, from_summary
 from halfstep.errors import UserError
 from halfstep.files import parse_json, write_atomically
 from halfstep.train.config.text import dump
+from halfstep.train.store import links
 from halfstep.train.store.diagnosis_file import in_a_line
 from halfstep.train.store.lock import locked
 from halfstep.train.store.replaced import make_way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 COMPARISON = "comparison.json"
@@ -38,21 +39,24 @@ VERSIONED = ("halfstep", "torch")
 
 
 @contextlib.contextmanager
-def claimed(directory: Path, config: str) -> Iterator[int]:
+def claimed(directory: Path, config: str, cells: Sequence[Cell]) -> Iterator[int]:
     """Make the directory and keep every other comparison out of it.
 
     Args:
         directory: The comparison's directory; made if it does not exist.
         config: Name of the config that is compared.
+        cells: Those that are to run in it.
 
     Yields:
         The descriptor of the lock. A cell's process inherits it, so that a cell which outlives its
         comparison keeps the directory claimed until it has ended.
 
     Raises:
-        UserError: If the directory cannot be written, holds something else, or is in use.
+        UserError: If the directory cannot be written, holds something else or links by which files
+            outside would be written, or is in use.
     """
     _refuse_foreign(directory, config)
+    links.refuse(directory, _linked(cells))
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context(locked(directory, functools.partial(_refusal, directory)))
@@ -143,6 +147,13 @@ def _refuse_foreign(directory: Path, config: str) -> None:
             f"{directory} holds a comparison of {held!r}, not of {config!r}; "
             "name another directory with --out"
         )
+
+
+def _linked(cells: Sequence[Cell]) -> Iterator[Path]:
+    """Yield the links in place of a cell's directory, its run directory or its logs."""
+    for directory in (cell.directory for cell in cells):
+        there = directory.iterdir() if directory.is_dir() else ()
+        yield from (each for each in (directory, *there) if each.is_symlink())
 
 
 def _record(cell: Cell) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import torch
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.after.trained import open_run
+from halfstep.train.store import links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +76,9 @@ def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None 
     if kind == "onnx":
         _require_onnx()
     trained = open_run(run, which)
-    file = file or run / "export" / f"{which}{SUFFIXES[kind]}"
+    if file is None:
+        links.refuse(run, [run / "export"])
+        file = run / "export" / f"{which}{SUFFIXES[kind]}"
     facts = describe(trained)
     difference: float | None = None
     content: bytes | Callable[[BinaryIO], object]

@@ -182,6 +182,7 @@ def _refuse_other_types(stored: Checkpoint) -> None:
         and all(len(each) == shape[0] and set(map(type, each)) == {float} for each in levels)
         and all(isinstance(each, dict) for each in weights)
         and all(isinstance(each, torch.Tensor) for state in weights for each in state.values())
+        and all(isinstance(rank, dict) for rank in stored.others)
         and all(isinstance(rank["rng"], dict) for rank in stored.others)
         and all(
             isinstance(each, dict) for rank in stored.ranks for each in rank["observers"].values()

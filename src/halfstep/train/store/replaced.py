@@ -16,7 +16,7 @@ from halfstep.train.store import diagnosis_file, metrics_log
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LEFT_BY_A_RUN = (
+LEFT_BY_A_RUN = (
     "summary.json",
     "checkpoints",
     metrics_log.FILE,
@@ -55,7 +55,7 @@ def make_way(run: Path) -> None:
     if worth_keeping:
         let_go(run)
         aside.mkdir()
-    for name in _LEFT_BY_A_RUN:
+    for name in LEFT_BY_A_RUN:
         left = run / name
         linked = left.is_symlink()
         if not (linked or left.exists()):
@@ -75,7 +75,7 @@ def let_go(run: Path) -> None:
 def put_back(run: Path) -> None:
     """Let a directory have again what was set aside for a run that could not begin."""
     aside = run / FOLDER
-    if aside.is_dir():
+    if aside.is_dir() and not aside.is_symlink():
         for each in aside.iterdir():
             each.replace(run / each.name)
         aside.rmdir()

@@ -22,7 +22,7 @@ from halfstep.errors import UserError
 from halfstep.files import json_text, parse_json, write_atomically
 from halfstep.train.config.files import resolved
 from halfstep.train.config.text import parse
-from halfstep.train.store import diagnosis_file, replaced
+from halfstep.train.store import diagnosis_file, links, replaced
 from halfstep.train.store.lock import locked
 
 if TYPE_CHECKING:
@@ -147,10 +147,11 @@ def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
         patience: Seconds to wait for a process that trains in it.
 
     Raises:
-        UserError: If another process trains in it, if it holds something that no run has left, or
-            if it cannot be written.
+        UserError: If another process trains in it, if it holds something that no run has left or a
+            link by which files outside would be written, or if it cannot be written.
     """
     _refuse_foreign(run)
+    links.refuse(run, _own_names(run))
     with ExitStack() as stack:
         with explained(run):
             stack.enter_context(locked(run, partial(_in_use, run), patience=patience))
@@ -259,6 +260,18 @@ def _refuse_foreign(run: Path) -> None:
         raise UserError(
             f"{str(run)!r} holds {found!r} but no run; write --out with a new or empty directory"
         )
+
+
+def _own_names(run: Path) -> list[Path]:
+    """Return what there is of the names that a run writes in its directory."""
+    if not run.is_dir():
+        return []
+    names = {*replaced.LEFT_BY_A_RUN, replaced.FOLDER}
+    marked = re.compile(rf"\.lock|(diagnosis|\.?{diagnosis_file.BUNDLE})(-\d+)?(\.\w+)?")
+    own = [each for each in run.iterdir() if each.name in names or marked.fullmatch(each.name)]
+    # W&B has links of its own in its folder; into what was replaced nothing is written.
+    not_looked_into = {"wandb", replaced.FOLDER}
+    return [each for each in own if each.is_symlink() or each.name not in not_looked_into]
 
 
 def write_summary(run: Path, summary: Summary) -> None:
