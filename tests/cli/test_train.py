@@ -242,3 +242,22 @@ def test_a_run_ends_with_the_comparison_that_started_it(processes, tmp_path):
     done = subprocess.run(program, env=late, check=False, cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("available", [False, True])
+def test_more_gpus_than_there_are_start_no_process(halfstep, monkeypatch, available):
+    def launched(*_, **__):
+        raise AssertionError("processes were started")
+
+    monkeypatch.setattr("halfstep.train.processes.launch.launch", launched)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: available)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: int(available))
+    code, _, err = halfstep("train", "digits", "--gpus", "99")
+    assert (code, err.count("\n")) == (2, 1)
+    assert ("there are 1; write" if available else "cuda") in err
+
+
+def test_an_observer_that_cannot_be_made_is_one_line(halfstep):
+    code, _, err = halfstep("train", "digits", "--options", "observers=[import:os:system]")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "observers has 'import:os:system', which fails when it is made: TypeError" in err

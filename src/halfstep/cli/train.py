@@ -117,7 +117,7 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         given = {**flags, "tag": tag, "out": out, "resume": resume}
         switches = [*(["--overwrite"] if overwrite else []), *(["--quiet"] if quiet else [])]
         arguments = ["train", config, *switches, *_as_arguments(given, options or [])]
-        raise typer.Exit(_launched(arguments, processes, max_restarts))
+        raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
     if max_restarts:
         raise UserError(
             f"--max-restarts is {max_restarts} without --processes; write --processes 1, or give "
@@ -148,14 +148,16 @@ def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
     return [each for pair in (*named, *(("--options", o) for o in options)) for each in pair]
 
 
-def _launched(arguments: list[str], processes: int, max_restarts: int) -> int:
+def _launched(arguments: list[str], processes: int, max_restarts: int, device: str) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise UserError(
             f"--processes is {processes}, but torchrun has started this process; leave --processes "
             "out, and write torchrun --nproc-per-node"
         )
+    from halfstep.train.processes.distributed import refuse_too_few_gpus
     from halfstep.train.processes.launch import launch
 
+    refuse_too_few_gpus(device, processes)  # before each of them would say so
     return launch(arguments, processes=processes, max_restarts=max_restarts)
 
 

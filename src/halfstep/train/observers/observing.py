@@ -32,11 +32,18 @@ def named(config: Config) -> list[Observer]:
     """Make the observers that `observers` of a config names.
 
     Raises:
-        UserError: If one cannot be imported, or is no observer.
+        UserError: If one cannot be imported or made, or is no observer.
     """
     found = []
     for path in config.observers:
-        made = import_path.load(path.removeprefix(_PREFIX), "observers")()
+        make = import_path.load(path.removeprefix(_PREFIX), "observers")
+        try:
+            made = make()
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"observers has {path!r}, which fails when it is made: {said}"
+            ) from error
         if not isinstance(made, Observer):
             raise UserError(
                 f"observers has {path!r}, which makes a {type(made).__name__}; write the path of a "

@@ -133,13 +133,28 @@ def own_device(name: str) -> torch.device:
     device = pick_device(name)
     if device.type != "cuda" or ":" in name:
         return device
+    refuse_too_few_gpus(name, here)
+    return torch.device("cuda", local_rank)
+
+
+def refuse_too_few_gpus(name: str, processes: int) -> None:
+    """Refuse more processes on this machine than there are GPUs for, if they want one each.
+
+    Args:
+        name: The device of a config.
+        processes: How many train here.
+
+    Raises:
+        UserError: If there are fewer GPUs, or none that torch can use.
+    """
+    if ":" in name or pick_device(name).type != "cuda":
+        return
     gpus = torch.cuda.device_count()
-    if here > gpus:
+    if processes > gpus:
         raise UserError(
-            f"{here} processes on this machine want a GPU each, and there are {gpus}; write "
+            f"{processes} processes on this machine want a GPU each, and there are {gpus}; write "
             f"--nproc-per-node {gpus} (with halfstep train, --processes {gpus}), or device=cpu"
         )
-    return torch.device("cuda", local_rank)
 
 
 def _explained(
