@@ -207,7 +207,7 @@ def test_rows_of_a_list_reach_no_further_than_reading(inside, capsys):
     (inside / "train.csv").write_text(f"image,label\n{rows}")
     code = main(["data", "check", "--csv", "train.csv", "--json"])
     found = json.loads(capsys.readouterr().out)["faults"]
-    assert code == 1
+    assert code == 2
     assert {fault["places"][0]["row"] for fault in found} == set(range(2, 13))
 
 
