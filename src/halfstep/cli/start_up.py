@@ -6,6 +6,7 @@ through them again and again while they come, a third of all the time that a com
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +21,21 @@ def without_collections() -> Iterator[None]:
     if "torch" in sys.modules or not gc.isenabled():
         yield
         return
+    atexit.register(_say_no_more)  # before the imports, and so called after what they register
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
         gc.enable()
-        # What is frozen outlives the interpreter, of which Triton's bindings tell at length.
-        atexit.register(gc.unfreeze)
+
+
+def _say_no_more() -> None:
+    """Close stderr for the process's last moments.
+
+    Some libraries (triton, which is built with nanobind) list there, in dozens of lines, what was
+    not collected: all that was left out of collections. To collect it takes over a second.
+    """
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
