@@ -392,3 +392,11 @@ def test_a_call_with_arguments_of_torchs_wrapper_keeps_them():
     )
     wrapped = "DistributedDataParallel(model, device_ids=[0], find_unused_parameters=True)\n"
     assert migrate(text).after.endswith(f"model = torch.nn.parallel.{wrapped}")
+
+
+def test_amp_that_another_file_imports_is_left_with_that_reason():
+    text = "from .shared import *\n\namp.initialize(model, optimizer)\n"
+    (note,) = migrate(text).notes
+    assert (note.line, note.reason[:47]) == (3, "this file does not import amp from Apex itself,")
+    other = text.replace("*", "amp")
+    assert migrate(other).notes == ()

@@ -29,6 +29,8 @@ LEFT = {
     "native_too": "the program has torch.amp as well",
     "optimizer_for_training_only": "`optimizer` may be None here",
     "outside": "this backward does not go through amp",
+    "returned_before": "this returns without amp",
+    "returned_beside": "this returns without amp",
     "scale_set_by_hand": "loss_scalers is amp's own state",
     "skipped_backward": "the backward stands under a test, and its step does not",
     "stash": "`._amp_stash` is amp's own state",

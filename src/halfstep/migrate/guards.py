@@ -25,6 +25,10 @@ SOMETIMES = (
     "what initializes amp is called under a test here, and nothing is built where that does not "
     "hold; put the test into the function that initializes amp"
 )
+RETURNS = (
+    "this returns without amp, whose losses are computed elsewhere, and nothing would be built for "
+    "the training without amp; put the test around amp.initialize alone, without a return"
+)
 _ABOUT_AMP = re.compile(
     r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE
 )
@@ -192,6 +196,42 @@ def called_for_amp(about: Understanding, given: Initialize) -> ast.Call | None:
                 if _ABOUT_AMP.search(source.code(test)) or _asked(test) & names:
                     return call
     return None
+
+
+def returned_before(about: Understanding, given: Initialize, tests: list[ast.If]) -> ast.AST | None:
+    """Return a `return` under a test on amp, ahead of `amp.initialize` or on its other side.
+
+    Where the losses stand in functions that this one does not call, training goes on without amp.
+    """
+    source, function = about.program.source, given.function
+    switches = [node for node in about.branches.switches if about.program.losses_in(node)]
+    if function is None or not switches:
+        return None
+    reached = about.graph.reached([function])
+    if all(
+        function in source.above(each.statement) or source.function(each.statement) in reached
+        for each in about.program.losses
+    ):
+        return None
+    names = set().union(*(_asked(each.test) for each in switches))
+    for node in inner(function, functions=False):
+        if isinstance(node, ast.Return) and not _is_initialized(about, node):
+            for around in source.way_in(node, function):
+                if isinstance(around, ast.If) and (around in tests or _asked(around.test) & names):
+                    return node
+    return None
+
+
+def _is_initialized(about: Understanding, node: ast.Return) -> bool:
+    """Tell whether a `return` is that of an `amp.initialize`, or stands behind one."""
+    return any(
+        each.statement is node
+        or (
+            each.statement.lineno < node.lineno
+            and about.windows.apart(each.statement, node) is not None
+        )
+        for each in about.trained
+    )
 
 
 def _collects(loop: ast.AST, given: Initialize) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from halfstep.errors import UserError, closest
 from halfstep.migrate.expressions import Expressions
 from halfstep.migrate.imports import with_imports
+from halfstep.migrate.names import calls, dotted
 from halfstep.migrate.program import Program
 from halfstep.migrate.render import Edits, rendered
 from halfstep.migrate.rewrite import Rewriter, starred
@@ -24,6 +25,12 @@ TARGETS = ("halfstep", "torch")
 BY_NAME = (
     "Apex is imported by its name here, so that it is not known what stands for it; import it by "
     "a statement, and migrate again"
+)
+
+_PROTOCOL = {"amp.initialize", "amp.scale_loss", "amp.master_params"}
+FROM_ELSEWHERE = (
+    "this file does not import amp from Apex itself, so that it is not known what stands for it; "
+    "write `from apex import amp` here, and migrate again"
 )
 
 
@@ -84,6 +91,9 @@ def migrate(source: str, to: str = "halfstep", *, name: str = "program") -> Migr
     if program.imports.by_name:
         return _left(given, [(given.statement(each), BY_NAME) for each in program.imports.by_name])
     if not program.imports.bound:
+        used = [each for each in calls(given.tree) if dotted(each.func) in _PROTOCOL]
+        if used and "amp" not in program.imports.names:
+            return _left(given, [(given.statement(each), FROM_ELSEWHERE) for each in used])
         return Migration(source, source, _stars(given, Edits()))
     target = EngineTarget(program) if to == "halfstep" else TorchTarget(program)
     edits = Edits()

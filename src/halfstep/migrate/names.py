@@ -165,6 +165,7 @@ class Imports:
     Attributes:
         bound: Names, each with what it is in Apex.
         modules: All modules that the program imports.
+        names: All names that its imports bind.
         others: Names that stand for something else where they are: a parameter, another import.
         by_name: Calls of `importlib.import_module` on something of Apex's.
     """
@@ -173,6 +174,12 @@ class Imports:
         self.bound: dict[str, str] = {}
         self.modules: set[str] = set()
         self.by_name: list[ast.Call] = []
+        self.names = {
+            name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt)
+            for name, _ in _imported(node)
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _imports_by_name(node):
                 self.by_name.append(node)

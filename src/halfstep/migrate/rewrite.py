@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from halfstep.migrate.formats import note_formats
 from halfstep.migrate.guards import (
     CHANGES,
+    RETURNS,
     SOMETIMES,
     branches_without,
     called_for_amp,
     changing,
     guards,
     repeated,
+    returned_before,
     simple,
 )
 from halfstep.migrate.leftovers import STARS
@@ -291,6 +293,9 @@ class Rewriter:
         sometimes = called_for_amp(about, given)
         if sometimes is not None:
             return sometimes, SOMETIMES
+        returned = returned_before(about, given, tests)
+        if returned is not None:
+            return returned, RETURNS
         engine = isinstance(self.target, EngineTarget)
         if engine and not self.target.object.startswith("self.") and repeated(about, given):
             return given.call, SEVERAL.format(about.called)
