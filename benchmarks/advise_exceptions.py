@@ -1,8 +1,9 @@
-"""Does advise except the layers that fp16 breaks, and no others? Small networks with planted faults.
+"""Does advise except the layers that fp16 breaks, and no others? Networks with planted faults.
 
-Every network is one of five families (MLP, CNN, ViT, GRU, GNN) with one module, `gate`, that is healthy
-or needs fp32. A fault is found if an exception lies in `gate`; any other excepted module is one too many.
-Each exception is then left out of a rehearsed training of eight steps, to see whether that breaks.
+Every network is one of five families (MLP, CNN, ViT, GRU, GNN) with one module, `gate`, that is
+healthy or needs fp32. A fault is found if an exception lies in `gate`; any other excepted module is
+one too many. Each exception is then left out of a rehearsed training of eight steps, to see whether
+that breaks.
 
     python benchmarks/advise_exceptions.py
 """
@@ -23,8 +24,9 @@ from rich.console import Console
 from rich.progress import track
 
 from halfstep import Engine
-from halfstep.advise.choose.record import Subject, record
+from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import Trial, survive
+from halfstep.advise.subject import Subject
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +52,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 def subject_of(family: type[nn.Module], gate: type[nn.Module], seed: int) -> Subject:
     """Return a network to be advised on."""
     model, batches = planted(family, gate, seed=seed)
-    return Subject(model, loss, batches, sgd)
+    return Subject(family.__name__, model, loss, batches, sgd)
 
 
 def breaks(subject: Subject, trial: Trial, without: str) -> bool:
@@ -165,7 +167,12 @@ def main() -> None:
         if row["exceptions"] or row["rejected"]:
             Console().print(row)
     environment = {"torch": torch.__version__, "python": platform.python_version()}
-    document = {"environment": environment, "summary": summary, "faulty": faulty, "healthy": healthy}
+    document = {
+        "environment": environment,
+        "summary": summary,
+        "faulty": faulty,
+        "healthy": healthy,
+    }
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 

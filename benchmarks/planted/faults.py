@@ -24,7 +24,7 @@ class Healthy(nn.Module):
 
 
 class LargeLogits(nn.Module):
-    """Attention over the features' pairs whose products are scaled after the product, not before."""
+    """Attention whose queries and keys are scaled down after their product, not before."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class SmallEpsilon(nn.Module):
 
 
 class SteepBackward(nn.Module):
-    """Distances between all features, zero to themselves: only the slope of the root is infinite."""
+    """Distances between all features, zero to themselves: the root's slope is infinite."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How the magnitudes of a tensor lie: a histogram of binary exponents, and what a format leaves of it."""
+"""A histogram of the binary exponents of a tensor, and what a format leaves of its values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Exponents:
     def none(cls) -> Self:
         """Return the histogram of no values."""
         size = HIGHEST - LOWEST + 1
-        return cls(torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.float64), 0, 0)
+        return cls(
+            torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.float64), 0, 0
+        )
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Self:
@@ -63,15 +65,17 @@ class Exponents:
         return int(found[-1]) + LOWEST if len(found) else None
 
     def headroom(self, format_: Format) -> float:
-        """Return the bits between the largest value and the largest of a format; negative beyond it."""
-        return math.inf if self.highest is None else math.floor(math.log2(format_.max)) - self.highest
+        """Return the bits from the largest value to the largest of a format; negative beyond."""
+        if self.highest is None:
+            return math.inf
+        return math.floor(math.log2(format_.max)) - self.highest
 
     def rounded_away(self, format_: Format, scale: float = 1.0) -> float:
         """Return the expected share of the energy that rounding changes, of values times `scale`.
 
-        A value of the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there; its error
-        is evenly spread, so that its square is a twelfth of that of the spacing. A value below half of
-        the smallest subnormal is lost whole.
+        A value of the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there; its
+        error is evenly spread, so that its square is a twelfth of that of the spacing. A value
+        below half of the smallest subnormal is lost whole.
         """
         total = float(self.squares.sum())
         if total == 0:

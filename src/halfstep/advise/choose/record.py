@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +17,9 @@ from halfstep.advise.choose.sites import CallKey, Listener, Site
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch.optim import Optimizer
+    from halfstep.advise.subject import Subject
 
 STEPS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What advice is wanted on. None of it is changed: what runs are copies.
-
-    Attributes:
-        model: In fp32, out of any wrapper, on its device.
-        loss: Returns the mean loss, a scalar, of a model on a batch.
-        batches: At least two; eight are used.
-        optimizer: Makes the optimizer of a model.
-    """
-
-    model: nn.Module
-    loss: Callable[[nn.Module, Any], torch.Tensor]
-    batches: Sequence[Any]
-    optimizer: Callable[[nn.Module], Optimizer]
-
-    def copied(self) -> nn.Module:
-        """Return a copy of the model, in training mode."""
-        return copy.deepcopy(self.model).train()
 
 
 @dataclass(slots=True)
@@ -80,6 +60,7 @@ class Record:
         optimizer_state: That of the optimizer, there.
         batch: The last step's.
         random_state: Of the CPU's generator before the last step.
+        lines: Where in the model's code each site is, as "file:line".
         steps: How many forward and backward passes it took.
     """
 
@@ -93,6 +74,7 @@ class Record:
     optimizer_state: Mapping[str, Any]
     batch: Any
     random_state: torch.Tensor
+    lines: Mapping[Site, str]
     steps: int
 
     @property
@@ -101,7 +83,7 @@ class Record:
         squared = sum(float(grad.double().square().sum()) for grad in self.gradient.values())
         if squared == 0:
             return 1.0
-        return max(LEAST_NOISE, (sum(self.noise.values()) / squared) ** 0.5)
+        return max(LEAST_NOISE, math.sqrt(sum(self.noise.values()) / squared))
 
 
 LEAST_NOISE = 0.05
@@ -137,7 +119,7 @@ def _record(subject: Subject) -> Record:
         optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
         random_state = torch.get_rng_state()
         calls: list[Call] = []
-        with Listener(model, _Taking(calls).take):
+        with Listener(model, _Taking(calls).take) as listener:
             loss = subject.loss(model, batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -168,13 +150,14 @@ def _record(subject: Subject) -> Record:
         optimizer_state,
         batch,
         random_state,
+        listener.lines,
         STEPS,
     )
 
 
 def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tensor]) -> None:
     wrong = [name for name, grad in gradient.items() if not bool(grad.isfinite().all())]
-    if loss != loss or loss in (float("inf"), float("-inf")) or wrong:
+    if wrong or not math.isfinite(loss):
         what = f"the gradient of {wrong[0]!r}" if wrong else "the loss"
         raise ValueError(
             f"{what} is not finite in step {step + 1} of fp32 training already; advice on formats "
@@ -197,8 +180,8 @@ class _Taking:
     ) -> Any:
         """Run an operator, and keep what went in and came out."""
         copied = _in_place(func, kwargs)
-        kept = _detached((args, dict(kwargs)), copied=copied)
-        call = Call(key, func, *kept, torch.get_rng_state())
+        its_args, its_kwargs = _detached((args, dict(kwargs)), copied=copied)
+        call = Call(key, func, its_args, its_kwargs, torch.get_rng_state())
         result = func(*args, **kwargs)
         for place, leaf in enumerate(floating(result)):
             # A copy: the layer that comes next may write over what this one returns.
@@ -220,7 +203,9 @@ def _keeps(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Te
 def floating(tree: Any) -> list[torch.Tensor]:
     """Return the floating-point tensors among nested values, in order."""
     return [
-        leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        leaf
+        for leaf in tree_leaves(tree)
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     ]
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from halfstep.advise.choose.record import Record, Subject
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.subject import Subject
     from halfstep.recipe import Recipe
 
 
@@ -79,10 +80,10 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
             if param.grad is not None:
                 gradients[name] = param.grad.detach().float().clone()
 
-    # An average of one step's weights is these weights, as precise as the recipe keeps them.
-    settings = {"recipe": recipe, "average": SWA(), "seed": seed}
     try:
-        with torch.random.fork_rng(), Engine(model, optimizer, **settings) as engine:
+        # An average of one step's weights is these weights, as precise as the recipe keeps them.
+        engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
+        with torch.random.fork_rng(), engine:
             before = _weights(engine.averaged_state_dict(), names)
             torch.set_rng_state(recorded.random_state)
             with engine.autocast(), Listener(model, births.look):

@@ -21,9 +21,7 @@ MOST_LOST = 1e-4
 """Share of a gradient's energy that rounding may change: one per cent of its norm."""
 
 
-def first_scale(
-    recorded: Record, half_sites: Mapping[Site, str], scaling: LossScale
-) -> float:
+def first_scale(recorded: Record, half_sites: Mapping[Site, str], scaling: LossScale) -> float:
     """Return the power of two at which the fewest sites overflow or lose much of their gradients.
 
     Of several, the largest up to the recipe's own first scale.

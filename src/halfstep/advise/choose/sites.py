@@ -1,14 +1,17 @@
-"""Sites: the operators that a model calls, by the module that calls them, as exceptions name them."""
+"""Sites: the operators that a model calls, by module, as a recipe's exceptions name them."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from halfstep import files as halfstep_files
 from halfstep.techniques.exceptions import OPERATOR, operator_name
 
 if TYPE_CHECKING:
@@ -16,11 +19,16 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-# What moves or looks at values without computing: a cast belongs to the operator that asks for it.
+_PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, halfstep_files.__file__))
+# What moves or looks at values; a cast belongs to the operator that asks for it.
 _NOT_COMPUTED = frozenset(
-    "to float half bfloat16 double type type_as detach contiguous clone __get__ __set__ size dim "
-    "view reshape flatten unflatten transpose permute expand squeeze unsqueeze chunk split unbind "
-    "getitem setitem requires_grad register_hook backward numel item copy".split()
+    [
+        *("to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone"),
+        *("detach", "requires_grad", "register_hook", "backward", "__get__", "__set__"),
+        *("size", "dim", "numel", "item", "copy", "getitem", "setitem"),
+        *("view", "reshape", "flatten", "unflatten", "transpose", "permute", "expand", "squeeze"),
+        *("unsqueeze", "chunk", "split", "unbind"),
+    ]
 )
 
 
@@ -59,8 +67,11 @@ class Listener(TorchFunctionMode):
 
     Args:
         model: The model, out of any wrapper.
-        hear: Is called in place of the operator, with the call, the operator, its positional and its
-            keyword arguments, and returns what the operator would.
+        hear: Is called in place of the operator, with the call, the operator, its positional and
+            its keyword arguments, and returns what the operator would.
+
+    Attributes:
+        lines: Where in the model's code each site is, as "file:line".
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class Listener(TorchFunctionMode):
         self._model = model
         self._path: list[str] = []
         self._counts: dict[Site, int] = {}
+        self.lines: dict[Site, str] = {}
 
     def __enter__(self) -> Self:
         self._counts.clear()
@@ -85,11 +97,11 @@ class Listener(TorchFunctionMode):
                 module.register_forward_hook(self._leaving, always_call=True),
             )
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
         return self
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[arg-type]  # torch's stubs want three
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's own
         for handle in self._handles:
             handle.remove()
         self._path.clear()
@@ -110,6 +122,8 @@ class Listener(TorchFunctionMode):
         site = Site(self._path[-1], name, self._leaves[self._path[-1]])
         index = self._counts.get(site, 0)
         self._counts[site] = index + 1
+        if site not in self.lines:
+            self.lines[site] = _calling_line()
         return self._hear(CallKey(site, index), func, args, kwargs)
 
     def _entering(self, name: str) -> Callable[..., None]:
@@ -123,9 +137,19 @@ class Listener(TorchFunctionMode):
             self._path.pop()
 
 
+def _calling_line() -> str:
+    """Return the innermost line outside torch and this package that led here, or ""."""
+    frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack() reads the source of every frame
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame = frame.f_back  # type: ignore[assignment]  # None at the outermost
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
 def _named(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(model.named_modules())
 
 
 def _computes(given: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(given))
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(given)
+    )

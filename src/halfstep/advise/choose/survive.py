@@ -1,14 +1,15 @@
 """Under which exceptions a model survives a recipe, and whether it does at all.
 
 Sites whose own rounding does too much damage become exceptions first; then whole steps are run, and
-what still goes wrong in them widens the exceptions, from operator to module to the module around it.
+what still goes wrong in them widens the exceptions, from operator to module to the module around.
 At last every exception that turns out not to be needed is taken back.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.rehearse import Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale
@@ -20,8 +21,9 @@ from halfstep.recipe import recipe as find_recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfstep.advise.choose.record import Record, Subject
+    from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.sites import CallKey, Site
+    from halfstep.advise.subject import Subject
     from halfstep.recipe import Recipe
 
 LIMIT = 0.1
@@ -42,7 +44,9 @@ class Trial:
         rehearsal: A whole step under `recipe`.
         damages: Of every site that the base recipe computes in a half format.
         rejected: Why the recipe cannot be recommended; "" where it can.
-        passes: Forward and backward passes that the trial took, those of one site left out.
+        passes: Forward and backward passes that the trial took.
+        headroom: Bits between the largest result of any site and the largest value of its format,
+            over the recorded steps, exceptions left out; and the site's pattern.
     """
 
     base: str
@@ -52,6 +56,33 @@ class Trial:
     damages: Mapping[Site, Damage] = field(default_factory=dict)
     rejected: str = ""
     passes: float = 0.0
+    headroom: tuple[float, str] = (math.inf, "")
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The recipe as a config has it: what it is based on, and what differs from that."""
+        base = find_recipe(self.base).settings()
+        changed = {
+            field: given
+            for field, given in self.recipe.settings().items()
+            if given != base.get(field)
+        }
+        return {"base": self.base, **changed}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        found = self.rehearsal
+        return {
+            "recipe": self.base,
+            "safe": not self.rejected,
+            "rejected": self.rejected,
+            "config": self.spec,
+            "exceptions": dict(self.exceptions),
+            "gradient_damage": None if found is None else found.gradient_damage,
+            "headroom_bits": self.headroom[0],
+            "headroom_at": self.headroom[1],
+            "passes": round(self.passes, 2),
+        }
 
 
 def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> Trial:
@@ -125,6 +156,14 @@ class _Search:
             if not self._wrong(found):
                 trial.exceptions, trial.rehearsal = fewer, found
         trial.recipe = self._with(trial.exceptions)
+        trial.headroom = min(
+            (
+                (self._recorded.forward[site].headroom(FORMATS[format_]), site.pattern)
+                for site, format_ in self._formats.items()
+                if site in self._recorded.forward and not self._covered(site)
+            ),
+            default=trial.headroom,
+        )
 
     def _forward_reason(self, site: Site, damage: Damage) -> str:
         if damage.raised:

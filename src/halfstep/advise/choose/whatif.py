@@ -1,8 +1,8 @@
 """What if: every site of a model, alone, really computed as a recipe would, from exact inputs.
 
 The recipe says, by running once, in which formats each call takes its inputs. Then each call of the
-recorded fp32 step is made again in these formats, forward and backward, with the exact inputs and the
-exact gradient of its output; what comes out differs from the record by this site's rounding alone.
+recorded fp32 step is made again in these formats, forward and backward, with the exact inputs and
+the exact gradient of its output; what comes out differs from the record by its rounding alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from halfstep.techniques.base import HALVES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfstep.advise.choose.record import Call, Record, Subject
+    from halfstep.advise.choose.record import Call, Record
     from halfstep.advise.choose.sites import Site
+    from halfstep.advise.subject import Subject
     from halfstep.engine import Engine
 
 
@@ -143,11 +144,15 @@ def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
         # activations. One alone may be truly zero, as that of a bias before a norm layer.
         of_params = [at for at, start in enumerate(exact.starts) if isinstance(start, nn.Parameter)]
         of_values = [at for at in range(len(right)) if at not in of_params]
-        damage.gradient_error = max(
-            _error([found[at] for at in some], [right[at] for at in some])
-            for some in (of_params, of_values)
-            if some
-        ) if right else 0.0
+        damage.gradient_error = (
+            max(
+                _error([found[at] for at in some], [right[at] for at in some])
+                for some in (of_params, of_values)
+                if some
+            )
+            if right
+            else 0.0
+        )
     return damage
 
 
@@ -187,7 +192,7 @@ class _Rerun:
             self.outputs = floating(self._call.func(*args, **kwargs))
 
     def gradients(self, of_outputs: Mapping[int, torch.Tensor], scale: float) -> list[torch.Tensor]:
-        """Return the true gradients of the inputs, fp32, from scaled ones in the outputs' format."""
+        """Return the inputs' true gradients, fp32, from scaled ones in the outputs' format."""
         reached = [at for at in of_outputs if self.outputs[at].requires_grad]
         if not (reached and self.starts):
             return []
