@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -63,7 +65,7 @@ def test_each_site_has_its_line_in_the_models_code() -> None:
     lines = heard(Net())[1]
     file, _, number = lines["attention.softmax"].rpartition(":")
     assert file == __file__
-    assert ".softmax(-1)" in open(__file__).read().splitlines()[int(number) - 1]  # noqa: SIM115
+    assert ".softmax(-1)" in Path(__file__).read_text().splitlines()[int(number) - 1]
 
 
 def test_nothing_is_left_on_the_model() -> None:
