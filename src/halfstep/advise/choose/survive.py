@@ -19,7 +19,7 @@ from halfstep.formats import FORMATS, format_name
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.sites import CallKey, Site
@@ -204,7 +204,7 @@ class _Search:
         if not found.breaks and found.gradient_damage <= LIMIT:
             stalled = found.stalled(MOST_LOST)
             modules = {name.rpartition(".")[0] for name in stalled}
-            if "" in modules or len(stalled) > len(found.updates_lost) / 2:
+            if "" in modules or self._elements(stalled) > self._elements(found.updates_lost) / 2:
                 return False
             exceptions |= dict.fromkeys(modules, "its updates are less than half an ulp")
             return True
@@ -239,6 +239,9 @@ class _Search:
 
     def _covered(self, site: Site) -> bool:
         return _covered(site, self._trial.exceptions)
+
+    def _elements(self, parameters: Iterable[str]) -> int:
+        return sum(self._recorded.weights[name].numel() for name in parameters)
 
     def _widen_all(self) -> bool:
         """Put modules in the place of their operators, or the modules around in that of modules."""
