@@ -34,8 +34,7 @@ class Rehearsal:
     Attributes:
         gradient_damage: Squared error of the gradient over its variance between batches.
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
-            projection on what the optimizer makes of the same gradient in fp32, as far as it is
-            more than chance.
+            projection on what the optimizer makes of the same gradient in fp32.
         birth: The site that first made inf or NaN of finite inputs; None where none did.
         nonfinite: Parameters whose gradient was inf or NaN.
         raised: What was raised instead; "" where nothing was.
@@ -164,14 +163,6 @@ def _damage(gradients: Mapping[str, torch.Tensor], recorded: Record) -> float:
 
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return how much of an update is surely missing along its own direction.
-
-    Stochastic rounding moves few elements far, so that what arrives is right on average alone: two
-    standard errors are taken off, elements as independent.
-    """
-    right, off = wanted.double(), got.double() - wanted
-    energy = float(right.square().sum())
-    if energy == 0:
-        return 0.0
-    error = math.sqrt(float((right * off).square().sum())) / energy
-    return max(0.0, -float((off * right).sum()) / energy - 2 * error)
+    """Return how much of an update is missing along its own direction, where noise cancels."""
+    energy = float(wanted.double().square().sum())
+    return 1 - float((got.double() * wanted).sum()) / energy if energy > 0 else 0.0

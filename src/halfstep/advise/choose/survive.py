@@ -193,7 +193,7 @@ class _Search:
             return f"gradients are inf or NaN{where}"
         if found.gradient_damage > LIMIT:
             return f"the gradient is off by {found.gradient_damage:.2g} of its noise"
-        stalled = found.stalled(MOST_LOST)
+        stalled = [] if self._base.keeps_small_updates else found.stalled(MOST_LOST)
         if stalled:
             return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
         return ""
