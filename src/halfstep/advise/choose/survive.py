@@ -204,7 +204,7 @@ class _Search:
         if not found.breaks and found.gradient_damage <= LIMIT:
             stalled = found.stalled(MOST_LOST)
             modules = {name.rpartition(".")[0] for name in stalled}
-            if "" in modules or self._elements(stalled) > self._elements(found.updates_lost) / 2:
+            if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
                 return False
             exceptions |= dict.fromkeys(modules, "its updates are less than half an ulp")
             return True
