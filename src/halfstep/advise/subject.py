@@ -12,7 +12,7 @@ from torch.nn import functional
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import models, optim
-from halfstep.train.config import import_path
+from halfstep.train.config import files, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +46,44 @@ class Subject:
     def copied(self) -> nn.Module:
         """Return a copy of the model, in training mode."""
         return copy.deepcopy(self.model).train()
+
+
+def find(
+    name: str,
+    options: Sequence[str] = (),
+    *,
+    batches: str | None = None,
+    loss: str | None = None,
+    learning_rate: float = 0.01,
+) -> Subject:
+    """Return what a config trains, or what functions of the user's make.
+
+    Args:
+        name: A config's name or path, or "FILE.py:FUNCTION".
+        options: Overrides of the config.
+        batches: For a function: another, that returns batches.
+        loss: For a function: another, of model and batch.
+        learning_rate: For a function: that of SGD.
+
+    Raises:
+        UserError: If it cannot be had, or if options are given that belong to the other kind.
+    """
+    module, colon, _ = name.partition(":")
+    if not (colon and module.endswith(".py")):
+        if batches or loss:
+            raise UserError(
+                f"--batches and --loss belong to a model of yours, but {name!r} is a config, which "
+                "has its own; leave them out"
+            )
+        return of_config(files.load(name, options))
+    if options:
+        raise UserError(f"--options change a config, but {name!r} is a function; leave them out")
+    if batches is None:
+        raise UserError(
+            f"{name!r} is a model without data; write --batches data.py:batches, a function that "
+            "returns batches of (inputs, targets)"
+        )
+    return of_code(name, batches, loss, learning_rate)
 
 
 def of_config(config: Config) -> Subject:

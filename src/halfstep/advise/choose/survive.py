@@ -19,7 +19,7 @@ from halfstep.formats import FORMATS, format_name
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.sites import CallKey, Site
@@ -47,6 +47,8 @@ class Trial:
         passes: Forward and backward passes that the trial took.
         headroom: Bits between the largest result of any site and the largest value of its format,
             over the recorded steps, exceptions left out; and the site's pattern.
+        lines: Where in the model's code each exception is, as "file:line"; of a module with others
+            inside, its first operator.
     """
 
     base: str
@@ -57,6 +59,7 @@ class Trial:
     rejected: str = ""
     passes: float = 0.0
     headroom: tuple[float, str] = (math.inf, "")
+    lines: dict[str, str] = field(default_factory=dict)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -77,7 +80,10 @@ class Trial:
             "safe": not self.rejected,
             "rejected": self.rejected,
             "config": self.spec,
-            "exceptions": dict(self.exceptions),
+            "exceptions": {
+                pattern: {"reason": reason, "line": self.lines.get(pattern, "")}
+                for pattern, reason in self.exceptions.items()
+            },
             "gradient_damage": None if found is None else found.gradient_damage,
             "headroom_bits": self.headroom[0],
             "headroom_at": self.headroom[1],
@@ -100,6 +106,9 @@ def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> 
     search.widen()
     if not trial.rejected:
         search.narrow()
+    for pattern in trial.exceptions:
+        inside = [line for site, line in recorded.lines.items() if _covered(site, [pattern])]
+        trial.lines[pattern] = inside[0] if inside else ""
     return trial
 
 
@@ -286,7 +295,7 @@ class _Search:
         return find_recipe({"base": self._trial.base, **changes}) if changes else self._base
 
 
-def _covered(site: Site, exceptions: Mapping[str, str]) -> bool:
+def _covered(site: Site, exceptions: Collection[str]) -> bool:
     """Tell whether a site, or a module that it is in, is an exception."""
     inside = f"{site.module}."
     return site.pattern in exceptions or any(inside.startswith(f"{each}.") for each in exceptions)
