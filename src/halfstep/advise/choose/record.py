@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
+from halfstep.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,33 +113,26 @@ def _record(subject: Subject) -> Record:
     backward: dict[Site, Exponents] = {}
     noise = _Noise()
     losses = []
-    for step in range(STEPS):
-        batch = subject.batches[step % len(subject.batches)]
-        last = step == STEPS - 1
-        weights = copy.deepcopy(model.state_dict()) if last else {}
-        optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
-        random_state = torch.get_rng_state()
-        calls: list[Call] = []
-        with Listener(model, _Taking(calls).take) as listener:
-            loss = subject.loss(model, batch)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        losses.append(float(loss.detach()))
-        gradient = {
-            name: param.grad.detach().clone()
-            for name, param in model.named_parameters()
-            if param.grad is not None
-        }
-        _refuse_nonfinite(step, losses[-1], gradient)
-        for call in calls:
-            site = call.key.site
-            for output in call.outputs:
-                forward[site] = forward.get(site, Exponents.none()) + Exponents.of(output)
-            for grad in call.gradients.values():
-                backward[site] = backward.get(site, Exponents.none()) + Exponents.of(grad)
-        noise.add(gradient)
-        if not last:  # the calls of the last step hold the weights as they are in it
-            optimizer.step()
+    with Engine(model, optimizer, recipe="fp32") as engine:
+        for step in range(STEPS):
+            batch = subject.batches[step % len(subject.batches)]
+            last = step == STEPS - 1
+            weights = copy.deepcopy(model.state_dict()) if last else {}
+            optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
+            random_state = torch.get_rng_state()
+            calls: list[Call] = []
+            with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
+                loss = subject.loss(model, batch)
+            engine.backward(loss)
+            losses.append(float(loss.detach()))
+            gradient = _gradient(model)
+            _refuse_nonfinite(step, losses[-1], gradient)
+            _count(calls, forward, backward)
+            noise.add(gradient)
+            if last:  # the calls of the last step hold the weights as they are in it
+                engine.zero_grad()
+            else:
+                engine.step()
     return Record(
         calls,
         forward,
@@ -153,6 +147,28 @@ def _record(subject: Subject) -> Record:
         listener.lines,
         STEPS,
     )
+
+
+def _gradient(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: param.grad.detach().clone()
+        for name, param in model.named_parameters()
+        if param.grad is not None
+    }
+
+
+def _count(
+    calls: Sequence[Call], forward: dict[Site, Exponents], backward: dict[Site, Exponents]
+) -> None:
+    """Add what flowed through the calls of a step to the histograms of their sites."""
+    for call in calls:
+        site = call.key.site
+        for values, histograms in (
+            (call.outputs, forward),
+            (call.gradients.values(), backward),
+        ):
+            for tensor in values:
+                histograms[site] = histograms.get(site, Exponents.none()) + Exponents.of(tensor)
 
 
 def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tensor]) -> None:

@@ -136,9 +136,16 @@ def _update_in_fp32(
     optimizer = subject.optimizer(model)
     optimizer.load_state_dict(dict(recorded.optimizer_state))
     before = {name: param.detach().clone() for name, param in model.named_parameters()}
-    for name, param in model.named_parameters():
-        param.grad = gradients.get(name)
-    optimizer.step()
+    # The gradient of this loss is the one that is given; it has none where the step was skipped.
+    parts = [
+        (param * gradients[name]).sum()
+        for name, param in model.named_parameters()
+        if name in gradients
+    ]
+    if parts:
+        with Engine(model, optimizer, recipe="fp32") as engine:
+            engine.backward(torch.stack(parts).sum())
+            engine.step()
     return {name: param.detach() - before[name] for name, param in model.named_parameters()}
 
 
