@@ -34,6 +34,7 @@ FLOORS = {
     "migrate": 4,
     "compare": 5,
     "bench": 5,
+    "advise": 5,
     "cli": 6,
     "__main__": 6,
 }

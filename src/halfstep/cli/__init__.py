@@ -13,6 +13,7 @@ import typer
 
 import halfstep
 from halfstep.cli import (
+    advise,
     bench,
     compare,
     configs,
@@ -74,6 +75,7 @@ export.register(app)
 init.register(app)
 runs.register(app)
 compare.register(app)
+advise.register(app)
 bench.register(app)
 doctor.register(app)
 configs.register(app)

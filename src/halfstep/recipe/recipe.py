@@ -148,6 +148,11 @@ class Recipe:
         return _last(part.gradient_format() for part in self.parts)
 
     @property
+    def keeps_small_updates(self) -> bool:
+        """Whether updates of half parameters by less than half an ulp arrive in the long run."""
+        return any(part.keeps_small_updates() for part in self.parts)
+
+    @property
     def reduction(self) -> str | None:
         """The format in which processes sum gradients; "own" for that of each gradient.
 

@@ -142,7 +142,7 @@ def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 def known_operators() -> frozenset[str]:
     """Return the names of what can be intercepted: functions of torch and methods of tensors."""
     functions = get_overridable_functions().values()
-    return frozenset(_name(function) for group in functions for function in group)
+    return frozenset(operator_name(function) for group in functions for function in group)
 
 
 def _operators(given: Iterator[tuple[str, str]]) -> dict[str, torch.dtype]:
@@ -227,7 +227,7 @@ class _Intercepted(TorchFunctionMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        dtype = self._operators.get(_name(func))
+        dtype = self._operators.get(operator_name(func))
         if dtype is None:
             return func(*args, **kwargs)
         came_as = _widest((args, kwargs))
@@ -237,7 +237,7 @@ class _Intercepted(TorchFunctionMode):
         return result if under_autocast or came_as is None else cast_floating(result, came_as)
 
 
-def _name(function: Callable[..., Any]) -> str:
+def operator_name(function: Callable[..., Any]) -> str:
     """Return the standard name of a function: "matmul" for `@`, "add" for `+` and `add_`."""
     name = getattr(function, "__name__", "")
     if name.startswith("__") and name.endswith("__"):

@@ -148,6 +148,10 @@ class Part:
         """Return the format in which `.grad` of half parameters is kept."""
         return None
 
+    def keeps_small_updates(self) -> bool:
+        """Tell whether updates of less than half an ulp arrive in the long run."""
+        return False
+
     def reduction(self) -> str | None:
         """Return the format in which processes sum gradients; "own" for that of each gradient."""
         return None

@@ -47,6 +47,10 @@ class Update(Part):
         del whole
         yield RoundedUpdate(self.value, seed=seed)
 
+    def keeps_small_updates(self) -> bool:
+        """They arrive, on average or late: that is what both ways of rounding are for."""
+        return True
+
     def refuses(self, use: Use, whole: Whole) -> str | None:
         """ZeRO steps an optimizer of its own, whose parameters nothing can stand in for."""
         del whole

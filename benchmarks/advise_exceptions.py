@@ -1,0 +1,180 @@
+"""Does advise except the layers that fp16 breaks, and no others? Networks with planted faults.
+
+Every network is one of five families (MLP, CNN, ViT, GRU, GNN) with one module, `gate`, that is
+healthy or needs fp32. A fault is found if an exception lies in `gate`; any other excepted module is
+one too many. Each exception is then left out of a rehearsed training of eight steps, to see whether
+that breaks.
+
+    python benchmarks/advise_exceptions.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from planted.faults import FAULTS, Healthy
+from planted.nets import SHAPES, loss, planted
+from rich.console import Console
+from rich.progress import track
+
+from halfstep import Engine
+from halfstep.advise.choose.record import record
+from halfstep.advise.choose.survive import Trial, survive
+from halfstep.advise.subject import Subject
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RESULTS = Path(__file__).parent / "results" / "advise_exceptions.json"
+# What a fault needs to show: parameters in fp16 for most; autocast keeps exp and norms in fp32.
+BASES = {
+    "logits": ("fp16", "o2"),
+    "exp": ("o2",),
+    "square": ("fp16", "o2"),
+    "epsilon": ("o2",),
+    "backward": ("fp16", "o2"),
+    "stalled": ("half-bn32",),
+}
+HEALTHY = ("fp16", "o2", "bf16", "bf16-sr", "half-bn32")
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """Return SGD with momentum at a rate that trains these networks."""
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def subject_of(family: type[nn.Module], gate: type[nn.Module], seed: int) -> Subject:
+    """Return a network to be advised on."""
+    model, batches = planted(family, gate, seed=seed)
+    return Subject(family.__name__, model, loss, batches, sgd)
+
+
+def breaks(subject: Subject, trial: Trial, without: str) -> bool:
+    """Train eight steps under a trial's recipe less one exception, and tell whether that fails."""
+    kept = [pattern for pattern in trial.exceptions if pattern != without]
+    spec: dict[str, Any] = {"base": trial.base, "exceptions": dict.fromkeys(kept, "fp32") or None}
+    if trial.recipe.scaling is not None:
+        spec["loss_scale"] = trial.recipe.scaling
+    model, exact = subject.copied(), subject.copied()
+    start = {name: param.detach().clone() for name, param in model.named_parameters()}
+    skipped = 0
+    with Engine(model, subject.optimizer(model), recipe=spec) as engine:
+        for batch in subject.batches:
+            with engine.autocast():
+                found = subject.loss(engine.model, batch)
+            engine.backward(found)
+            skipped += not engine.step().stepped
+        weights = {name: value.float() for name, value in model.state_dict().items()}
+    optimizer = subject.optimizer(exact)
+    for batch in subject.batches:
+        optimizer.zero_grad()
+        right = subject.loss(exact, batch)
+        right.backward()
+        optimizer.step()
+    if skipped > 2 or not math.isfinite(float(found)):
+        return True
+    off = {
+        name: float((weights[name] - param).norm() / (param - start[name]).norm().clamp(min=1e-12))
+        for name, param in exact.named_parameters()
+        if param.dim() > 1
+    }
+    return not all(math.isfinite(each) for each in off.values()) or max(off.values()) > 0.5
+
+
+def faulty_rows() -> list[dict[str, Any]]:
+    """Look for the faults: every family and fault under the recipes in which it shows."""
+    cases = [
+        (family, fault, base, seed)
+        for seed, family in enumerate(SHAPES)
+        for fault in FAULTS
+        for base in BASES[fault]
+    ]
+    rows = []
+    for family, fault, base, seed in track(cases, "planted faults"):
+        subject = subject_of(family, FAULTS[fault], seed)
+        trial = survive(subject, record(subject), base)
+        modules = {pattern.split(".")[0] for pattern in trial.exceptions}
+        rows.append(
+            {
+                "family": family.__name__,
+                "fault": fault,
+                "recipe": base,
+                "exceptions": list(trial.exceptions),
+                "rejected": trial.rejected,
+                "found": int("gate" in modules),
+                "missed": int("gate" not in modules),
+                "too_many": len(modules - {"gate"}),
+                "passes": trial.passes,
+                "needed": [breaks(subject, trial, each) for each in trial.exceptions],
+            }
+        )
+    return rows
+
+
+def healthy_rows() -> list[dict[str, Any]]:
+    """Count the exceptions of networks that need none: five families, five seeds."""
+    rows = []
+    cases = [(family, seed) for family in SHAPES for seed in range(10, 15)]
+    for family, seed in track(cases, "healthy networks"):
+        subject = subject_of(family, Healthy, seed)
+        recorded = record(subject)
+        layers = sum(1 for module in subject.model.modules() if not list(module.children()))
+        for base in HEALTHY:
+            trial = survive(subject, recorded, base)
+            rows.append(
+                {
+                    "family": family.__name__,
+                    "seed": seed,
+                    "recipe": base,
+                    "layers": layers,
+                    "exceptions": list(trial.exceptions),
+                    "rejected": trial.rejected,
+                    "passes": trial.passes,
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """Run both, and write what was found."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    torch.set_num_threads(1)
+    faulty, healthy = faulty_rows(), healthy_rows()
+    found, missed, extra = (sum(r[key] for r in faulty) for key in ("found", "missed", "too_many"))
+    needed = [each for row in faulty for each in row["needed"]]
+    layers = sum(row["layers"] for row in healthy)
+    summary = {
+        "networks_with_faults": len({(row["family"], row["fault"]) for row in faulty}),
+        "trials_with_faults": len(faulty),
+        "f1": 2 * found / (2 * found + missed + extra),
+        "exceptions_needed": sum(needed) / max(1, len(needed)),
+        "healthy_networks": len({(row["family"], row["seed"]) for row in healthy}),
+        "healthy_layers_excepted": sum(len(row["exceptions"]) for row in healthy) / layers,
+        "healthy_rejected": sum(bool(row["rejected"]) for row in healthy),
+        "most_passes": max(row["passes"] for row in [*faulty, *healthy]) + 8,
+    }
+    Console().print(summary)
+    for row in faulty:
+        if row["missed"] or row["too_many"] or row["rejected"] or not all(row["needed"]):
+            Console().print(row)
+    for row in healthy:
+        if row["exceptions"] or row["rejected"]:
+            Console().print(row)
+    environment = {"torch": torch.__version__, "python": platform.python_version()}
+    document = {
+        "environment": environment,
+        "summary": summary,
+        "faulty": faulty,
+        "healthy": healthy,
+    }
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Which of several recipes a model should be trained under, and why not under the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose.record import record
+from halfstep.advise.choose.survive import survive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.subject import Subject
+
+CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
+"""What is tried by default: autocast, half parameters with masters, and without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is advised on a model.
+
+    Attributes:
+        subject: Its name.
+        recorded: The fp32 steps that it rests on.
+        trials: One for each recipe, in the order that they were asked for.
+    """
+
+    subject: str
+    recorded: Record
+    trials: tuple[Trial, ...]
+
+    @property
+    def safe(self) -> list[Trial]:
+        """The recipes that the model survives."""
+        return [trial for trial in self.trials if not trial.rejected]
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes that it all took."""
+        return self.recorded.steps + sum(trial.passes for trial in self.trials)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "subject": self.subject,
+            "fp32_steps": self.recorded.steps,
+            "passes": round(self.passes, 2),
+            "noise_ratio": self.recorded.noise_ratio,
+            "recipes": [trial.as_json() for trial in self.trials],
+        }
+
+
+def advise(
+    subject: Subject,
+    recipes: Sequence[str] = CANDIDATES,
+    *,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Advice:
+    """Record eight fp32 steps of a training, and try recipes on them.
+
+    Args:
+        subject: What is trained; it is left as it is.
+        recipes: Names, or names joined by "+".
+        seed: Of whatever is random.
+        tell: Is told what is done next.
+
+    Raises:
+        ValueError: If training in fp32 is not finite, or a recipe is unknown.
+    """
+    tell("fp32")
+    recorded = record(subject, seed=seed)
+    trials = []
+    for name in recipes:
+        tell(name)
+        trials.append(survive(subject, recorded, name, seed=seed))
+    return Advice(subject.name, recorded, tuple(trials))

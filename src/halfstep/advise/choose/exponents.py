@@ -1,0 +1,87 @@
+"""A histogram of the binary exponents of a tensor, and what a format leaves of its values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+if TYPE_CHECKING:
+    from halfstep.formats import Format
+
+LOWEST, HIGHEST = -149, 127  # exponents of fp32, subnormals included
+
+
+@dataclass(frozen=True, slots=True)
+class Exponents:
+    """Counts and energy of values by binary exponent e: 2^e <= |value| < 2^(e+1).
+
+    Attributes:
+        counts: (277,) int64; from exponent -149 to 127.
+        squares: (277,) float64; the sum of squares of the values of each exponent.
+        zeros: How many are zero.
+        nonfinite: How many are inf or NaN.
+    """
+
+    counts: torch.Tensor
+    squares: torch.Tensor
+    zeros: int
+    nonfinite: int
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the histogram of no values."""
+        size = HIGHEST - LOWEST + 1
+        return cls(
+            torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.float64), 0, 0
+        )
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> Self:
+        """Count the values of a floating-point tensor of any shape."""
+        flat = values.detach().reshape(-1).float()
+        finite = flat[flat.isfinite()]
+        nonzero = finite[finite != 0]
+        index = (torch.frexp(nonzero).exponent - 1 - LOWEST).clamp_(min=0)
+        size = HIGHEST - LOWEST + 1
+        counts = torch.bincount(index, minlength=size)
+        squares = torch.bincount(index, weights=nonzero.double().square(), minlength=size)
+        return cls(counts, squares, finite.numel() - nonzero.numel(), flat.numel() - finite.numel())
+
+    def __add__(self, other: Self) -> Exponents:
+        return Exponents(
+            self.counts + other.counts,
+            self.squares + other.squares,
+            self.zeros + other.zeros,
+            self.nonfinite + other.nonfinite,
+        )
+
+    @property
+    def highest(self) -> int | None:
+        """The exponent of the largest finite value; None where all are zero."""
+        found = self.counts.nonzero()
+        return int(found[-1]) + LOWEST if len(found) else None
+
+    def headroom(self, format_: Format) -> float:
+        """Return the bits from the largest value to the largest of a format; negative beyond."""
+        if self.highest is None:
+            return math.inf
+        return math.floor(math.log2(format_.max)) - self.highest
+
+    def rounded_away(self, format_: Format, scale: float = 1.0) -> float:
+        """Return the expected share of the energy that rounding changes, of values times `scale`.
+
+        A value of the binade [2^e, 2^(e+1)) is rounded to a multiple of the spacing there; its
+        error is evenly spread, so that its square is a twelfth of that of the spacing. A value
+        below half of the smallest subnormal is lost whole.
+        """
+        total = float(self.squares.sum())
+        if total == 0:
+            return 0.0
+        exponents = torch.arange(LOWEST, HIGHEST + 1, dtype=torch.float64) + math.log2(scale)
+        normal = torch.exp2(exponents.clamp(min=math.log2(format_.tiny))) * format_.eps
+        spread = self.counts * (normal / scale).square() / 12
+        lost = torch.exp2(exponents) < format_.smallest_subnormal / 2
+        return float(torch.where(lost, self.squares, spread).sum()) / total

@@ -1,0 +1,270 @@
+"""A few fp32 steps of a training, recorded: the reference that every format is held against."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from halfstep.advise.choose.exponents import Exponents
+from halfstep.advise.choose.sites import CallKey, Listener, Site
+from halfstep.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from halfstep.advise.subject import Subject
+
+STEPS = 8
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an operator in fp32, with what flowed through it.
+
+    Attributes:
+        key: Which call.
+        func: The operator.
+        args: Its positional arguments, tensors detached.
+        kwargs: Its keyword arguments, the same.
+        random_state: Of the CPU's generator before it.
+        outputs: Its floating-point results, detached.
+        gradients: Theirs, by place among `outputs`; those that none reached are missing.
+    """
+
+    key: CallKey
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    random_state: torch.Tensor
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What fp32 training did in its first steps.
+
+    Attributes:
+        calls: Those of the last step, in the order of the forward pass.
+        forward: Exponents of what each site returned, over all steps.
+        backward: Exponents of the gradients of that, over all steps.
+        gradient: That of the last step, by parameter.
+        noise: Variance of each parameter's gradient between batches, summed over its elements.
+        losses: Of each step.
+        weights: State dict before the last step.
+        optimizer_state: That of the optimizer, there.
+        batch: The last step's.
+        random_state: Of the CPU's generator before the last step.
+        lines: Where in the model's code each site is, as "file:line".
+        steps: How many forward and backward passes it took.
+    """
+
+    calls: Sequence[Call]
+    forward: Mapping[Site, Exponents]
+    backward: Mapping[Site, Exponents]
+    gradient: Mapping[str, torch.Tensor]
+    noise: Mapping[str, float]
+    losses: Sequence[float]
+    weights: Mapping[str, torch.Tensor]
+    optimizer_state: Mapping[str, Any]
+    batch: Any
+    random_state: torch.Tensor
+    lines: Mapping[Site, str]
+    steps: int
+
+    @property
+    def noise_ratio(self) -> float:
+        """Noise of the gradient between batches over its norm, at least `LEAST_NOISE`."""
+        squared = sum(float(grad.double().square().sum()) for grad in self.gradient.values())
+        if squared == 0:
+            return 1.0
+        return max(LEAST_NOISE, math.sqrt(sum(self.noise.values()) / squared))
+
+
+LEAST_NOISE = 0.05
+"""Batches that are all alike leave no noise to hide in; real training is never so quiet."""
+
+
+def record(subject: Subject, *, seed: int = 0) -> Record:
+    """Train a copy of the model in fp32 for eight steps, and record what flows.
+
+    Args:
+        subject: What is trained.
+        seed: Of dropout and the like.
+
+    Raises:
+        ValueError: If fp32 itself gives a loss or a gradient that is not finite.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _record(subject)
+
+
+def _record(subject: Subject) -> Record:
+    model = subject.copied()
+    optimizer = subject.optimizer(model)
+    forward: dict[Site, Exponents] = {}
+    backward: dict[Site, Exponents] = {}
+    noise = _Noise()
+    losses = []
+    with Engine(model, optimizer, recipe="fp32") as engine:
+        for step in range(STEPS):
+            batch = subject.batches[step % len(subject.batches)]
+            last = step == STEPS - 1
+            weights = copy.deepcopy(model.state_dict()) if last else {}
+            optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
+            random_state = torch.get_rng_state()
+            calls: list[Call] = []
+            with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
+                loss = subject.loss(model, batch)
+            engine.backward(loss)
+            losses.append(float(loss.detach()))
+            gradient = _gradient(model)
+            _refuse_nonfinite(step, losses[-1], gradient)
+            _count(calls, forward, backward)
+            noise.add(gradient)
+            if last:  # the calls of the last step hold the weights as they are in it
+                engine.zero_grad()
+            else:
+                engine.step()
+    return Record(
+        calls,
+        forward,
+        backward,
+        gradient,
+        noise.variance(),
+        losses,
+        weights,
+        optimizer_state,
+        batch,
+        random_state,
+        listener.lines,
+        STEPS,
+    )
+
+
+def _gradient(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: param.grad.detach().clone()
+        for name, param in model.named_parameters()
+        if param.grad is not None
+    }
+
+
+def _count(
+    calls: Sequence[Call], forward: dict[Site, Exponents], backward: dict[Site, Exponents]
+) -> None:
+    """Add what flowed through the calls of a step to the histograms of their sites."""
+    for call in calls:
+        site = call.key.site
+        for values, histograms in (
+            (call.outputs, forward),
+            (call.gradients.values(), backward),
+        ):
+            for tensor in values:
+                histograms[site] = histograms.get(site, Exponents.none()) + Exponents.of(tensor)
+
+
+def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tensor]) -> None:
+    wrong = [name for name, grad in gradient.items() if not bool(grad.isfinite().all())]
+    if wrong or not math.isfinite(loss):
+        what = f"the gradient of {wrong[0]!r}" if wrong else "the loss"
+        raise ValueError(
+            f"{what} is not finite in step {step + 1} of fp32 training already; advice on formats "
+            "starts from training that works in fp32. To find the cause: halfstep doctor"
+        )
+
+
+class _Taking:
+    """Takes down the calls of one forward pass as they happen."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        self._calls = calls
+
+    def take(
+        self,
+        key: CallKey,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run an operator, and keep what went in and came out."""
+        copied = _in_place(func, kwargs)
+        its_args, its_kwargs = _detached((args, dict(kwargs)), copied=copied)
+        call = Call(key, func, its_args, its_kwargs, torch.get_rng_state())
+        result = func(*args, **kwargs)
+        for place, leaf in enumerate(floating(result)):
+            # A copy: the layer that comes next may write over what this one returns.
+            call.outputs.append(leaf.detach().clone())
+            if leaf.requires_grad:
+                leaf.register_hook(_keeps(call.gradients, place))
+        if call.outputs:
+            self._calls.append(call)
+        return result
+
+
+def _keeps(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Tensor], None]:
+    def keep(gradient: torch.Tensor) -> None:
+        gradients[place] = gradient.detach()
+
+    return keep
+
+
+def floating(tree: Any) -> list[torch.Tensor]:
+    """Return the floating-point tensors among nested values, in order."""
+    return [
+        leaf
+        for leaf in tree_leaves(tree)
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+
+
+def _in_place(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    return written or bool(kwargs.get("inplace", False))
+
+
+def _detached(tree: Any, *, copied: bool) -> Any:
+    """Cut the tensors among nested values from their graph; who needs a gradient still says so."""
+
+    def cut(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        alone = leaf.detach().clone() if copied else leaf.detach()
+        if isinstance(leaf, nn.Parameter):
+            return nn.Parameter(alone, requires_grad=leaf.requires_grad)
+        return alone.requires_grad_(leaf.requires_grad)
+
+    return tree_map(cut, tree)
+
+
+class _Noise:
+    """Variance of gradients between batches, one pass over them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        self._squares: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, gradient: Mapping[str, torch.Tensor]) -> None:
+        """Take in the gradient of one more batch."""
+        self._count += 1
+        for name, grad in gradient.items():
+            wide = grad.double()
+            self._sums[name] = self._sums[name] + wide if name in self._sums else wide
+            self._squares[name] = self._squares.get(name, 0.0) + float(wide.square().sum())
+
+    def variance(self) -> dict[str, float]:
+        """Return the unbiased variance of each parameter's gradient, summed over its elements."""
+        return {
+            name: max(0.0, self._squares[name] - float(total.square().sum()) / self._count)
+            / max(1, self._count - 1)
+            for name, total in self._sums.items()
+        }

@@ -1,0 +1,175 @@
+"""One step of training under a recipe, as a whole, held against the recorded fp32 step.
+
+Damage is counted in units of the noise that gradients have from batch to batch: a rounding whose
+squared error is a hundredth of that variance costs as much as a batch one per cent smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.advise.choose.record import floating
+from halfstep.advise.choose.sites import CallKey, Listener, Site
+from halfstep.engine import SWA, Engine
+from halfstep.techniques import LossScaleCollapse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
+
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.subject import Subject
+    from halfstep.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a whole step under a recipe came to.
+
+    Attributes:
+        gradient_damage: Squared error of the gradient over its variance between batches.
+        updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
+            projection on what the optimizer makes of the same gradient in fp32.
+        birth: The site that first made inf or NaN of finite inputs; None where none did.
+        nonfinite: Parameters whose gradient was inf or NaN.
+        raised: What was raised instead; "" where nothing was.
+    """
+
+    gradient_damage: float
+    updates_lost: Mapping[str, float]
+    birth: Site | None
+    nonfinite: tuple[str, ...]
+    raised: str = ""
+
+    @property
+    def breaks(self) -> bool:
+        """Whether inf, NaN or an error came of it."""
+        return bool(self.raised or self.nonfinite)
+
+    def stalled(self, most_lost: float) -> list[str]:
+        """Return the parameters that lose more than a share of their update."""
+        return [name for name, lost in self.updates_lost.items() if lost > most_lost]
+
+
+def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0) -> Rehearsal:
+    """Run the last recorded step under a recipe, from the same weights and optimizer state.
+
+    Args:
+        subject: What is trained.
+        recorded: The step in fp32.
+        recipe: What to run it under; its loss scale is that of a first step.
+        seed: Of what the recipe draws at random.
+    """
+    model = subject.copied()
+    model.load_state_dict(recorded.weights)
+    optimizer = subject.optimizer(model)
+    optimizer.load_state_dict(dict(recorded.optimizer_state))
+    names = [name for name, _ in model.named_parameters()]
+    owned = _owned(optimizer, model)
+    births = _Births()
+    gradients: dict[str, torch.Tensor] = {}
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        for name, param in zip(owned, params, strict=True):
+            if param.grad is not None:
+                gradients[name] = param.grad.detach().float().clone()
+
+    try:
+        # An average of one step's weights is these weights, as precise as the recipe keeps them.
+        engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
+        with torch.random.fork_rng(), engine:
+            before = _weights(engine.averaged_state_dict(), names)
+            torch.set_rng_state(recorded.random_state)
+            with engine.autocast(), Listener(model, births.look):
+                loss = subject.loss(engine.model, recorded.batch)
+            engine.backward(loss)
+            optimizer.register_step_pre_hook(look)
+            stepped = engine.step().stepped
+            after = _weights(engine.averaged_state_dict(), names)
+    except (RuntimeError, TypeError, ValueError, LossScaleCollapse) as error:
+        return Rehearsal(math.inf, {}, births.first, (), " ".join(str(error).split())[:160])
+    wrong = tuple(name for name, grad in gradients.items() if not bool(grad.isfinite().all()))
+    if not stepped and not wrong:
+        wrong = ("every parameter",)
+    wanted = _update_in_fp32(subject, recorded, gradients)
+    lost = {name: _lost(after[name] - before[name], wanted[name]) for name in names}
+    return Rehearsal(_damage(gradients, recorded), lost, births.first, wrong)
+
+
+def _weights(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
+    return {name: state[name].detach().float().clone() for name in names}
+
+
+class _Births:
+    """Finds the first operator whose results are not finite though its inputs are."""
+
+    def __init__(self) -> None:
+        self.first: Site | None = None
+
+    def look(
+        self,
+        key: CallKey,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run an operator, and look at what comes out."""
+        clean = self.first is None and all(map(_finite, floating((args, kwargs))))
+        result = func(*args, **kwargs)
+        if clean and not all(map(_finite, floating(result))):
+            self.first = key.site
+        return result
+
+
+def _update_in_fp32(
+    subject: Subject, recorded: Record, gradients: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return what the optimizer makes of gradients where parameters and state are fp32."""
+    model = subject.copied()
+    model.load_state_dict(recorded.weights)
+    optimizer = subject.optimizer(model)
+    optimizer.load_state_dict(dict(recorded.optimizer_state))
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    # The gradient of this loss is the one that is given; it has none where the step was skipped.
+    parts = [
+        (param * gradients[name]).sum()
+        for name, param in model.named_parameters()
+        if name in gradients
+    ]
+    if parts:
+        with Engine(model, optimizer, recipe="fp32") as engine:
+            engine.backward(torch.stack(parts).sum())
+            engine.step()
+    return {name: param.detach() - before[name] for name, param in model.named_parameters()}
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all())
+
+
+def _owned(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+    names = {param: name for name, param in model.named_parameters()}
+    return [names[param] for group in optimizer.param_groups for param in group["params"]]
+
+
+def _damage(gradients: Mapping[str, torch.Tensor], recorded: Record) -> float:
+    noise = recorded.noise_ratio**2 * sum(
+        float(exact.double().square().sum()) for exact in recorded.gradient.values()
+    )
+    lost = sum(
+        float((gradients.get(name, torch.zeros_like(exact)).double() - exact).square().sum())
+        for name, exact in recorded.gradient.items()
+    )
+    return lost / noise if noise > 0 else math.inf
+
+
+def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return how much of an update is missing along its own direction, where noise cancels."""
+    energy = float(wanted.double().square().sum())
+    return 1 - float((got.double() * wanted).sum()) / energy if energy > 0 else 0.0

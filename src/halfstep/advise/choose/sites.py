@@ -1,0 +1,155 @@
+"""Sites: the operators that a model calls, by module, as a recipe's exceptions name them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from halfstep import files as halfstep_files
+from halfstep.techniques.exceptions import OPERATOR, operator_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+_PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, halfstep_files.__file__))
+# What moves or looks at values; a cast belongs to the operator that asks for it.
+_NOT_COMPUTED = frozenset(
+    [
+        *("to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone"),
+        *("detach", "requires_grad", "register_hook", "backward", "__get__", "__set__"),
+        *("size", "dim", "numel", "item", "copy", "getitem", "setitem"),
+        *("view", "reshape", "flatten", "unflatten", "transpose", "permute", "expand", "squeeze"),
+        *("unsqueeze", "chunk", "split", "unbind"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Site:
+    """An operator as one module calls it; all calls of it by that module are one site.
+
+    Attributes:
+        module: Name of the innermost module that calls it; "" is the model itself.
+        operator: Its name, as exceptions write it.
+        is_whole_module: Whether the module has no modules inside, so that its name says it all.
+    """
+
+    module: str
+    operator: str
+    is_whole_module: bool
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of an exception for this site."""
+        if not self.module:
+            return OPERATOR + self.operator
+        return self.module if self.is_whole_module else f"{self.module}.{self.operator}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """One call within a forward pass: the site, and how many of its calls came before."""
+
+    site: Site
+    index: int
+
+
+class Listener(TorchFunctionMode):
+    """Hears every operator that computes, while a model runs, and the module that calls it.
+
+    Args:
+        model: The model, out of any wrapper.
+        hear: Is called in place of the operator, with the call, the operator, its positional and
+            its keyword arguments, and returns what the operator would.
+
+    Attributes:
+        lines: Where in the model's code each site is, as "file:line".
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        hear: Callable[[CallKey, Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any],
+    ) -> None:
+        super().__init__()
+        self._hear = hear
+        self._leaves = {name: not any(True for _ in m.children()) for name, m in _named(model)}
+        self._model = model
+        self._path: list[str] = []
+        self._counts: dict[Site, int] = {}
+        self.lines: dict[Site, str] = {}
+
+    def __enter__(self) -> Self:
+        self._counts.clear()
+        self._handles = [
+            handle
+            for name, module in _named(self._model)
+            for handle in (
+                module.register_forward_pre_hook(self._entering(name)),
+                module.register_forward_hook(self._leaving, always_call=True),
+            )
+        ]
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's own
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch's own
+        for handle in self._handles:
+            handle.remove()
+        self._path.clear()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Hear one operator."""
+        del types
+        kwargs = kwargs or {}
+        name = operator_name(func)
+        if not self._path or name in _NOT_COMPUTED or not _computes((args, kwargs)):
+            return func(*args, **kwargs)
+        site = Site(self._path[-1], name, self._leaves[self._path[-1]])
+        index = self._counts.get(site, 0)
+        self._counts[site] = index + 1
+        if site not in self.lines:
+            self.lines[site] = _calling_line()
+        return self._hear(CallKey(site, index), func, args, kwargs)
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(*_: Any) -> None:
+            self._path.append(name)
+
+        return enter
+
+    def _leaving(self, *_: Any) -> None:
+        if self._path:
+            self._path.pop()
+
+
+def _calling_line() -> str:
+    """Return the innermost line outside torch and this package that led here, or ""."""
+    frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack() reads the source of every frame
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame = frame.f_back  # type: ignore[assignment]  # None at the outermost
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _named(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(model.named_modules())
+
+
+def _computes(given: Any) -> bool:
+    return any(
+        isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(given)
+    )

@@ -1,0 +1,316 @@
+"""Under which exceptions a model survives a recipe, and whether it does at all.
+
+Sites whose own rounding does too much damage become exceptions first; then whole steps are run, and
+what still goes wrong in them widens the exceptions, from operator to module to the module around.
+At last every exception that turns out not to be needed is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose.rehearse import Rehearsal, rehearse
+from halfstep.advise.choose.scale import first_scale
+from halfstep.advise.choose.whatif import Damage, Dtypes, damages, formats_under
+from halfstep.engine import Engine
+from halfstep.formats import FORMATS, format_name
+from halfstep.recipe import recipe as find_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.choose.sites import CallKey, Site
+    from halfstep.advise.subject import Subject
+    from halfstep.recipe import Recipe
+
+LIMIT = 0.1
+"""Most damage that is free, in units of the gradient's noise: a batch ten per cent smaller."""
+MOST_LOST = 0.5
+"""Share of a parameter's update that may be lost to rounding."""
+ROUNDS = 8
+
+
+@dataclass(slots=True)
+class Trial:
+    """What became of one recipe.
+
+    Attributes:
+        base: The recipe as it was asked for.
+        recipe: With the exceptions and the first loss scale that were found.
+        exceptions: Patterns, each with its reason.
+        rehearsal: A whole step under `recipe`.
+        damages: Of every site that the base recipe computes in a half format.
+        rejected: Why the recipe cannot be recommended; "" where it can.
+        passes: Forward and backward passes that the trial took.
+        headroom: Bits between the largest result of any site and the largest value of its format,
+            over the recorded steps, exceptions left out; and the site's pattern.
+        lines: Where in the model's code each exception is, as "file:line"; of a module with others
+            inside, its first operator.
+    """
+
+    base: str
+    recipe: Recipe
+    exceptions: dict[str, str] = field(default_factory=dict)
+    rehearsal: Rehearsal | None = None
+    damages: Mapping[Site, Damage] = field(default_factory=dict)
+    rejected: str = ""
+    passes: float = 0.0
+    headroom: tuple[float, str] = (math.inf, "")
+    lines: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The recipe as a config has it: what it is based on, and what differs from that."""
+        base = find_recipe(self.base).settings()
+        changed = {
+            field: given
+            for field, given in self.recipe.settings().items()
+            if given != base.get(field)
+        }
+        return {"base": self.base, **changed}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        found = self.rehearsal
+        return {
+            "recipe": self.base,
+            "safe": not self.rejected,
+            "rejected": self.rejected,
+            "config": self.spec,
+            "exceptions": {
+                pattern: {"reason": reason, "line": self.lines.get(pattern, "")}
+                for pattern, reason in self.exceptions.items()
+            },
+            "gradient_damage": None if found is None else found.gradient_damage,
+            "headroom_bits": self.headroom[0],
+            "headroom_at": self.headroom[1],
+            "passes": round(self.passes, 2),
+        }
+
+
+def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> Trial:
+    """Find the exceptions that a model needs under a recipe.
+
+    Args:
+        subject: What is trained.
+        recorded: Its first steps in fp32.
+        base: The recipe.
+        seed: Of what the recipe draws at random.
+    """
+    trial = Trial(base, find_recipe(base))
+    search = _Search(subject, recorded, trial, seed)
+    search.look_at_sites()
+    search.widen()
+    if not trial.rejected:
+        search.narrow()
+    for pattern in trial.exceptions:
+        inside = [line for site, line in recorded.lines.items() if _covered(site, [pattern])]
+        trial.lines[pattern] = inside[0] if inside else ""
+    return trial
+
+
+class _Search:
+    """The search for the exceptions of one recipe."""
+
+    def __init__(self, subject: Subject, recorded: Record, trial: Trial, seed: int) -> None:
+        self._subject = subject
+        self._recorded = recorded
+        self._trial = trial
+        self._seed = seed
+        self._base = trial.recipe
+        self._scale = None if trial.recipe.scaling is None else trial.recipe.scaling.init
+        self._formats: dict[Site, str] = {}
+        self._once = [self._lower_scale, self._except_backward]
+
+    def look_at_sites(self) -> None:
+        """Except every site that alone does too much damage."""
+        subject, recorded, trial = self._subject, self._recorded, self._trial
+        model = subject.copied()
+        model.load_state_dict(recorded.weights)
+        with Engine(model, subject.optimizer(model), recipe=self._base) as engine:
+            dtypes = formats_under(engine, subject, recorded.batch)
+            self._formats = _half_sites(dtypes)
+            trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
+        trial.passes += 4 / 3
+        for site, damage in trial.damages.items():
+            reason = self._forward_reason(site, damage)
+            if not reason and self._scale is None:
+                reason = self._backward_reason(damage)
+            if reason:
+                trial.exceptions[site.pattern] = reason
+
+    def widen(self) -> None:
+        """Run whole steps, and except more until nothing goes wrong."""
+        trial = self._trial
+        for _ in range(ROUNDS):
+            try:
+                trial.recipe = self._with(trial.exceptions)
+            except ValueError as error:  # a recipe that cannot have exceptions
+                trial.rejected = str(error)
+                return
+            trial.rehearsal = self._rehearse(trial.exceptions)
+            trial.rejected = self._wrong(trial.rehearsal)
+            if not trial.rejected or not self._add(trial.rehearsal):
+                return
+
+    def narrow(self) -> None:
+        """Take back every exception that a whole step does not need."""
+        trial = self._trial
+        for pattern in list(trial.exceptions):
+            fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
+            found = self._rehearse(fewer)
+            if not self._wrong(found):
+                trial.exceptions, trial.rehearsal = fewer, found
+        trial.recipe = self._with(trial.exceptions)
+        trial.headroom = min(
+            (
+                (self._recorded.forward[site].headroom(FORMATS[format_]), site.pattern)
+                for site, format_ in self._formats.items()
+                if site in self._recorded.forward and not self._covered(site)
+            ),
+            default=trial.headroom,
+        )
+
+    def _forward_reason(self, site: Site, damage: Damage) -> str:
+        if damage.raised:
+            return damage.raised
+        if damage.nonfinite:
+            return f"{damage.nonfinite} of its results are inf or NaN"
+        format_ = self._formats.get(site)
+        ranges = self._recorded.forward.get(site)
+        if format_ and ranges and ranges.headroom(FORMATS[format_]) < 0:
+            return f"its results reach 2^{ranges.highest}, beyond {format_}"
+        return self._costly(damage.error)
+
+    def _backward_reason(self, damage: Damage) -> str:
+        if damage.nonfinite_gradients:
+            return f"{damage.nonfinite_gradients} of the gradients that it passes on are inf or NaN"
+        return self._costly(damage.gradient_error)
+
+    def _costly(self, error: float) -> str:
+        in_noise = (error / self._recorded.noise_ratio) ** 2
+        return f"rounding costs {in_noise:.2g} of the gradient's noise" if in_noise > LIMIT else ""
+
+    def _wrong(self, found: Rehearsal) -> str:
+        if found.raised:
+            return found.raised
+        if found.breaks:
+            where = f", from {found.birth.pattern} on" if found.birth else ""
+            return f"gradients are inf or NaN{where}"
+        if found.gradient_damage > LIMIT:
+            return f"the gradient is off by {found.gradient_damage:.2g} of its noise"
+        stalled = [] if self._base.keeps_small_updates else found.stalled(MOST_LOST)
+        if stalled:
+            return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
+        return ""
+
+    def _add(self, found: Rehearsal) -> bool:
+        """Except more for what went wrong; False where nothing is left to except."""
+        exceptions = self._trial.exceptions
+        if not found.breaks and found.gradient_damage <= LIMIT:
+            stalled = found.stalled(MOST_LOST)
+            modules = {name.rpartition(".")[0] for name in stalled}
+            if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
+                return False
+            exceptions |= dict.fromkeys(modules, "its updates are less than half an ulp")
+            return True
+        if found.birth is not None and not _covered(found.birth, exceptions):
+            exceptions[found.birth.pattern] = "it makes inf or NaN of finite values"
+            return True
+        while self._once:
+            if self._once.pop(0)():
+                return True
+        return self._widen_all() or self._add_suspect()
+
+    def _lower_scale(self) -> bool:
+        """Start with a smaller loss scale: a dynamic one would find it by skipping steps."""
+        if self._base.scaling is None:
+            return False
+        inside = {site: how for site, how in self._formats.items() if not self._covered(site)}
+        self._scale = first_scale(self._recorded, inside, self._base.scaling)
+        return self._scale != self._base.scaling.init
+
+    def _except_backward(self) -> bool:
+        """Except every site whose gradients suffer, at the loss scale of the recipe again."""
+        if self._base.scaling is None:
+            return False
+        self._scale = self._base.scaling.init
+        found = {
+            site.pattern: reason
+            for site, damage in self._trial.damages.items()
+            if not self._covered(site) and (reason := self._backward_reason(damage))
+        }
+        self._trial.exceptions |= found
+        return bool(found)
+
+    def _covered(self, site: Site) -> bool:
+        return _covered(site, self._trial.exceptions)
+
+    def _elements(self, parameters: Iterable[str]) -> int:
+        return sum(self._recorded.weights[name].numel() for name in parameters)
+
+    def _widen_all(self) -> bool:
+        """Put modules in the place of their operators, or the modules around in that of modules."""
+        exceptions = self._trial.exceptions
+        operators = {site.pattern: site for site in self._trial.damages if not site.is_whole_module}
+        wider = {
+            pattern: operators[pattern].module if pattern in operators else _around(pattern)
+            for pattern in exceptions
+        }
+        narrowest = [pattern for pattern in wider if pattern in operators] or list(wider)
+        changed = False
+        for pattern in narrowest:
+            if wider[pattern]:
+                exceptions.setdefault(wider[pattern], exceptions.pop(pattern))
+                changed = True
+        return changed
+
+    def _add_suspect(self) -> bool:
+        """Except the site of the largest error that is none yet."""
+        exceptions = self._trial.exceptions
+        others = {
+            site: damage
+            for site, damage in self._trial.damages.items()
+            if not _covered(site, exceptions)
+        }
+        if not others:
+            return False
+        site = max(others, key=lambda each: others[each].worst_error)
+        exceptions[site.pattern] = f"rounding changes it by {others[site].worst_error:.1%}"
+        return True
+
+    def _rehearse(self, exceptions: Mapping[str, str]) -> Rehearsal:
+        self._trial.passes += 1
+        return rehearse(self._subject, self._recorded, self._with(exceptions), seed=self._seed)
+
+    def _with(self, exceptions: Mapping[str, str]) -> Recipe:
+        changes: dict[str, object] = {}
+        if exceptions:
+            changes["exceptions"] = dict.fromkeys(exceptions, "fp32")
+        if self._scale is not None and self._base.scaling is not None:
+            changes["loss_scale"] = replace(self._base.scaling, init=self._scale)
+        return find_recipe({"base": self._trial.base, **changes}) if changes else self._base
+
+
+def _covered(site: Site, exceptions: Collection[str]) -> bool:
+    """Tell whether a site, or a module that it is in, is an exception."""
+    inside = f"{site.module}."
+    return site.pattern in exceptions or any(inside.startswith(f"{each}.") for each in exceptions)
+
+
+def _around(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def _half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
+    """Return the sites that compute in a half format, each with it."""
+    return {
+        key.site: format_name(dtype)
+        for key, each in dtypes.items()
+        if each.any_half
+        for dtype in (*each.inputs, *each.outputs)
+        if format_name(dtype) in ("fp16", "bf16")
+    }

@@ -1,0 +1,227 @@
+"""What if: every site of a model, alone, really computed as a recipe would, from exact inputs.
+
+The recipe says, by running once, in which formats each call takes its inputs. Then each call of the
+recorded fp32 step is made again in these formats, forward and backward, with the exact inputs and
+the exact gradient of its output; what comes out differs from the record by its rounding alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from halfstep.advise.choose.record import floating
+from halfstep.advise.choose.sites import CallKey, Listener
+from halfstep.techniques.base import HALVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from halfstep.advise.choose.record import Call, Record
+    from halfstep.advise.choose.sites import Site
+    from halfstep.advise.subject import Subject
+    from halfstep.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Dtypes:
+    """Formats of one call: of the floating-point tensors among its inputs, and of its results."""
+
+    inputs: tuple[torch.dtype, ...]
+    outputs: tuple[torch.dtype, ...]
+
+    @property
+    def any_half(self) -> bool:
+        """Whether the call takes or returns half tensors."""
+        return any(dtype in HALVES for dtype in (*self.inputs, *self.outputs))
+
+
+@dataclass(slots=True)
+class Damage:
+    """What rounding at one site does, worst call of the site.
+
+    Attributes:
+        nonfinite: Elements of its results that are inf or NaN in the half format alone.
+        nonfinite_gradients: The same of the gradients that it passes on, at the loss scale.
+        error: Relative error of its results, as a ratio of 2-norms.
+        gradient_error: That of the gradients of its inputs.
+        loss_change: First-order change of the loss by the error of its results.
+        raised: What the operator says that cannot compute in the format; "" where it can.
+    """
+
+    nonfinite: int = 0
+    nonfinite_gradients: int = 0
+    error: float = 0.0
+    gradient_error: float = 0.0
+    loss_change: float = 0.0
+    raised: str = ""
+
+    @property
+    def breaks(self) -> bool:
+        """Whether inf, NaN or an error comes of it."""
+        return bool(self.nonfinite or self.nonfinite_gradients or self.raised)
+
+    @property
+    def worst_error(self) -> float:
+        """The larger of both relative errors."""
+        return max(self.error, self.gradient_error)
+
+    def include(self, other: Damage) -> None:
+        """Take in another call of the same site."""
+        self.nonfinite += other.nonfinite
+        self.nonfinite_gradients += other.nonfinite_gradients
+        self.error = max(self.error, other.error)
+        self.gradient_error = max(self.gradient_error, other.gradient_error)
+        self.loss_change += other.loss_change
+        self.raised = self.raised or other.raised
+
+
+def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey, Dtypes]:
+    """Run a forward pass under the engine's recipe, and return the formats of every call."""
+    found: dict[CallKey, Dtypes] = {}
+
+    def look(
+        key: CallKey, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        inputs = tuple(leaf.dtype for leaf in floating((args, kwargs)))
+        result = func(*args, **kwargs)
+        found[key] = Dtypes(inputs, tuple(leaf.dtype for leaf in floating(result)))
+        return result
+
+    with torch.no_grad(), engine.autocast(), Listener(engine.bare_models[0], look):
+        subject.loss(engine.model, batch)
+    return found
+
+
+def damages(
+    engine: Engine, recorded: Record, dtypes: Mapping[CallKey, Dtypes], scale: float
+) -> dict[Site, Damage]:
+    """Make every call that a recipe makes in a half format, alone, and return what that does.
+
+    Args:
+        engine: Carries out the recipe.
+        recorded: The fp32 step.
+        dtypes: Formats of every call under the recipe.
+        scale: The loss scale.
+    """
+    found: dict[Site, Damage] = {}
+    with torch.random.fork_rng():
+        for call in recorded.calls:
+            formats = dtypes.get(call.key)
+            if formats is not None and formats.any_half:
+                damage = found.setdefault(call.key.site, Damage())
+                damage.include(_alone(engine, call, formats, scale))
+    return found
+
+
+def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
+    exact = _Rerun(call, None)
+    exact.run()
+    half = _Rerun(call, formats.inputs)
+    try:
+        with engine.autocast():
+            half.run()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return Damage(raised=" ".join(str(error).split())[:160])
+    damage = Damage(
+        nonfinite=sum(map(_only_here_nonfinite, half.outputs, call.outputs)),
+        error=_error(half.outputs, call.outputs),
+        loss_change=sum(
+            float((grad.double() * _difference(half.outputs[at], call.outputs[at])).sum())
+            for at, grad in call.gradients.items()
+        ),
+    )
+    if damage.nonfinite == 0 and call.gradients:
+        right = exact.gradients(call.gradients, 1.0)
+        found = half.gradients(call.gradients, scale)
+        damage.nonfinite_gradients = sum(map(_only_here_nonfinite, found, right))
+        # Together, and those of parameters by themselves, which are of another size than those of
+        # activations. One alone may be truly zero, as that of a bias before a norm layer.
+        of_params = [at for at, start in enumerate(exact.starts) if isinstance(start, nn.Parameter)]
+        of_values = [at for at in range(len(right)) if at not in of_params]
+        damage.gradient_error = (
+            max(
+                _error([found[at] for at in some], [right[at] for at in some])
+                for some in (of_params, of_values)
+                if some
+            )
+            if right
+            else 0.0
+        )
+    return damage
+
+
+class _Rerun:
+    """One call made again, its inputs in some formats and cut from the graph around.
+
+    Args:
+        call: The call.
+        formats: Of its floating-point inputs; None leaves them in fp32.
+    """
+
+    def __init__(self, call: Call, formats: Sequence[torch.dtype] | None) -> None:
+        self._call = call
+        leaves, self._spec = tree_flatten((call.args, dict(call.kwargs)))
+        wanted = iter(formats or ())
+        self.starts: list[torch.Tensor] = []
+        self._given: list[Any] = []
+        for leaf in leaves:
+            if not (isinstance(leaf, torch.Tensor) and leaf.is_floating_point()):
+                self._given.append(leaf)
+                continue
+            dtype = next(wanted, leaf.dtype)
+            start = leaf.detach().to(dtype, copy=True).requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, nn.Parameter):
+                start = nn.Parameter(start, requires_grad=leaf.requires_grad)
+            if leaf.requires_grad:
+                self.starts.append(start)
+            # An operator in place cannot write over a leaf.
+            self._given.append(start.clone() if leaf.requires_grad else start)
+        self.outputs: list[torch.Tensor] = []
+
+    def run(self) -> None:
+        """Call the operator."""
+        torch.set_rng_state(self._call.random_state)
+        args, kwargs = tree_unflatten(self._given, self._spec)
+        with torch.enable_grad():
+            self.outputs = floating(self._call.func(*args, **kwargs))
+
+    def gradients(self, of_outputs: Mapping[int, torch.Tensor], scale: float) -> list[torch.Tensor]:
+        """Return the inputs' true gradients, fp32, from scaled ones in the outputs' format."""
+        reached = [at for at in of_outputs if self.outputs[at].requires_grad]
+        if not (reached and self.starts):
+            return []
+        found = torch.autograd.grad(
+            [self.outputs[at] for at in reached],
+            self.starts,
+            [(of_outputs[at] * scale).to(self.outputs[at].dtype) for at in reached],
+            allow_unused=True,
+        )
+        return [
+            torch.zeros_like(start, dtype=torch.float32) if grad is None else grad.float() / scale
+            for grad, start in zip(found, self.starts, strict=True)
+        ]
+
+
+def _only_here_nonfinite(half: torch.Tensor, exact: torch.Tensor) -> int:
+    return int((~half.isfinite() & exact.isfinite()).sum())
+
+
+def _difference(half: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    rounded, right = half.detach(), exact.detach()
+    both = rounded.isfinite() & right.isfinite()
+    return torch.where(both, rounded.double() - right.double(), 0.0)
+
+
+def _error(half: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
+    """Return the norm of the difference over that of the exact values, all tensors together."""
+    lost = sum(float(_difference(*pair).square().sum()) for pair in zip(half, exact, strict=True))
+    energy = sum(
+        float(torch.where(right.isfinite(), right.double(), 0.0).square().sum()) for right in exact
+    )
+    return math.sqrt(lost / energy) if energy > 0 else 0.0

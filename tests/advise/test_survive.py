@@ -1,0 +1,148 @@
+"""Exceptions are found where fp16 breaks a network, and nowhere else."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from halfstep.advise.choose.advice import advise
+from halfstep.advise.choose.record import Record, record
+from halfstep.advise.choose.survive import Trial, survive
+from halfstep.advise.subject import Subject
+
+
+class Gate(nn.Module):
+    """Healthy; each subclass has one thing that fp16 does not survive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values * torch.sigmoid(self.linear(values))
+
+
+class Square(Gate):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        large = self.linear(values) * 1000
+        return values + large / (large * large).mean(-1, keepdim=True).sqrt()
+
+
+class Distances(Gate):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        mapped = self.linear(values)
+        apart = mapped[..., None] - mapped[..., None, :]
+        return values + (apart * apart + 1e-12).sqrt().mean(-1)
+
+
+class LargeWeights(Gate):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.linear.weight *= 256
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + torch.tanh(self.linear(values) / 256)
+
+
+class Net(nn.Module):
+    def __init__(self, gate: type[nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.gate = gate()
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.head(self.gate(torch.relu(self.first(values))))
+
+
+def subject(gate: type[nn.Module] = Gate) -> Subject:
+    chance = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    batches = []
+    for _ in range(8):
+        labels = torch.randint(0, 3, (16,), generator=chance)
+        values = torch.randn(16, 8, generator=chance) + labels[:, None]
+        batches.append((values, labels))
+    return Subject(
+        gate.__name__,
+        Net(gate),
+        lambda model, batch: functional.cross_entropy(model(batch[0]).float(), batch[1]),
+        batches,
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    )
+
+
+def trial(gate: type[nn.Module], recipe: str) -> tuple[Trial, Record]:
+    about = subject(gate)
+    recorded = record(about)
+    return survive(about, recorded, recipe), recorded
+
+
+@pytest.mark.parametrize("recipe", ["fp16", "bf16", "o2", "bf16-sr", "bf16-kahan", "half-bn32"])
+def test_healthy_network_needs_no_exception(recipe: str) -> None:
+    found, _ = trial(Gate, recipe)
+    assert (found.exceptions, found.rejected) == ({}, "")
+    assert found.spec == {"base": recipe}
+
+
+@pytest.mark.parametrize(
+    ("gate", "recipe", "excepted"),
+    [
+        (Square, "fp16", "gate.mul"),
+        (Square, "o2", "gate"),
+        (Distances, "fp16", "gate.mul"),
+        (Distances, "o2", "gate"),
+        (LargeWeights, "half-bn32", "gate.linear"),
+    ],
+)
+def test_what_fp16_breaks_is_excepted_and_nothing_else(
+    gate: type[nn.Module], recipe: str, excepted: str
+) -> None:
+    found, recorded = trial(gate, recipe)
+    assert list(found.exceptions) == [excepted]
+    assert not found.rejected
+    assert found.rehearsal is not None
+    assert found.rehearsal.gradient_damage < 1e-3
+    assert recorded.steps + found.passes <= 20
+
+
+@pytest.mark.parametrize("gate", [Square, Distances, LargeWeights])
+def test_bf16_under_autocast_needs_no_exception(gate: type[nn.Module]) -> None:
+    assert trial(gate, "bf16")[0].exceptions == {}
+
+
+def test_recipe_that_no_exception_saves_is_rejected_with_the_reason() -> None:
+    slow = replace(subject(), optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-5))
+    recorded = record(slow)
+    assert "updates of" in survive(slow, recorded, "bf16-true").rejected
+    assert not survive(slow, recorded, "bf16-sr").rejected
+    assert not survive(slow, recorded, "bf16").rejected
+
+
+def test_nothing_of_the_users_is_changed() -> None:
+    about = subject(Square)
+    before, chance = copy.deepcopy(about.model.state_dict()), torch.get_rng_state()
+    advise(about, ["fp16", "o2"])
+    after = about.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert torch.equal(chance, torch.get_rng_state())
+    assert all(param.grad is None for param in about.model.parameters())
+
+
+def test_same_seed_gives_the_same_advice() -> None:
+    first, second = (advise(subject(Square), ["fp16", "bf16-sr"]).as_json() for _ in range(2))
+    assert first == second
+
+
+def test_training_that_fp32_does_not_survive_is_refused() -> None:
+    about = subject()
+    with torch.no_grad():
+        about.model.head.weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="in step 1 of fp32 training already"):
+        record(about)
