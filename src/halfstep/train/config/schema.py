@@ -80,9 +80,13 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     """How several processes train the run together."""
     tracking: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Strict(strict=False)
+        tuple[
+            Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio", "comet", "clearml"], ...
+        ],
+        Strict(strict=False),
     ] = ("tensorboard",)
-    """Where figures go besides metrics.jsonl: any of tensorboard, wandb and mlflow."""
+    """Where figures go besides metrics.jsonl: any of tensorboard, wandb, mlflow, swanlab, trackio,
+    comet and clearml."""
     observers: Annotated[tuple[str, ...], Strict(strict=False)] = ()
     """Who else watches the run: import:package.module:Class, a subclass of halfstep.Observer of
     your own. It is called at fixed points, and may record figures or end the run."""
