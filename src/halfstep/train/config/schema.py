@@ -17,6 +17,7 @@ from halfstep.train.config.loop import (
     EarlyStoppingConfig,
     LrScalingConfig,
 )
+from halfstep.train.config.loss import LossConfig
 from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.optimizer import OptimizerConfig
 from halfstep.train.config.schedule import ScheduleConfig
@@ -56,6 +57,8 @@ class Config(Section):
     """Optimizer steps between two lines of metrics."""
     val_every: int = Field(1, ge=1)
     """Epochs from one validation to the next; the last epoch is always validated."""
+    loss: LossConfig = LossConfig()
+    """What training minimises."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of a label's probability that is spread over all classes, in training only."""
     lr_scaling: LrScalingConfig | None = None
