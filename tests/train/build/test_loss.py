@@ -82,11 +82,11 @@ def test_the_loss_of_the_config_is_what_is_trained(tmp_path, monkeypatch):
 
     class Losses(halfstep.Observer):
         def micro_batch(self, loss, logits, labels):
-            seen.setdefault(self.name, (float(loss), logits, labels))
+            seen.setdefault(self.of, (float(loss), logits, labels))
 
     for name in ("cross-entropy", "bce"):
         watch = Losses()
-        watch.name = name
+        watch.of = name
         halfstep.train(
             "digits",
             overrides={**small, "loss.name": name},

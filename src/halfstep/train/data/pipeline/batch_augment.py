@@ -2,7 +2,8 @@
 
 Images cross the bus as uint8, a quarter of the bytes. All chance comes from one generator on the
 CPU, so that a batch is changed alike on every device, and nothing waits for the device. torchvision
-has the same augmentations, but drawn from the process-wide generator.
+(v2.MixUp, v2.CutMix) and timm (RandomErasing) draw from the process-wide generators, so that a batch
+would depend on whatever has drawn before, and a resume would see others (`benchmarks/kept.py`).
 """
 
 from __future__ import annotations
