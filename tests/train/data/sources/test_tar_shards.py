@@ -63,6 +63,9 @@ def test_what_is_in_a_shard_is_kept_until_the_shard_changes(shards, write_shard,
     with monkeypatch.context() as patch:
         patch.setattr(tarfile, "open", None)
         assert len(source(shards).train) == IMAGES
+    for kept in (shards / "cache").glob("*.npz"):
+        kept.write_bytes(kept.read_bytes()[:50])
+    assert len(source(shards).train) == IMAGES
     write_shard("train-1.tar", [{"png": encoded(0), "cls": b"0"}] * 9)
     assert len(source(shards).train) == IMAGES + 6
 

@@ -12,11 +12,12 @@ import hashlib
 import os
 import re
 import tarfile
+import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, BinaryIO, Self
 
 import numpy as np
 
@@ -38,6 +39,7 @@ _MOST_LABEL = 1000
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
 _META = re.compile(r"__[^/]*__($|/)")
 _OPEN_SHARDS = 64
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 _ARRAYS = ("spans", "names", "name_ends", "labels", "label_ends")
 
 
@@ -163,17 +165,24 @@ def _indexed(file: Path, cache: Path) -> Shard:
     status = file.stat()
     said = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
     known = cache / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.npz"
-    with suppress(OSError, ValueError, KeyError, EOFError), np.load(known) as arrays:
+    with suppress(*_UNREADABLE), np.load(known) as arrays:
         spans, names, name_ends, labels, label_ends = (arrays[name] for name in _ARRAYS)
         return Shard(spans, Texts(names, name_ends), Texts(labels, label_ends))
     shard = _walked(file)
     with suppress(OSError):  # without room, the next run walks it again
-        arrays = (
-            *(shard.spans, shard.names.content, shard.names.ends),
-            *(shard.labels.content, shard.labels.ends),
-        )
-        write_atomically(known, partial(np.savez, **dict(zip(_ARRAYS, arrays, strict=True))))
+        write_atomically(known, partial(_keep, shard))
     return shard
+
+
+def _keep(shard: Shard, file: BinaryIO) -> None:
+    np.savez(
+        file,
+        spans=shard.spans,
+        names=shard.names.content,
+        name_ends=shard.names.ends,
+        labels=shard.labels.content,
+        label_ends=shard.labels.ends,
+    )
 
 
 def _walked(file: Path) -> Shard:
