@@ -105,6 +105,25 @@ def with_simplejpeg(task: str) -> Load:
     return load
 
 
+def with_torchvision(task: str) -> Load:
+    """Torchvision's own decoder, deprecated since 0.29, then ours."""
+    transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
+
+    def load(encoded: bytes) -> torch.Tensor:
+        content = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        return transform(torchvision.io.decode_jpeg(content, mode="RGB"))
+
+    return load
+
+
+def with_pillows_pixels(task: str) -> Load:
+    """Pillow, then ours: what halfstep does where torchcodec is not installed."""
+    transform = transforms.build(AugmentConfig(preset="crop-flip"), SIDE, train=task == "train")
+    return lambda encoded: transform(
+        v2.functional.pil_to_tensor(Image.open(io.BytesIO(encoded)).convert("RGB"))
+    )
+
+
 def with_opencv(task: str) -> Load:
     """OpenCV alone, resizing by area, the nearest that it has to antialiasing."""
     import cv2
@@ -137,7 +156,12 @@ def with_opencv(task: str) -> Load:
 
 def ways(task: str) -> dict[str, Load]:
     """Return every way that is installed."""
-    found = {REFERENCE: with_pillow(task), "halfstep": with_halfstep(task)}
+    found = {
+        REFERENCE: with_pillow(task),
+        "halfstep": with_halfstep(task),
+        "halfstep, by Pillow": with_pillows_pixels(task),
+        "torchvision + halfstep": with_torchvision(task),
+    }
     if find_spec("cv2"):
         found["OpenCV"] = with_opencv(task)
     if find_spec("simplejpeg"):
@@ -215,7 +239,7 @@ def environment() -> dict[str, object]:
         "torchvision": torchvision.__version__,
         "pillow": PIL.__version__,
     }
-    for module in ("cv2", "simplejpeg"):
+    for module in ("torchcodec", "cv2", "simplejpeg"):
         if find_spec(module):
             versions[module] = __import__(module).__version__
     return {

@@ -14,7 +14,7 @@ def test_weights_are_written_into_the_run_directory(halfstep, run, tmp_path):
 
 def test_program_is_written_where_it_is_asked_for(halfstep, run, tmp_path):
     code, out, err = halfstep(
-        "export", RUN, "--format", "torch", "--which", "last", "--out", "x/model.pt2"
+        "export", RUN, "--format", "torch", "--checkpoint", "last", "--out", "x/model.pt2"
     )
     assert (code, err) == (0, "")
     assert out.startswith("x/model.pt2 (last, epoch 1); its logits are the model's to within ")

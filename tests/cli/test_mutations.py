@@ -119,7 +119,7 @@ LINES = [
     "compare digits --recipes fp32 fp16 --seeds 0 1 --grid optimizer.lr=0.1,0.2 --out comparison",
     "eval run --data train.csv --root . --checkpoint last --json --columns image=image",
     "predict run train.csv a.png --csv out.csv --top-k 2 --checkpoint best",
-    "export run --format safetensors --which best --out x",
+    "export run --format safetensors --checkpoint best --out x",
     "runs runs --json",
     "configs",
     "config show digits --options epochs=2",

@@ -68,4 +68,4 @@ def test_fields_are_listed_with_their_values(halfstep):
 def test_a_mapping_that_is_none_is_refused(halfstep):
     code, _, error = halfstep("recipes", "{base: o2")
     assert code == 2
-    assert "is no mapping in YAML; write '{base: o2, loss_scale: 128}'" in error
+    assert "recipe '{base: o2' is not valid YAML" in error

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
+from halfstep.train.config.text import parse
 from halfstep.train.loop import loop
 from halfstep.train.processes.launch import LAUNCHER
 
@@ -22,7 +22,7 @@ def test_run_as_documented(halfstep, tiny_arguments):
         "train", "digits", "--recipe", "bf16", "--tag", "x", *tiny_arguments, "optimizer.lr=0.02"
     )
     assert code == 0
-    config = yaml.safe_load(Path("runs/digits/x/config.yaml").read_text())
+    config = parse(Path("runs/digits/x/config.yaml").read_text(), "config")
     assert (config["recipe"], config["optimizer"]["lr"], config["epochs"]) == ("bf16", 0.02, 1)
     assert (summary("runs/digits/x")["recipe"], summary("runs/digits/x")["tag"]) == ("bf16", "x")
     assert out.startswith("digits bf16 seed 0: best accuracy ")
@@ -120,7 +120,7 @@ def test_second_run_in_a_directory_is_refused_while_the_first_trains(
     assert code == 2
     assert re.search(rf"'run' is in use: process {os.getpid()} on \S+ trains in it; wait for", err)
     assert summary("run")["seed"] == 0
-    assert yaml.safe_load(Path("run/config.yaml").read_text())["seed"] == 0
+    assert parse(Path("run/config.yaml").read_text(), "config")["seed"] == 0
 
 
 def test_run_that_goes_nan_exits_with_1_and_says_so(halfstep, tiny_arguments):

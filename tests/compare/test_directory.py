@@ -3,12 +3,12 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from halfstep.compare import directory as kept
 from halfstep.compare.directory import changed_since, claimed, prepare, result_of
 from halfstep.compare.results import Result
 from halfstep.compare.tables import write_tables
+from halfstep.train.config.text import parse
 
 
 def finish(cell):
@@ -38,7 +38,7 @@ def test_a_result_of_another_number_of_processes_is_none(make_grid, directory):
     assert changed_since(two) == ["processes: not set -> 2"]
     finish(two)
     assert result_of(two).status == "finished"
-    assert "processes" not in yaml.safe_load(two.config_file.read_text())
+    assert "processes" not in parse(two.config_file.read_text(), "config")
     assert changed_since(make_grid().cells[0]) == ["processes: 2 -> not set"]
 
 
@@ -62,7 +62,7 @@ def test_preparing_a_cell_removes_its_last_run_and_writes_the_config_of_the_next
     cell = make_grid(lr=0.2).cells[0]
     prepare(cell)
     assert not list(cell.run_directory.iterdir())
-    assert yaml.safe_load(cell.config_file.read_text()) == cell.settings
+    assert parse(cell.config_file.read_text(), "config") == cell.settings
     assert result_of(cell).status == "pending"
 
 

@@ -15,13 +15,13 @@ def env(
 ) -> None:
     """Print versions, devices, threads, and what there is to train in several processes with."""
     from halfstep.files import json_text
-    from halfstep.train.after.bug_report import collect
+    from halfstep.train.environment import report
 
-    found = collect()
+    found = report()
     if as_json:
         typer.echo(json_text(found, indent=2))
         return
     width = max(map(len, found))
     for name, value in found.items():
-        said = ", ".join(map(str, value)) if isinstance(value, list) else value
-        typer.echo(f"{name:<{width}}  {'none' if said in {None, ''} else said}")
+        said = ", ".join(value) if isinstance(value, list) else str(value)
+        typer.echo(f"{name:<{width}}  {said or 'none'}".replace("\n", f"\n{' ' * width}  "))

@@ -31,7 +31,8 @@ def export(
         _Format, typer.Option("--format", help="The weights alone, or a program for any batch.")
     ] = _Format.safetensors,
     checkpoint: Annotated[
-        Which, typer.Option("--which", help="The one of highest accuracy, or of the last epoch.")
+        Which,
+        typer.Option(help="The one of highest accuracy, or of the last epoch."),
     ] = Which.best,
     out: Annotated[
         Path | None, typer.Option(help="The file; RUN/export/WHICH.SUFFIX by default.")

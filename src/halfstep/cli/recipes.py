@@ -81,14 +81,9 @@ def recipes(
 
 
 def _read(spec: str) -> Recipe:
-    import yaml
+    from halfstep.train.config.text import parse
 
-    try:
-        return recipe(yaml.safe_load(spec) if spec.lstrip().startswith("{") else spec)
-    except yaml.YAMLError as error:
-        raise UserError(
-            f"recipe {spec!r} is no mapping in YAML; write '{{base: o2, loss_scale: 128}}'"
-        ) from error
+    return recipe(parse(spec, f"recipe {spec!r}") if spec.lstrip().startswith("{") else spec)
 
 
 def _print_fields(*, as_json: bool, as_markdown: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from halfstep.errors import UserError
 
 _PACKAGES = ("halfstep", "torch", "torchvision", "timm")
+_PREFIXES = ("OMP_", "MKL_", "KMP_", "CUDA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "SLURM_N")
+_OF_THE_PROCESS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def pick_device(name: str) -> torch.device:
@@ -43,6 +46,27 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": str(device),
         "device_name": device_name(device),
+    }
+
+
+def report() -> dict[str, Any]:
+    """Return what a bug report says: the above, what torch collects, and how processes talk."""
+    from torch import distributed
+    from torch.utils.collect_env import get_env_info
+
+    return {
+        **describe(pick_device("auto")),
+        **get_env_info()._asdict(),  # noqa: SLF001  (public, of a named tuple)
+        "backends": [
+            name
+            for name in ("gloo", "nccl", "mpi")
+            if distributed.is_available() and getattr(distributed, f"is_{name}_available")()
+        ],
+        "variables": [
+            f"{name}={value}"
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_PREFIXES) or name in _OF_THE_PROCESS
+        ],
     }
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import starting_pairs
-import yaml
 from sameness import assert_same_run
 
 import warm
+from halfstep.train.config.text import parse
 from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint
 
@@ -34,7 +34,7 @@ def test_of_two_runs_at_once_one_trains_and_nothing_is_mixed(
         assert held or "holds a finished run of another config" in logs[refused], logs
         row["refused_because"] = "in use" if held else "finished"
         assert_same_run(run, alone[trained], of_one_process=False)
-        assert yaml.safe_load((run / "config.yaml").read_text())["seed"] == trained
+        assert parse((run / "config.yaml").read_text(), "config")["seed"] == trained
         for name in ("best", "last"):
             assert checkpoint.load(checkpoint.path(run, name)).config["seed"] == trained
     if count == PAIRS:

@@ -1,8 +1,10 @@
 import json
+import os
 import sys
 import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from halfstep.train.observers import sinks
 
 PICTURE = torch.arange(48, dtype=torch.uint8).reshape(3, 4, 4)
 SETTINGS = {"epochs": 2, "model": {"name": "x", "args": {}}}
+FLAT = {"epochs": 2, "model.name": "x", "model.args": {}}
 
 
 def fake(monkeypatch, name, **functions):
@@ -25,17 +28,19 @@ def fake(monkeypatch, name, **functions):
 @pytest.fixture
 def wandb(monkeypatch):
     """A stand-in for the package that keeps what it is told."""
-    seen = SimpleNamespace(given=None, logged=[], finished=False)
+    pytest.importorskip("accelerate")
+    seen = SimpleNamespace(given=None, logged=[], settings={}, finished=False)
 
     def init(**given):
         seen.given = given
         return SimpleNamespace(
-            id=given["id"] or "made-up",
+            id=given.get("id", "made-up"),
             log=lambda values, step: seen.logged.append((step, values)),
             finish=lambda: setattr(seen, "finished", True),
         )
 
-    fake(monkeypatch, "wandb", init=init, Image=lambda pixels: ("image", pixels.shape))
+    config = SimpleNamespace(update=lambda values, allow_val_change: seen.settings.update(values))
+    fake(monkeypatch, "wandb", init=init, config=config, Image=lambda pixels: pixels.shape)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     return seen
 
@@ -43,16 +48,20 @@ def wandb(monkeypatch):
 @pytest.fixture
 def mlflow(monkeypatch):
     """A stand-in for the package that keeps what it is told."""
+    pytest.importorskip("accelerate")
     seen = SimpleNamespace(experiment=None, started=None, params={}, logged=[], images=[], ended=0)
 
     def start_run(**given):
         seen.started = given
         return SimpleNamespace(info=SimpleNamespace(run_id=given["run_id"] or "made-up"))
 
+    limits = SimpleNamespace(MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100)
     fake(
         monkeypatch,
         "mlflow",
-        set_experiment=lambda name: setattr(seen, "experiment", name),
+        utils=SimpleNamespace(validation=limits),
+        search_experiments=lambda filter_string: [],
+        create_experiment=lambda name, **_: setattr(seen, "experiment", name),
         start_run=start_run,
         log_params=seen.params.update,
         log_metrics=lambda values, step: seen.logged.append((step, values)),
@@ -94,21 +103,16 @@ def test_what_a_resumed_run_writes_again_stands_once_in_tensorboard(tmp_path):
 
 def test_wandb_gets_config_figures_and_pictures(tmp_path, wandb):
     record(tmp_path, ["wandb"])
-    assert wandb.given["config"] == SETTINGS
-    assert wandb.given["name"] == "digits"
-    assert wandb.given["project"] == "halfstep"
-    assert wandb.given["resume"] == "allow"
-    assert wandb.logged == [
-        (10, {"train/loss": 0.5}),
-        (10, {"val/samples": ("image", (4, 4, 3))}),
-    ]
+    assert wandb.settings == FLAT
+    assert wandb.given == {"name": "digits", "project": "halfstep"}
+    assert wandb.logged == [(10, {"train/loss": 0.5}), (10, {"val/samples": [(4, 4, 3)]})]
     assert wandb.finished
 
 
 def test_mlflow_gets_config_figures_and_pictures(tmp_path, mlflow):
     record(tmp_path, ["mlflow"])
     assert mlflow.experiment == "halfstep"
-    assert mlflow.params == {"epochs": 2, "model.name": "x", "model.args": {}}
+    assert mlflow.params == FLAT
     assert mlflow.logged == [(10, {"train/loss": 0.5})]
     assert mlflow.images == [("val/samples-00000010.png", (4, 4, 3))]
     assert mlflow.ended == 1
@@ -123,10 +127,60 @@ def test_run_that_goes_on_is_the_same_run_there(tmp_path, wandb, mlflow):
     mlflow.params.clear()
     record(tmp_path, ["wandb", "mlflow"], resumed_at=10)
     assert wandb.given["id"] == mlflow.started["run_id"] == "made-up"
+    assert wandb.given["resume"] == "allow"
     assert mlflow.params == {}
     record(tmp_path, ["wandb", "mlflow"])
-    assert wandb.given["id"] is None
+    assert "id" not in wandb.given
     assert mlflow.started["run_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "attributes"),
+    [
+        ("swanlab", "swanlab", {"init": "id"}),
+        ("trackio", "trackio", {"init": "name"}),
+        ("comet", "comet_ml", {"start": "get_key"}),
+        ("clearml", "clearml", {"Task": "id"}),
+    ],
+)
+def test_other_services_know_a_run_again(tmp_path, monkeypatch, name, module, attributes):
+    pytest.importorskip("accelerate")
+    given = []
+
+    def start(**named):
+        given.append(named)
+        run = MagicMock(id="made-up", get_key=lambda: "made-up")
+        run.name = "made-up"  # MagicMock has a name of its own
+        return run
+
+    task = SimpleNamespace(current_task=lambda: None, init=start)
+    functions = {each: task if each == "Task" else start for each in attributes}
+    fake(
+        monkeypatch,
+        module,
+        **functions,
+        config=MagicMock(),
+        Image=MagicMock(),
+        __version__="9",
+        finish=MagicMock(),
+    )
+    record(tmp_path, [name])
+    record(tmp_path, [name], resumed_at=10)
+    new, again = given
+    assert "made-up" not in new.values()
+    assert "made-up" in again.values()
+
+
+def test_accelerate_sees_one_process_and_the_environment_stays(monkeypatch, tmp_path, wandb):
+    from accelerate import PartialState
+
+    for variable, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(variable, value)
+    PartialState._reset_state()
+    record(tmp_path, ["wandb"])
+    assert (PartialState().num_processes, os.environ["WORLD_SIZE"]) == (1, "2")
+    assert not torch.distributed.is_initialized()
+    assert wandb.finished
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
@@ -141,8 +195,11 @@ def test_service_that_fails_is_warned_of_once_and_the_rest_goes_on(tmp_path, mon
     def fail(*_, **__):
         raise ConnectionError("no route\nto host")
 
+    pytest.importorskip("accelerate")
     run = SimpleNamespace(id="x", log=fail, finish=fail)
-    fake(monkeypatch, "wandb", init=fail if breaks == "init" else lambda **_: run, Image=fail)
+    config = SimpleNamespace(update=lambda *_, **__: None)
+    init = fail if breaks == "init" else lambda **_: run
+    fake(monkeypatch, "wandb", init=init, config=config, Image=fail)
     with pytest.warns(sinks.TrackingWarning) as caught:
         record(tmp_path, ["wandb", "tensorboard"])
     (warning,) = caught

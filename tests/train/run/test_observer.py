@@ -248,3 +248,16 @@ def test_a_users_state_comes_back_and_observers_may_change(tiny, tmp_path):
     assert summary.epochs == 2
     # A run may go on without them.
     assert train(longer, tmp_path, quiet=True, go_on="auto", observers=[]).epochs == 2
+
+
+@pytest.mark.parametrize("error", [KeyError("seen"), RuntimeError("no"), ValueError("old")])
+def test_what_a_users_observer_raises_is_said_of_it_and_not_of_the_checkpoint(error, tmp_path):
+    class Broken(Observer):
+        name = "mine"
+
+        def load_state_dict(self, state):
+            raise error
+
+    said = f"observer 'mine': load_state_dict raised {type(error).__name__}"
+    with pytest.raises(UserError, match=said), checkpoint.explained(tmp_path / "last.pt"):
+        Observers([Broken()], ALONE).load([{"mine": {"seen": 1}}])

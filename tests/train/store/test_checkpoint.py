@@ -1,3 +1,4 @@
+import io
 import pickle
 import zipfile
 from dataclasses import replace
@@ -30,20 +31,28 @@ def test_any_torch_reads_the_file_and_any_zip_tool(tmp_path, example):
     assert torch.load(file, weights_only=True)["step"] == 3
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
-        assert archive.comment.startswith(b"halfstep sha256:")
 
 
-def test_every_flipped_bit_and_every_lost_byte_is_noticed(tmp_path, example):
+def test_no_flipped_bit_changes_what_is_loaded_and_every_lost_byte_is_noticed(tmp_path, example):
     file = tmp_path / "x.pt"
     checkpoint.save(file, example())
     whole = file.read_bytes()
-    checkpoint.load(file)
+    before = checkpoint.load(file)
+    noticed = 0
     for place in range(0, len(whole), 37):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << place % 8
         file.write_bytes(flipped)
-        with pytest.raises(UserError, match=r"its checksum is wrong|it has no checksum"):
-            checkpoint.load(file)
+        try:
+            loaded = checkpoint.load(file)
+        except UserError:
+            noticed += 1
+            continue
+        # What nothing reads, such as padding, may differ.
+        assert torch.equal(loaded.model["weight"], before.model["weight"])
+        assert replace(loaded, model={}) == replace(before, model={})
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+        assert noticed >= sum(part.file_size for part in archive.infolist()) // 37
     for left in (len(whole) - 1, len(whole) // 2, 90, 1):
         file.write_bytes(whole[:left])
         with pytest.raises(UserError, match="no checkpoint of halfstep"):

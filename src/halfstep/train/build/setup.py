@@ -15,7 +15,7 @@ from halfstep.engine import EMA, Engine
 from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.build import in_parallel, models, optim, schedules
+from halfstep.train.build import in_parallel, loss, models, optim, schedules
 from halfstep.train.data.pipeline.samples import LEAST
 from halfstep.train.data.sources.part import BatchShare
 from halfstep.train.data.sources.seeding import derive
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from halfstep.train.build.loss import Loss
     from halfstep.train.build.schedules import Schedules
     from halfstep.train.config import Config
     from halfstep.train.data import Data
@@ -42,6 +43,7 @@ class Setup:
         data: What it learns from.
         schedules: What moves the learning rate; the engine steps `per_step` itself.
         steps: Optimizer steps of the whole run.
+        loss: What training minimises.
         processes: Those that train together.
     """
 
@@ -50,6 +52,7 @@ class Setup:
     data: Data
     schedules: Schedules
     steps: int
+    loss: Loss
     processes: Processes = ALONE
 
     @property
@@ -157,6 +160,7 @@ def assemble(
         UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
             model is then as before.
     """
+    minimised = loss.build(config, len(loaded.classes), device)
     images_per_step = config.batch_size * config.accumulate * processes.size
     scaling = config.lr_scaling
     optimizer = optim.build_optimizer(
@@ -185,7 +189,7 @@ def assemble(
         )
     except (TypeError, ValueError) as error:  # what cannot work under the recipe
         raise UserError(str(error)) from error
-    return Setup(engine, device, loaded, schedule, steps, processes)
+    return Setup(engine, device, loaded, schedule, steps, minimised, processes)
 
 
 def _load(model: nn.Module, weights: Mapping[str, torch.Tensor], config: Config) -> None:

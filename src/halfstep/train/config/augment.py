@@ -16,6 +16,7 @@ from halfstep.train.config.section import Section
 
 Crop = Literal["none", "resized", "padded"]
 Interpolation = Literal["bilinear", "bicubic"]
+Policy = Literal["none", "imagenet", "cifar10", "svhn", "trivial"]
 _Part = Annotated[float, Field(gt=0, le=1)]
 # Not strict, since YAML has lists where Python has tuples.
 Pair = Annotated[tuple[_Part, _Part], Strict(strict=False)]
@@ -38,6 +39,8 @@ class Augmentation:
     interpolation: Interpolation = "bilinear"
     randaugment: int = 0
     randaugment_ops: int = 2
+    policy: Policy = "none"
+    color_jitter: float = 0.0
     erase: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -86,6 +89,12 @@ class AugmentConfig(Section):
     """Magnitude of RandAugment, from 0, which leaves it out, to 30."""
     randaugment_ops: int | None = Field(None, ge=1, le=14)
     """Operations that RandAugment applies to an image, one after the other."""
+    policy: Policy | None = None
+    """A policy in place of RandAugment: AutoAugment's of "imagenet", "cifar10" or "svhn", or
+    "trivial" for TrivialAugment, one operation of random magnitude; "none" leaves it out."""
+    color_jitter: float | None = Field(None, ge=0, le=1)
+    """How far brightness, contrast and saturation of a training image are changed at most, each by
+    a factor of its own from 1 - color_jitter to 1 + color_jitter; 0 leaves it out."""
     erase: float | None = Field(None, ge=0, le=1)
     """Probability that a random rectangle of a training image is replaced by the mean colour."""
     mixup: float | None = Field(None, ge=0, le=100)
@@ -115,6 +124,11 @@ class AugmentConfig(Section):
             if one is not None and len(one) not in {1, 3}:
                 raise ValueError(f"{name} has {len(one)} values; allowed: 1 (grey) or 3 (RGB)")
         chosen = self.settings()
+        if chosen.policy != "none" and chosen.randaugment:
+            raise ValueError(
+                f"policy is {chosen.policy!r} and randaugment is {chosen.randaugment}; write "
+                "randaugment: 0, or policy: none"
+            )
         for name, idle, write in (
             ("padding", chosen.crop != "padded", "crop: padded"),
             ("crop_scale", chosen.crop != "resized", "crop: resized"),

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.config.section import Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def _without(values: Any, *former: str) -> Any:
+    """Leave out settings of release 0.1.0, which read shards from end to end, for its runs."""
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if key not in former}
 
 
 class SplitConfig(Section):
@@ -59,12 +66,14 @@ class ShardsConfig(SplitConfig):
     """One of the two splits of a data set in WebDataset shards."""
 
     urls: str
-    """The tar files: a path, a glob ("train-*.tar"), or a URL, with ranges in braces
-    ("https://host/train-{000..099}.tar") and "::" between several. Paths are looked for in the
-    working directory, then in data.root."""
-    index: str | None = None
-    """JSON file or URL with the number of samples of each shard: {"train-000.tar": 1000}. Without
-    one, shards on disk are counted by their headers; those behind URLs need one."""
+    """The tar files: a path, a glob ("train-*.tar"), or a URL that fsspec knows, with ranges in
+    braces ("https://host/train-{000..099}.tar") and "::" between several. Paths are looked for in
+    the working directory, then in data.root."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, values: Any) -> Any:
+        return _without(values, "index")
 
 
 class ImportSplitConfig(SplitConfig):
@@ -167,25 +176,28 @@ class VisionConfig(ImagesConfig):
 
 
 class WebdatasetConfig(ImagesConfig):
-    """Tar files of images and labels (jpg, jpeg, png or webp, and cls) read from end to end."""
+    """Tar files of images and labels (jpg, jpeg, png or webp, and cls), as WebDataset has them."""
 
     name: Literal["webdataset"]
     """Which source."""
     root: str = "."
-    """Folder that paths of shards, indexes and class names may start from."""
+    """Folder that paths of shards and of class names may start from."""
     classes: int = Field(ge=2)
     """Number of classes; a cls is a number below it."""
     names: str | None = None
     """Text file with one class name a line; a cls may then be a name too. null numbers them."""
-    interleave: int = Field(8, ge=1, le=1024)
-    """Shards that are read side by side, so that a batch has images of so many; as many workers
-    have something to do."""
-    shuffle: int = Field(512, ge=1)
-    """Training samples of one shard that are kept in memory, undecoded, and shuffled."""
+    cache: str = "~/.cache/halfstep/shards"
+    """Folder that keeps the shards behind URLs, which are fetched once, and what is in all shards,
+    which are walked once."""
     train: ShardsConfig
     """The training split."""
     val: ShardsConfig
     """The validation split."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, values: Any) -> Any:
+        return _without(values, "interleave", "shuffle")
 
 
 class ImportConfig(ImagesConfig):

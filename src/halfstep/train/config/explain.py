@@ -126,7 +126,7 @@ def _commented(lines: Iterable[str], indent: str) -> list[str]:
 
 def _assigned(name: str, value: Any) -> str:
     text = dump({name: value})
-    # PyYAML puts a mapping of one plain value in braces.
+    # ruamel.yaml puts a mapping of one plain value in braces.
     return text.rstrip("\n") if isinstance(value, dict | list) else text[1:-2]
 
 

@@ -17,6 +17,7 @@ from halfstep.train.config.loop import (
     EarlyStoppingConfig,
     LrScalingConfig,
 )
+from halfstep.train.config.loss import LossConfig
 from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.optimizer import OptimizerConfig
 from halfstep.train.config.schedule import ScheduleConfig
@@ -56,6 +57,8 @@ class Config(Section):
     """Optimizer steps between two lines of metrics."""
     val_every: int = Field(1, ge=1)
     """Epochs from one validation to the next; the last epoch is always validated."""
+    loss: LossConfig = LossConfig()
+    """What training minimises."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Share of a label's probability that is spread over all classes, in training only."""
     lr_scaling: LrScalingConfig | None = None
@@ -80,9 +83,13 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     """How several processes train the run together."""
     tracking: Annotated[
-        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Strict(strict=False)
+        tuple[
+            Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio", "comet", "clearml"], ...
+        ],
+        Strict(strict=False),
     ] = ("tensorboard",)
-    """Where figures go besides metrics.jsonl: any of tensorboard, wandb and mlflow."""
+    """Where figures go besides metrics.jsonl: any of tensorboard, wandb, mlflow, swanlab, trackio,
+    comet and clearml."""
     observers: Annotated[tuple[str, ...], Strict(strict=False)] = ()
     """Who else watches the run: import:package.module:Class, a subclass of halfstep.Observer of
     your own. It is called at fixed points, and may record figures or end the run."""

@@ -1,58 +1,24 @@
-"""YAML as configs use it: safe, and without the traps that silently change a value.
+"""YAML as configs use it: YAML 1.2 by ruamel.yaml's safe loader, in which a value is what it looks.
 
-Two rules differ from PyYAML's: `1e-3` is a number (as in YAML 1.2, and as everyone means it), and a
-key written twice is an error.
+`1e-3` is a number, `on` and `no` are words, and a key that stands twice is an error. What it would
+take and a config has no use for is refused besides: keys that are no text, and aliases that make a
+page of text into millions of values.
 """
 
 from __future__ import annotations
 
-import re
+import io
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from halfstep.errors import UserError
 
 _MOST_VALUES = 100_000
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with numbers as in YAML 1.2 and unique, textual keys."""
-
-    def get_single_node(self) -> yaml.Node | None:
-        """Refuse aliases of aliases that make a page of text into millions of values."""
-        node: yaml.Node | None = super().get_single_node()
-        if node is not None and _written_out(node) > _MOST_VALUES:
-            problem = f"its aliases make it more than {_MOST_VALUES:,} values; write it out"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse keys that are no text or that stand twice; then as PyYAML does."""
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                problem = f"the key {key!r} is not text; write it in quotes"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if key in seen:
-                problem = f"the key {key!r} is written twice; leave one of them out"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _written_out(node: yaml.Node, known: dict[yaml.Node, int] | None = None) -> int:
-    """Return how many values a node holds where each alias counts as what it stands for."""
-    known = {} if known is None else known
-    if node not in known:
-        known[node] = 1  # a node may hold itself
-        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
-        flat = (each for pair in inner for each in (pair if isinstance(pair, tuple) else (pair,)))
-        known[node] = 1 + sum(_written_out(each, known) for each in flat)
-    return known[node]
+_TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 def parse(text: str, source: str) -> Any:
@@ -65,9 +31,16 @@ def parse(text: str, source: str) -> Any:
     Raises:
         UserError: If it is not YAML; the message has the line.
     """
+    yaml = YAML(typ="safe", pure=True)
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  (it is a SafeLoader)
-    except yaml.YAMLError as error:
+        node = yaml.compose(text)
+        if node is None:
+            return None
+        if _written_out(node, {}) > _MOST_VALUES:
+            problem = f"its aliases make it more than {_MOST_VALUES:,} values; write it out"
+            raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return yaml.constructor.construct_document(node)
+    except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}, line {mark.line + 1}" if mark and "\n" in text else source
         problem = getattr(error, "problem", None) or str(error)
@@ -76,30 +49,48 @@ def parse(text: str, source: str) -> Any:
         raise UserError(f"{source} is not valid YAML: {error}") from error
 
 
+def _written_out(node: Node, known: dict[Node, int]) -> int:
+    """Return how many values a node holds where each alias counts as what it stands for.
+
+    Raises:
+        MarkedYAMLError: If a key in it is no text.
+    """
+    if node not in known:
+        known[node] = 1  # a node may hold itself
+        inner = node.value if isinstance(node, CollectionNode) else []
+        if isinstance(node, MappingNode):
+            for key, _ in inner:
+                if key.tag not in {_TEXT, _MERGE}:
+                    problem = f"the key {str(key.value)[:40]!r} is not text; write it in quotes"
+                    raise MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            inner = [each for pair in inner for each in pair]
+        known[node] = 1 + sum(_written_out(each, known) for each in inner)
+    return known[node]
+
+
 def dump(values: dict[str, Any]) -> str:
     """Return plain data as YAML that `parse` reads back to the same data."""
-    return yaml.dump(
-        values,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=None,
-        width=1_000_000,
-    )
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.width = 1_000_000
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # typed as None
+    yaml.Representer = _Representer
+    text = io.StringIO()
+    yaml.dump(values, text)
+    return text.getvalue()
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes what it is told in full: no anchors that a reader must look up."""
+class _Representer(SafeRepresenter):
+    """Writes what it is told in full, and so that it can be read back."""
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (PyYAML's signature)
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (ruamel.yaml's signature)
         """Repeat data instead of pointing at it."""
         return True
 
+    def represent_str(self, data: str) -> ScalarNode:
+        """Quote a text that ruamel.yaml writes without quotes, and then does not read."""
+        style = '"' if data.startswith((":", "?")) or "\x85" in data else None
+        return self.represent_scalar(_TEXT, data, style=style)
 
-# For the dumper too, which puts text that would be read as a number in quotes.
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"),
-        list("-+.0123456789"),
-    )
+
+_Representer.add_representer(str, _Representer.represent_str)

@@ -2,7 +2,7 @@
 
 Adding one takes a file here that turns its section into a `Source`, a section class in
 `halfstep.train.config.data`, and a row in `_SOURCES`. `load` puts order, workers, augmentation and
-normalisation around it. WebDataset's shards, which have no indices, take a path of their own.
+normalisation around it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from halfstep.errors import UserError
-from halfstep.train.config.data import DigitsConfig, WebdatasetConfig
+from halfstep.train.config.data import DigitsConfig
 from halfstep.train.data.pipeline import transforms
-from halfstep.train.data.pipeline.batches import Batches, IndexedBatches
+from halfstep.train.data.pipeline.batches import Batches
 from halfstep.train.data.pipeline.data import Data
 from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
-from halfstep.train.data.sources import csv_list, digits, image_folder, imported, vision
+from halfstep.train.data.sources import csv_list, digits, image_folder, imported, tar_shards, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
 from halfstep.train.data.sources.part import WHOLE, BatchShare
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.train.config.data import DataConfig
-    from halfstep.train.data.shards.shards import Shards
     from halfstep.train.data.sources.source import Source, Split
 
 __all__ = ["Batches", "Data", "DataWarning", "load", "open_source", "usable_workers"]
@@ -41,6 +39,7 @@ _SOURCES: dict[str, Callable[[Any], Source]] = {
     "cifar100": vision.load,
     "mnist": vision.load,
     "fashion-mnist": vision.load,
+    "webdataset": tar_shards.load,
     "import": imported.load,
 }
 
@@ -68,41 +67,6 @@ def load(
     Raises:
         UserError: If the data cannot be had, or are not what the config says.
     """
-    settings: dict[str, Any] = {
-        "batch_size": batch_size,
-        "seed": seed,
-        "pinned": device.type == "cuda",
-        "part": part,
-        "drop_last": drop_last,
-    }
-    if isinstance(config, WebdatasetConfig):
-        return _in_shards(config, **settings)
-    return _indexed(config, **settings)
-
-
-def open_source(config: DataConfig) -> Source:
-    """Return the single images that `config` names, as they are stored.
-
-    Raises:
-        UserError: If the data cannot be had, or have no indices, as WebDataset's shards.
-    """
-    if config.name not in _SOURCES:
-        raise UserError(
-            f"data.name is {config.name!r}, whose images have no indices; "
-            f"allowed: {', '.join(_SOURCES)}"
-        )
-    return _SOURCES[config.name](config)
-
-
-def _indexed(
-    config: DataConfig,
-    *,
-    batch_size: int,
-    seed: int,
-    pinned: bool,
-    part: BatchShare,
-    drop_last: bool,
-) -> Data:
     source = open_source(config)
     # The digits are in memory, already at their resolution and normalised.
     augment = None if isinstance(config, DigitsConfig) else config.augment
@@ -117,7 +81,7 @@ def _indexed(
     def batches(split: Split, *, train: bool) -> Batches:
         transform = transforms.build(augment, side, train=train) if augment else None
         refill = train and faults.on_error == "skip"
-        return IndexedBatches(
+        return Batches(
             Samples(split, shape, transform, seed, refill=refill),
             Order(
                 len(split),
@@ -127,7 +91,7 @@ def _indexed(
                 drop_last,
             ),
             workers=usable_workers(config.workers),
-            pinned=pinned,
+            pinned=device.type == "cuda",
             faults=faults,
         )
 
@@ -143,54 +107,13 @@ def _indexed(
     )
 
 
-def _in_shards(
-    config: WebdatasetConfig,
-    *,
-    batch_size: int,
-    seed: int,
-    pinned: bool,
-    part: BatchShare,
-    drop_last: bool,
-) -> Data:
-    try:
-        from halfstep.train.data.shards import shard_batches, shard_reader, webdataset
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"data.name is 'webdataset', which needs {error.name}; "
-            "write pip install 'halfstep[webdataset]'"
-        ) from error
+def open_source(config: DataConfig) -> Source:
+    """Return the single images that `config` names, as they are stored.
 
-    names = webdataset.classes(config)
-    of_train, of_val = webdataset.find(config)
-    faults = Faults(config.on_error)
-    shape = (3, config.resolution, config.resolution)
-
-    def batches(of: Shards, *, train: bool) -> Batches:
-        transform = transforms.build(config.augment, config.resolution, train=train)
-        reader = shard_reader.ShardReader(config.shuffle if train else 1, config.interleave, seed)
-        return shard_batches.ShardBatches(
-            of,
-            webdataset.ShardSamples(names, shape, transform, seed, reader),
-            interleave=config.interleave,
-            batch_size=batch_size * part.size,
-            part=part if train else replace(part, least=1),
-            seed=seed if train else None,
-            workers=usable_workers(config.workers),
-            pinned=pinned,
-            faults=faults,
-            drop_last=drop_last,
-        )
-
-    return Data(
-        classes=names,
-        image_shape=shape,
-        train=batches(of_train, train=True),
-        val=batches(of_val, train=False),
-        normalisation=config.augment.normalisation(3),
-        augmentation=config.augment.settings(),
-        seed=seed,
-        faults=faults,
-    )
+    Raises:
+        UserError: If the data cannot be had.
+    """
+    return _SOURCES[config.name](config)
 
 
 def usable_workers(wanted: int) -> int:

@@ -172,7 +172,7 @@ def assemble(training: Training, observers: Observers) -> Loop:
     return Loop(
         training,
         observers,
-        MicroBatches(setup.engine, training.config, training.progress, setup.processes),
+        MicroBatches(setup.engine, training.config, training.progress, setup.processes, setup.loss),
         CheckpointWriter(training, observers),
     )
 

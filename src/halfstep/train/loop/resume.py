@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.errors import UserError
+from halfstep.train.config import Config
 from halfstep.train.loop import extend
 from halfstep.train.store import checkpoint, metrics_log, rotation
 
 if TYPE_CHECKING:
-    from halfstep.train.config import Config
     from halfstep.train.store.checkpoint import Checkpoint
 
 AUTO = "auto"
@@ -31,6 +31,7 @@ _MAY_DIFFER = frozenset(
 epochs."""
 _PARTS_MAY_DIFFER = frozenset(
     {
+        "data.cache",
         "data.workers",
         "distributed.checkpoint_activations",
         "distributed.strategy",
@@ -98,11 +99,17 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
 
 
 def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]:
-    """Let a run that release 0.1.0 has started go on as it was: with every batch of an epoch."""
+    """Let a run that an earlier release has started go on as it was.
+
+    Fields that it did not know have their defaults; 0.1.0 trained on every batch of an epoch.
+    """
     if "drop_last" in stored.config:
-        return config, stored
-    before = {"drop_last": False}
-    return config.model_copy(update=before), replace(stored, config=stored.config | before)
+        before = {}
+    else:
+        before = {"drop_last": False}
+        config = config.model_copy(update=before)
+    known = Config.model_validate(stored.config | before).model_dump(mode="json")
+    return config, replace(stored, config=known)
 
 
 def tidy(run: Path, start: Start) -> None:

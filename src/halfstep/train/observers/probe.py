@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.engine import Engine
+    from halfstep.train.build.loss import Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,18 @@ class Probe:
         twin: The same model in fp32, on the same device; its weights do not matter.
         images: A micro-batch, prepared for the model.
         labels: Theirs.
+        loss: What training minimises.
     """
 
     def __init__(
-        self, engine: Engine, twin: nn.Module, images: torch.Tensor, labels: torch.Tensor
+        self,
+        engine: Engine,
+        twin: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        loss: Loss = functional.cross_entropy,
     ) -> None:
+        self._minimised = loss
         self._engine = engine
         self._twin = twin
         self._batch = images, labels
@@ -152,7 +160,7 @@ class Probe:
 
     def _loss(self, model: nn.Module) -> torch.Tensor:
         images, labels = self._batch
-        return functional.cross_entropy(model(images).float(), labels)
+        return self._minimised(model(images).float(), labels)
 
     def _grad_dtypes(self) -> list[tuple[torch.Tensor, torch.dtype]]:
         kept = self._engine.recipe.gradient_format

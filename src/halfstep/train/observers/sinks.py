@@ -1,8 +1,8 @@
-"""Where the figures of a run go besides `metrics.jsonl`: TensorBoard, Weights & Biases, MLflow.
+"""Where the figures of a run go besides `metrics.jsonl`: TensorBoard, or accelerate's services.
 
-Each is one small class on the same four methods. The last two are packages of their own, asked for
-before a run begins; what they cannot deliver later (a network that is gone) ends the tracking there
-and not the run.
+Services are packages of their own, asked for before a run begins; what they cannot deliver later (a
+network that is gone) ends the tracking there and not the run. `accelerate.tracking` talks to them;
+TensorBoard, which needs no service, goes without it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import threading
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 PROJECT = "halfstep"
 _IDS = "tracking.json"
+_OF_PROCESSES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class TrackingWarning(UserWarning):
@@ -89,10 +91,56 @@ def _print_unless_tensorboard(
         before(ended)
 
 
-class WeightsAndBiases:
-    """A run of `wandb`; its own variables (WANDB_PROJECT, WANDB_MODE, ...) decide where to.
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What accelerate's tracker of a service is given, besides the name of the project.
+
+    Attributes:
+        package: What is imported.
+        tracker: The tracker's class.
+        title: The argument that is the run's title, if there is one.
+        known: The argument that is the id of a run that goes on.
+        new: Arguments of a new run.
+        again: Arguments of one that goes on.
+        id_of: Returns the id of what the tracker holds.
+    """
+
+    package: str
+    tracker: str
+    title: str | None
+    known: str
+    id_of: Callable[[Any], str]
+    new: Mapping[str, Any] = field(default_factory=dict)
+    again: Mapping[str, Any] = field(default_factory=dict)
+
+
+_GOES_ON = {"resume": "allow"}
+_SERVICES = {
+    "wandb": _Service("wandb", "WandBTracker", "name", "id", lambda run: run.id, again=_GOES_ON),
+    "mlflow": _Service(
+        "mlflow", "MLflowTracker", "run_name", "run_id", lambda run: run.info.run_id
+    ),
+    "swanlab": _Service(
+        "swanlab", "SwanLabTracker", "experiment_name", "id", lambda run: run.id, again=_GOES_ON
+    ),
+    # trackio knows a run by its name, which may be taken.
+    "trackio": _Service(
+        "trackio", "TrackioTracker", None, "name", lambda run: run.name, again=_GOES_ON
+    ),
+    "comet": _Service(
+        "comet_ml", "CometMLTracker", None, "experiment_key", lambda run: run.get_key()
+    ),
+    "clearml": _Service(
+        "clearml", "ClearMLTracker", "task_name", "continue_last_task", lambda task: task.id
+    ),
+}
+
+
+class Tracked:
+    """A run of a service; the service's own variables (WANDB_MODE, MLFLOW_TRACKING_URI) say where.
 
     Args:
+        name: Of the service.
         run: The run directory.
         title: What the run is called there.
         settings: The config, as plain data.
@@ -100,70 +148,55 @@ class WeightsAndBiases:
     """
 
     def __init__(
-        self, run: Path, title: str, settings: Mapping[str, Any], resumed_at: int | None
+        self, name: str, run: Path, title: str, settings: Mapping[str, Any], resumed_at: int | None
     ) -> None:
-        self._wandb = importlib.import_module("wandb")
-        self._run = self._wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=title,
-            config=dict(settings),
-            dir=str(run),
-            id=_known_id(run, "wandb", resumed_at),
-            resume="allow",
-        )
-        _keep_id(run, "wandb", self._run.id)
+        from accelerate import tracking
 
-    def scalars(self, figures: Mapping[str, float], step: int) -> None:
-        """Record figures; W&B wants steps to rise, and takes several calls of one step."""
-        self._run.log(dict(figures), step=step)
-
-    def picture(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Record an image."""
-        pixels = image.permute(1, 2, 0).numpy()
-        self._run.log({name: self._wandb.Image(pixels)}, step=step)
-
-    def close(self) -> None:
-        """Upload what is left."""
-        self._run.finish()
-
-
-class MLflow:
-    """A run of `mlflow`; its own variables (MLFLOW_TRACKING_URI, ...) decide where to.
-
-    Args:
-        run: The run directory.
-        title: What the run is called there.
-        settings: The config, as plain data.
-        resumed_at: The step that the run goes on from.
-    """
-
-    def __init__(
-        self, run: Path, title: str, settings: Mapping[str, Any], resumed_at: int | None
-    ) -> None:
-        self._mlflow = importlib.import_module("mlflow")
-        known = _known_id(run, "mlflow", resumed_at)
-        if known is None and "MLFLOW_EXPERIMENT_NAME" not in os.environ:
-            self._mlflow.set_experiment(PROJECT)
-        active = self._mlflow.start_run(run_id=known, run_name=title)
-        _keep_id(run, "mlflow", active.info.run_id)
+        service = _SERVICES[name]
+        known = _known_id(run, name, resumed_at)
+        given = dict(service.new if known is None else service.again)
+        if service.title is not None:
+            given[service.title] = title
+        if known is not None:
+            given[service.known] = known
+        _first_of_accelerate()
+        project = os.environ.get(f"{name.upper()}_PROJECT", PROJECT)
+        self._tracker = getattr(tracking, service.tracker)(project, **given)
+        self._tracker.start()
+        _keep_id(run, name, service.id_of(self._tracker.tracker))
         if known is None:
-            self._mlflow.log_params(_flat(settings))
+            self._tracker.store_init_configuration(_flat(settings))
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
         """Record figures."""
-        self._mlflow.log_metrics(dict(figures), step=step)
+        self._tracker.log(dict(figures), step=step)
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Record an image."""
+        """Record an image, where accelerate can."""
         pixels = image.permute(1, 2, 0).numpy()
-        self._mlflow.log_image(pixels, artifact_file=f"{name}-{step:08d}.png")
+        if hasattr(self._tracker, "log_images"):
+            self._tracker.log_images({name: [pixels]}, step=step)
+        elif self._tracker.name == "mlflow":  # accelerate gives it figures of matplotlib alone
+            file = f"{name}-{step:08d}.png"
+            importlib.import_module("mlflow").log_image(pixels, artifact_file=file)
 
     def close(self) -> None:
-        """End the run there."""
-        self._mlflow.end_run()
+        """Upload what is left."""
+        self._tracker.finish()
 
 
-_PACKAGES: dict[str, Callable[..., Sink]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
+def _first_of_accelerate() -> None:
+    """Let accelerate log, as the one process that it sees.
+
+    Seeing several, it would join them, set their threads and wait for the others.
+    """
+    from accelerate import PartialState
+
+    hidden = {name: os.environ.pop(name) for name in _OF_PROCESSES if name in os.environ}
+    try:
+        PartialState(cpu=True)
+    finally:
+        os.environ.update(hidden)
 
 
 def require(names: Sequence[str]) -> None:
@@ -173,11 +206,12 @@ def require(names: Sequence[str]) -> None:
         UserError: Naming what to install.
     """
     for name in names:
-        if name in _PACKAGES and importlib.util.find_spec(name) is None:
-            raise UserError(
-                f"tracking names {name!r}, but the package {name} is not installed; write "
-                f"pip install 'halfstep[{name}]', or leave it out of tracking"
-            )
+        for package in (_SERVICES[name].package, "accelerate") if name in _SERVICES else ():
+            if importlib.util.find_spec(package) is None:
+                raise UserError(
+                    f"tracking names {name!r}, but the package {package} is not installed; write "
+                    f"pip install 'halfstep[{name}]', or leave it out of tracking"
+                )
 
 
 def build(
@@ -191,7 +225,7 @@ def build(
     """Return the places that a config's `tracking` names.
 
     Args:
-        names: Of tensorboard, wandb, mlflow.
+        names: Of tensorboard and the services.
         run: The run directory.
         title: What the run is called.
         settings: The config, as plain data.
@@ -206,8 +240,7 @@ def build(
         if name == "tensorboard":
             sinks.append(Mortal(name, partial(TensorBoard, run, resumed_at)))
         else:
-            make = partial(_PACKAGES[name], run, title, settings, resumed_at)
-            sinks.append(Mortal(name, make))
+            sinks.append(Mortal(name, partial(Tracked, name, run, title, settings, resumed_at)))
     return sinks
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from halfstep.engine import Engine
+    from halfstep.train.build.loss import Loss
     from halfstep.train.config import Config
     from halfstep.train.processes.processes import Processes
     from halfstep.train.run.in_step import Portion
@@ -56,9 +57,10 @@ class MicroBatches:
 
     Args:
         engine: What does the work.
-        config: batch_size, auto_microbatch, label_smoothing.
+        config: batch_size, auto_microbatch.
         progress: Where the number of pieces is kept.
         processes: Those that share the micro-batches.
+        loss: What is minimised.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class MicroBatches:
         config: Config,
         progress: Progress,
         processes: Processes = ALONE,
+        loss: Loss = functional.cross_entropy,
     ) -> None:
+        self._minimised = loss
         self._engine = engine
         self._processes = processes
         self._shared: tuple[bool, int] | None = None
@@ -169,9 +173,7 @@ class MicroBatches:
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if len(labels) == 0:
             return logits.float().sum()  # the mean of nothing is not a number
-        return functional.cross_entropy(
-            logits, labels, label_smoothing=self._config.label_smoothing
-        )
+        return self._minimised(logits, labels)
 
     def _split(self, images: int) -> None:
         if self._progress.pieces >= images:

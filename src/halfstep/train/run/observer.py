@@ -232,6 +232,9 @@ class Observers:
 
         Args:
             states: By rank, as `state_dict` has returned them there; of any number of processes.
+
+        Raises:
+            UserError: If a user's own observer raises, which says nothing of the checkpoint.
         """
         processes = self._processes
         for each in self._all:
@@ -240,8 +243,17 @@ class Observers:
             else:
                 known = [of_rank[each.name] for of_rank in states if each.name in of_rank]
                 state = each.redistributed(known, first=processes.is_first) if known else None
-            if state is not None:
+            if state is None:
+                continue
+            try:
                 each.load_state_dict(state)
+            except Exception as error:
+                if type(each).__module__.startswith("halfstep."):
+                    raise
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise UserError(
+                    f"observer {each.name!r}: load_state_dict raised {reason}; --debug shows where"
+                ) from error
 
 
 def overrides(observer: Observer, hook: str) -> bool:

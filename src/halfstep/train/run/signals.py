@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,8 @@ class StopRequests:
 
     def obeyed(self, data: Data) -> Data:
         """Return the data with batches that end with `Asked` when a signal has come."""
-        return replace(data, train=_Obedient(data.train, self), val=_Obedient(data.val, self))
+        train, val = (cast("Batches", _Obedient(each, self)) for each in (data.train, data.val))
+        return replace(data, train=train, val=val)
 
     def until_asked(self, items: Iterator[_Item]) -> Iterator[_Item]:
         """Yield items, and raise `Asked` in place of the next one when a signal has come."""

@@ -95,9 +95,3 @@ def test_sets_without_files_are_listed_by_index():
     entries = listing.of_config(config(name="digits"))
     assert len(entries) == 1797
     assert len({(entry.split, entry.image) for entry in entries}) == 1797
-
-
-def test_what_cannot_be_listed_is_refused():
-    shards = {"train": {"urls": "a.tar"}, "val": {"urls": "b.tar"}, "classes": 2}
-    with pytest.raises(UserError, match="webdataset"):
-        listing.of_config(config(name="webdataset", **shards))

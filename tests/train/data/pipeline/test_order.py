@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from halfstep.train.data.pipeline.order import Order, batches
+from halfstep.train.data.pipeline.order import Order
 
 
 def order(order_, epoch, start=0):
@@ -45,7 +45,7 @@ def test_validation_keeps_the_order_of_the_split():
 def test_only_a_last_batch_of_a_single_image_is_left_out_of_training(images, batch_size, seen):
     jobs = order(Order(images, batch_size, seed=0), 1)
     assert sum(map(len, jobs)) == seen
-    assert batches(images, batch_size, train=True) == len(jobs)
+    assert Order(images, batch_size, seed=0).batches == len(jobs)
     assert sum(map(len, order(Order(images, batch_size, None), 0))) == images
 
 

@@ -127,6 +127,31 @@ def test_randaugment_is_torchvisions_of_that_magnitude(magnitude, operations):
         assert torch.equal(given, wanted)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reference"),
+    [
+        ({"policy": "trivial"}, v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR)),
+        (
+            {"policy": "cifar10"},
+            v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10, interpolation=InterpolationMode.BILINEAR),
+        ),
+        ({"color_jitter": 0.4}, v2.ColorJitter(0.4, 0.4, 0.4)),
+    ],
+)
+def test_policies_and_colour_jitter_are_torchvisions_in_training_alone(fields, reference):
+    cropped = apply(picture())
+    for seed in range(6):
+        torch.manual_seed(seed)
+        wanted = reference(cropped)
+        assert torch.equal(apply(picture(), seed=seed, **fields), wanted)
+    assert torch.equal(apply(picture(), train=False, **fields), apply(picture(), train=False))
+
+
+def test_a_policy_and_randaugment_are_not_both_taken():
+    with pytest.raises(ValueError, match="write randaugment: 0, or policy: none"):
+        AugmentConfig(preset="randaugment", policy="trivial")
+
+
 @pytest.mark.parametrize("preset", ["crop-flip", "pad-flip", "randaugment", "mixed"])
 def test_the_seed_decides_all_that_happens(preset):
     assert torch.equal(apply(picture(), preset=preset), apply(picture(), preset=preset))

@@ -1,5 +1,9 @@
 from pathlib import Path
 
+import numpy as np
+import pytest
+from PIL import Image
+
 from halfstep.train.data.sources import duplicates
 from halfstep.train.data.sources.csv_rows import CsvRow
 
@@ -12,7 +16,20 @@ def find(root, train, val=()):
     return duplicates.find(listed, root)
 
 
-def test_files_that_differ_only_late_are_no_duplicates(tmp_path):
+def test_an_image_that_was_saved_again_is_the_same_unless_there_are_many(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    image.save(tmp_path / "a.png")
+    image.save(tmp_path / "b.bmp")
+    rows = [("a.png", "oak")], [("b.bmp", "oak")]
+    assert len(find(tmp_path, *rows).shared) == 1
+    monkeypatch.setattr(duplicates, "MOST_DECODED", 1)
+    assert find(tmp_path, *rows) == duplicates.Duplicates()
+
+
+@pytest.mark.parametrize("decoded", [0, 100])
+def test_files_that_differ_only_late_are_no_duplicates(tmp_path, monkeypatch, decoded):
+    monkeypatch.setattr(duplicates, "MOST_DECODED", decoded)
     (tmp_path / "a").write_bytes(b"x" * 5000 + b"1")
     (tmp_path / "b").write_bytes(b"x" * 5000 + b"2")
     (tmp_path / "c").write_bytes(b"x" * 5000 + b"1")
@@ -36,6 +53,7 @@ def test_one_path_written_in_two_ways_is_one_image(tmp_path):
 def test_files_of_a_size_of_their_own_are_not_opened(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "b").write_bytes(b"22")
+    monkeypatch.setattr(duplicates, "MOST_DECODED", 1)
     monkeypatch.setattr(Path, "open", None)
     assert find(tmp_path, [("a", "oak"), ("b", "elm")]) == duplicates.Duplicates()
 

@@ -3,7 +3,8 @@
 Every class has the same share of each fold (scikit-learn's `StratifiedKFold`), and identical images
 stay together: an image that is in training under another name would flatter the validation. Each of
 them counts once, so that no class has more of a fold by its copies; `StratifiedGroupKFold` would
-count all copies, and balances classes by a greedy search instead of exactly.
+count all copies, and balances classes by a greedy search: a class's share of a fold is then up to
+0.16 from a fifth, and here up to 0.04, as near as whole images allow (`benchmarks/kept.py`).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def of_config(config: DataConfig) -> list[Entry]:
     """Return the images of both splits of the data set that `config` names.
 
     Raises:
-        UserError: If the data cannot be had, or cannot be listed, as WebDataset's shards.
+        UserError: If the data cannot be had.
     """
     if isinstance(config, CsvConfig):
         return _of_csv_config(config)

@@ -1,8 +1,10 @@
 """What happens to a whole batch on the device: normalisation, random erasing, mixup and CutMix.
 
 Images cross the bus as uint8, a quarter of the bytes. All chance comes from one generator on the
-CPU, so that a batch is changed alike on every device, and nothing waits for the device. torchvision
-has the same augmentations, but drawn from the process-wide generator.
+CPU, so that a batch is changed alike on every device, and nothing waits for the device.
+torchvision's v2.MixUp and v2.CutMix and timm's RandomErasing draw from process-wide generators: a
+batch would depend on whatever has drawn before, and a resume would see others
+(`benchmarks/kept.py`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Jobs (`order`) go to the workers (`loader`), are loaded there (`samples`), and c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,36 +23,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 """Images (N, channels, height, width), uint8 or fp32, and int64 labels (N,), on the CPU."""
 
 
-class Batches(Protocol):
+class Batches:
     """A split as the loop sees it.
-
-    Attributes:
-        images: Images in an epoch.
-    """
-
-    images: int
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-
-    def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
-        """Iterate over the batches of one epoch; one at a time, since epochs share the workers.
-
-        Args:
-            number: Of the epoch, counted from 1; it decides order and augmentation of a training
-                split and nothing about a validation split.
-            start: The first batch wanted: bitwise the tail of the whole epoch.
-
-        Raises:
-            UserError: If an image cannot be read and that is fatal, or if none can be read.
-        """
-
-    def idle(self, number: int) -> bool:
-        """Tell whether this process's images of a batch do not count, as others have all of it."""
-
-
-class IndexedBatches:
-    """Batches of a split whose images have indices.
 
     Args:
         samples: What loads a batch.
@@ -60,6 +32,9 @@ class IndexedBatches:
         workers: Processes that load; 0 loads in this one.
         pinned: Whether batches lie in page-locked memory, for copies to a GPU.
         faults: Where images that cannot be read are reported.
+
+    Attributes:
+        images: Images in an epoch.
     """
 
     def __init__(
@@ -75,20 +50,29 @@ class IndexedBatches:
         return self._order.batches
 
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
-        """Iterate over the batches of one epoch; see `Batches`."""
+        """Iterate over the batches of one epoch; one at a time, since epochs share the workers.
+
+        Args:
+            number: Of the epoch, counted from 1; it decides order and augmentation of a training
+                split and nothing about a validation split.
+            start: The first batch wanted: bitwise the tail of the whole epoch.
+
+        Raises:
+            UserError: If an image cannot be read and that is fatal, or if none can be read.
+        """
         if not 0 <= start <= len(self):
             raise ValueError(
                 f"start is {start}; allowed: 0 to {len(self)}, the batches of an epoch"
             )
         jobs = self._order.jobs(number if self._order.seed is not None else 0, start)
-        return readable(self._loader.load(jobs), self._faults)
+        return _readable(self._loader.load(jobs), self._faults)
 
     def idle(self, number: int) -> bool:
-        """Tell whether the images of a batch do not count; see `Batches`."""
+        """Tell whether this process's images of a batch do not count, as others have all of it."""
         return self._order.idle(number)
 
 
-def readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
+def _readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
     """Report the images that could not be read, and yield the batches that are left.
 
     Raises:

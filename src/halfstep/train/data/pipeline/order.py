@@ -13,22 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def batches(images: int, batch_size: int, *, train: bool, drop_last: bool = False) -> int:
-    """Return the number of batches that an epoch of so many images has.
-
-    Args:
-        images: Images of the split.
-        batch_size: Images of a batch.
-        train: Whether it is trained on.
-        drop_last: Whether a smaller last batch is left out of training; not if it is the only one.
-    """
-    # BatchNorm has no statistics of a single value, so in training a last batch of one image is
-    # left out.
-    fewest_left_out = batch_size - 1 if drop_last else 1
-    dropped = train and images > batch_size and 0 < images % batch_size <= fewest_left_out
-    return -(-images // batch_size) - dropped
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One batch to load.
@@ -66,8 +50,14 @@ class Order:
     @property
     def batches(self) -> int:
         """Batches in an epoch."""
-        train = self.seed is not None
-        return batches(self.images, self.batch_size, train=train, drop_last=self.drop_last)
+        # BatchNorm has no statistics of a single value, so in training a last batch of one image is
+        # left out whatever the config says; not if it is the only one.
+        left = self.images % self.batch_size
+        fewest_left_out = self.batch_size - 1 if self.drop_last else 1
+        dropped = self.seed is not None and self.images > self.batch_size
+        return self.images // self.batch_size + (
+            left > 0 and not (dropped and left <= fewest_left_out)
+        )
 
     def jobs(self, epoch: int, start: int = 0) -> Iterator[Job]:
         """Yield the batches of an epoch from number `start` on.

@@ -38,7 +38,6 @@ class Loaded(NamedTuple):
     Attributes:
         images: (N, channels, height, width), uint8 or fp32.
         labels: int64 (N,).
-        places: For each image, which of the job's it is.
         faults: A line on each image that could not be read.
         mistake: What makes going on senseless; raised in the training process, since an error that
             leaves a worker is buried in its traceback.
@@ -46,7 +45,6 @@ class Loaded(NamedTuple):
 
     images: torch.Tensor
     labels: torch.Tensor
-    places: tuple[int, ...]
     faults: tuple[str, ...]
     mistake: UserError | None
 
@@ -83,12 +81,9 @@ class Collector:
     transform: Transform | None
     images: list[torch.Tensor] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
-    def take(
-        self, place: int, read: Callable[[], tuple[torch.Tensor, int]], where: Callable[[], str]
-    ) -> None:
+    def take(self, read: Callable[[], tuple[torch.Tensor, int]], where: Callable[[], str]) -> None:
         """Read and transform one image.
 
         Raises:
@@ -107,13 +102,12 @@ class Collector:
             image = self.transform(image)
         self.images.append(image)
         self.labels.append(label)
-        self.places.append(place)
 
     def loaded(self, mistake: UserError | None = None) -> Loaded:
         """Return what was taken as one batch."""
         images = torch.stack(self.images) if self.images else torch.empty(0, dtype=torch.uint8)
         labels = torch.tensor(self.labels, dtype=torch.int64)
-        return Loaded(images, labels, tuple(self.places), tuple(self.faults), mistake)
+        return Loaded(images, labels, tuple(self.faults), mistake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ class Samples(Dataset[Loaded]):
             for place, index in enumerate(chain(job.indices, self._spares(job))):
                 if place >= wanted and len(batch.images) >= min(wanted, LEAST):
                     break
-                self._take(batch, place, job.epoch, index)
+                self._take(batch, job.epoch, index)
         except UserError as error:
             return batch.loaded(mistake=error)
         return batch.loaded()
@@ -155,7 +149,7 @@ class Samples(Dataset[Loaded]):
             candidates = ((after + step) % len(self.split) for step in range(len(self.split)))
             yield from (index for index in candidates if index not in taken)
 
-    def _take(self, batch: Collector, place: int, epoch: int, index: int) -> None:
+    def _take(self, batch: Collector, epoch: int, index: int) -> None:
         def read() -> tuple[torch.Tensor, int]:
             return self.split.read(index)
 
@@ -163,7 +157,7 @@ class Samples(Dataset[Loaded]):
             return self.split.where(index)
 
         if self.transform is None:
-            batch.take(place, read, where)
+            batch.take(read, where)
             return
         with seeded(self.seed, epoch, index):
-            batch.take(place, read, where)
+            batch.take(read, where)

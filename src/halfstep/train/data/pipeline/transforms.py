@@ -45,6 +45,13 @@ def build(
                 interpolation=InterpolationMode.BILINEAR,
             )
         )
+    if train and settings.policy == "trivial":
+        steps.append(v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR))
+    elif train and settings.policy != "none":
+        policy = v2.AutoAugmentPolicy(settings.policy)
+        steps.append(v2.AutoAugment(policy, interpolation=InterpolationMode.BILINEAR))
+    if train and settings.color_jitter:
+        steps.append(v2.ColorJitter(*[settings.color_jitter] * 3))
     composed: Callable[[torch.Tensor], torch.Tensor] = v2.Compose(steps)
     return composed
 

@@ -1,8 +1,9 @@
-"""Image files to uint8 tensors: torchvision's pixels by the fastest path that gives them.
+"""Image files to uint8 tensors, by the fastest path that gives the pixels of Pillow.
 
-JPEG and PNG go from their bytes straight into a tensor (libjpeg-turbo writes the interleaved pixels
-that antialiased uint8 resizing wants, so nothing is copied in between); every other format, and
-what torchvision's strict decoders refuse, goes through Pillow. Figures: `benchmarks/loader.py`.
+JPEG and PNG go by torchcodec from their bytes straight into a tensor (libjpeg-turbo writes the
+interleaved pixels that antialiased uint8 resizing wants, so nothing is copied in between). Every
+other format, what torchcodec's strict decoders refuse, and everything where torchcodec is not
+installed goes through Pillow. Figures: `benchmarks/loader.py`.
 
 Whatever the file holds, the result is upright (EXIF is obeyed) and RGB.
 """
@@ -26,8 +27,8 @@ MOST_BYTES = 2**30
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 try:
-    from torchvision.io import decode_jpeg, decode_png
-except ImportError:  # deprecated since torchvision 0.29: one day Pillow will read everything
+    from torchcodec.decoders import decode_jpeg, decode_png
+except (ImportError, OSError, RuntimeError):  # there is none here, or one for another torch
     _DECODERS = {}
 else:
     _DECODERS = {b"\xff\xd8\xff": decode_jpeg, _PNG: decode_png}
@@ -85,13 +86,10 @@ def _decode(content: bytearray, name: str) -> torch.Tensor:
     for magic, decode in _DECODERS.items():
         if content.startswith(magic):
             _refuse_bomb(content, name)
-            encoded = torch.frombuffer(content, dtype=torch.uint8)
             try:
-                image: torch.Tensor = decode(encoded, mode="RGB", apply_exif_orientation=True)
+                image: torch.Tensor = decode(torch.frombuffer(content, dtype=torch.uint8))
             except RuntimeError:
                 break  # Pillow reads some that libjpeg and libpng are too strict for
-            if image.dtype != torch.uint8:  # PNG of 16 bits
-                image = functional.to_dtype(image, torch.uint8, scale=True)
             return image
     return _decode_with_pillow(bytes(content), name)
 

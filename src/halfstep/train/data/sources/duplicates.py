@@ -1,9 +1,9 @@
-"""Finds images that CSV files list more than once: by path, and by what the files hold.
+"""Finds images that CSV files list more than once: by path, and by what they show.
 
-It looks before every run, and decodes nothing; see `identical`.
-
-Only files of equal size are opened, and of those only ones that begin alike are read whole, so that
-looking costs a fraction of a second for thousands of images.
+It looks before every run. Up to `MOST_DECODED` images are compared by pixels (see `identical`),
+which takes seconds. Of more, files are compared: only those of equal size are opened, and of those
+only ones that begin alike are read whole. What that finds is identical, and `halfstep data check`
+finds the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from halfstep.train.data.sources import identical
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST = 200_000
 """Rows up to which contents are compared before a run; beyond, paths alone are."""
+MOST_DECODED = 2_000
+"""Images up to which pixels are compared before a run; beyond, files are."""
 _BEGINNING = 4096
 _T = TypeVar("_T")
 
@@ -79,9 +83,14 @@ def _groups(everything: Sequence[_Listed]) -> list[list[_Listed]]:
     by_path = _together(everything, lambda each: each.path)
     if len(everything) > MOST:
         return [group for group in by_path if len(group) > 1]
-    alike = [by_path]
-    for key in (_size, _beginning, _content):
-        alike = [part for group in alike for part in _alike(group, key)]
+    if len(by_path) <= MOST_DECODED:
+        found = identical.groups([Path(rows[0].path) for rows in by_path])
+        alike = [[by_path[index] for index in group] for group in found]
+        alike = [group for group in alike if len(group) > 1 or len(group[0]) > 1]
+    else:
+        alike = [by_path]
+        for key in (_size, _beginning, _content):
+            alike = [part for group in alike for part in _alike(group, key)]
     merged = [[each for rows in group for each in rows] for group in alike]
     return sorted(merged, key=lambda group: (group[0].split, group[0].row.number))
 

@@ -1,8 +1,9 @@
 """What identical images are: those of identical pixels, whatever their files are called or hold.
 
 An image that was saved again without loss, or only got other metadata, is the same one to a model.
-`duplicates`, which looks before every run, compares files alone, as it may not take the time to
-decode them all: what it finds is identical, and `halfstep data check` finds the rest.
+`duplicates`, which looks before every run, compares files alone where there are many, as it may not
+take the time to decode them all: what it finds is identical, and `halfstep data check` finds the
+rest.
 """
 
 from __future__ import annotations

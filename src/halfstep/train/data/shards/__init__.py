@@ -1,1 +1,0 @@
-"""Data sets in tar files, read in their order."""

@@ -1,0 +1,263 @@
+"""Tar shards as WebDataset writes them: files of one name are a sample, `0001.jpg` and `0001.cls`.
+
+A shard is walked once, header by header, for where each image lies in it. From then on an image is
+a range of bytes that any worker can read, so that order, workers, limits, checks and resuming are
+those of every other source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import tarfile
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Self
+
+import numpy as np
+
+from halfstep.errors import UserError, closest
+from halfstep.files import write_atomically
+from halfstep.train.data.sources import shard_files
+from halfstep.train.data.sources.decode import MOST_BYTES, CorruptImage, read_image
+from halfstep.train.data.sources.pictures import Texts, folder, locate
+from halfstep.train.data.sources.source import Source, limited
+
+if TYPE_CHECKING:
+    import torch
+
+    from halfstep.train.config.data import WebdatasetConfig
+
+_IMAGES = ("jpg", "jpeg", "png", "webp")
+_LABEL = "cls"
+_MOST_LABEL = 1000
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
+_META = re.compile(r"__[^/]*__($|/)")
+_OPEN_SHARDS = 64
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+_ARRAYS = ("spans", "names", "name_ends", "labels", "label_ends")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one shard holds.
+
+    Attributes:
+        spans: int64 (N, 2): where each sample's image begins, and its bytes; 0 for none.
+        names: Of the samples.
+        labels: Theirs as written; empty for none.
+    """
+
+    spans: np.ndarray
+    names: Texts
+    labels: Texts
+
+
+@dataclass(frozen=True, slots=True)
+class TarSplit:
+    """The samples of a split.
+
+    Attributes:
+        files: The shards.
+        shard: Which of them each sample lies in, int32 (N,).
+        spans: int64 (N, 2); see `Shard`.
+        labels: int64 (N,); -1 for none.
+        names: Of the samples.
+    """
+
+    files: tuple[str, ...]
+    shard: np.ndarray
+    spans: np.ndarray
+    labels: np.ndarray
+    names: Texts
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image, uint8 RGB, and its label."""
+        start, size = self.spans[index].tolist()
+        label = int(self.labels[index])
+        if not size or label < 0:
+            raise CorruptImage(
+                f"{self.where(index)} has no {_LABEL if size else 'image'}; allowed: "
+                f"{' or '.join(_IMAGES)}, and {_LABEL}"
+            )
+        file = _opened(self.files[self.shard[index]])
+        return read_image(os.pread(file.fileno(), size, start), name=self.where(index)), label
+
+    def where(self, index: int) -> str:
+        """Return what messages call a sample."""
+        return f"{self.files[self.shard[index]]}, sample {self.names[index]}"
+
+
+@functools.lru_cache(_OPEN_SHARDS)
+def _opened(file: str) -> IO[bytes]:
+    # Read by position alone, so that processes which were forked may share it.
+    return Path(file).open("rb", buffering=0)
+
+
+def load(config: WebdatasetConfig) -> Source:
+    """Return the samples of training and of validation.
+
+    Raises:
+        UserError: If there are no shards, if one is no tar file, or if a label is no class.
+    """
+    root, cache = folder(config.root), Path(config.cache).expanduser()
+    classes = _classes(config)
+    splits = []
+    for key, split in (("train", config.train), ("val", config.val)):
+        files = shard_files.find(split.urls, root, cache, f"data.{key}.urls")
+        found = _split(files, [_indexed(file, cache) for file in files], classes)
+        if not len(found):
+            raise UserError(f"data.{key}.urls is {split.urls!r}, whose shards hold no sample")
+        splits.append(limited(found, split))
+    return Source(splits[0], splits[1], classes)
+
+
+def _split(files: list[Path], shards: list[Shard], classes: tuple[str, ...]) -> TarSplit:
+    numbers = {name: number for number, name in enumerate(classes)}
+    labels = [
+        _number(shard.labels[index], numbers, f"{file}, sample {shard.names[index]}")
+        for file, shard in zip(files, shards, strict=True)
+        for index in range(len(shard.names))
+    ]
+    names = [shard.names for shard in shards]
+    ends, before = [], 0
+    for each in names:
+        ends.append(each.ends + before)
+        before += len(each.content)
+    return TarSplit(
+        tuple(map(str, files)),
+        np.repeat(np.arange(len(files), dtype=np.int32), list(map(len, names))),
+        np.concatenate([shard.spans for shard in shards]),
+        np.array(labels, dtype=np.int64),
+        Texts(np.concatenate([each.content for each in names]), np.concatenate(ends)),
+    )
+
+
+def _number(label: str, numbers: dict[str, int], name: str) -> int:
+    if label in numbers:
+        return numbers[label]
+    if not label:
+        return -1
+    if label.isascii() and label.isdigit() and int(label) < len(numbers):
+        return int(label)
+    near = "" if label.lstrip("-").isdigit() else closest(label, numbers)
+    raise UserError(
+        f"{name} has the class {label[:40]!r}; allowed: 0 to {len(numbers) - 1}, or a name of the "
+        f"file data.names{near}"
+    )
+
+
+def _indexed(file: Path, cache: Path) -> Shard:
+    """Return what a shard holds, as found when it was walked first.
+
+    Raises:
+        UserError: If it is no tar file, or not a whole one.
+    """
+    status = file.stat()
+    said = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
+    known = cache / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.npz"
+    with suppress(*_UNREADABLE), np.load(known) as arrays:
+        spans, names, name_ends, labels, label_ends = (arrays[name] for name in _ARRAYS)
+        return Shard(spans, Texts(names, name_ends), Texts(labels, label_ends))
+    shard = _walked(file)
+    with suppress(OSError):  # without room, the next run walks it again
+        write_atomically(known, partial(_keep, shard))
+    return shard
+
+
+def _keep(shard: Shard, file: BinaryIO) -> None:
+    np.savez(
+        file,
+        spans=shard.spans,
+        names=shard.names.content,
+        name_ends=shard.names.ends,
+        labels=shard.labels.content,
+        label_ends=shard.labels.ends,
+    )
+
+
+def _walked(file: Path) -> Shard:
+    names: list[str] = []
+    spans: list[tuple[int, int]] = []
+    labels: list[str] = []
+    try:
+        with tarfile.open(file, "r:", tarinfo=_Member) as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # or it remembers every header
+                match = _NAME.fullmatch(member.name)
+                if match is None or not member.isreg() or _META.match(member.name):
+                    continue
+                name, kind = match[1], match[2].lower()
+                if not names or names[-1] != name:
+                    names.append(name)
+                    spans.append((0, 0))
+                    labels.append("")
+                if kind in _IMAGES and not spans[-1][1]:
+                    spans[-1] = member.offset_data, member.size
+                elif kind == _LABEL:
+                    content = tar.extractfile(member)
+                    assert content is not None  # it is a regular file
+                    labels[-1] = content.read(_MOST_LABEL).decode(errors="replace").strip()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"{file} cannot be read as a tar file that is not compressed: {reason}; fetch or make "
+            "it again"
+        ) from error
+    return Shard(np.array(spans, dtype=np.int64).reshape(-1, 2), *map(Texts.pack, (names, labels)))
+
+
+class _Member(tarfile.TarInfo):
+    """A file in a shard, refused before it is read if it would fill the memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Make one of a header.
+
+        Raises:
+            tarfile.ReadError: If it is too large, or stands for more bytes than there are.
+        """
+        member = super().frombuf(buf, encoding, errors)
+        if member.size > MOST_BYTES or member.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(
+                f"{member.name!r} promises {member.size:,} bytes; allowed: up to {MOST_BYTES:,}, "
+                "all of them there"
+            )
+        return member
+
+
+def _classes(config: WebdatasetConfig) -> tuple[str, ...]:
+    """Return the names of the classes, or their numbers where there are no names.
+
+    Raises:
+        UserError: If the file of names does not have as many as there are classes.
+    """
+    if config.names is None:
+        return tuple(str(number) for number in range(config.classes))
+    file = locate(config.names, Path(config.root), "data.names")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"data.names is {config.names!r}, which cannot be read: {error}") from error
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(set(names)) != config.classes or len(names) != config.classes:
+        raise UserError(
+            f"data.names is {config.names!r}, which has {len(set(names))} different names on "
+            f"{len(names)} lines, but data.classes is {config.classes}; write one line for each"
+        )
+    for number, name in enumerate(names):
+        if name.isascii() and name.isdigit() and int(name) < len(names) and int(name) != number:
+            raise UserError(
+                f"data.names is {config.names!r}, which calls class {number} {name!r}, the number "
+                "of another class; write names that are no numbers, or leave data.names out"
+            )
+    return names
