@@ -37,7 +37,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from halfstep import Engine
-from halfstep.kernels.packing import BITS, pack
+from halfstep.kernels.packing import BITS, Draw, pack
 from halfstep.techniques.activations.store import Saved, Store, Whole, is_parameter
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def bandwidths(rounds: int) -> dict[str, dict[str, float]]:
             copying = 2 * values.nbytes / (time.thread_time() - start)
             for bits in BITS:
                 start = time.thread_time()
-                packed = pack(values, bits, seed=1)
+                packed = pack(values, bits, draw=Draw(1))
                 packed.unpack()
                 moved = 2 * (values.nbytes + packed.nbytes)
                 shares[bits].append(moved / (time.thread_time() - start) / copying)

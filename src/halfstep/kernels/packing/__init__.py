@@ -28,8 +28,8 @@ DTYPES = tuple(native.DTYPES)
 
 def pack(flat: torch.Tensor, bits: int, *, group: int = 256, draw: Draw) -> Packed:
     """Keep a contiguous tensor of one dimension in `bits` bits an element; see `reference.pack`."""
-    tensors = torch.ops.halfstep.pack(flat, bits, group, *draw)
-    return Packed(*tensors, bits=bits, group=group, elements=flat.numel(), dtype=flat.dtype)
+    codes, low, step = torch.ops.halfstep.pack(flat, bits, group, *draw)
+    return Packed(codes, low, step, bits, group, flat.numel(), flat.dtype)
 
 
 def _kernels(device: str) -> Any:
@@ -61,7 +61,7 @@ def _masked(device: str, values: torch.Tensor, bits: torch.Tensor) -> Any:
 
 _ON_FAKE_TENSORS: dict[str, Callable[..., Any]] = {
     "pack": lambda flat, bits, group, *_: unwritten(flat, bits, group).tensors,
-    "unpack": lambda codes, *_: codes.new_empty(_[-2], dtype=_[-1]),
+    "unpack": lambda codes, *form: codes.new_empty(form[-2], dtype=form[-1]),
     "mask": unwritten_mask,
     "masked": lambda values, _: torch.empty_like(values),
 }

@@ -112,9 +112,10 @@ class GroupNorm(torch.autograd.Function):
     ) -> torch.Tensor:
         """Return `call(values, weight=weight, bias=bias)`, which normalises `groups` groups."""
         result = call(values, weight=weight, bias=bias)  # in the format that autocast says
-        ctx.sizes = values.size(0), values.size(1), values[0, 0].numel(), groups
+        sizes = values.size(0), values.size(1), values[0, 0].numel()
         given = values.float().contiguous()
-        normalised, _, deviation = torch.native_group_norm(given, None, None, *ctx.sizes, eps)
+        normalised, _, deviation = torch.native_group_norm(given, None, None, *sizes, groups, eps)
+        ctx.sizes = *sizes, groups
         ctx.save_for_backward(normalised.to(values.dtype), deviation, weight)
         return result
 
@@ -147,9 +148,9 @@ class RMSNorm(torch.autograd.Function):
     ) -> torch.Tensor:
         """Divide by the root of the mean square over the last dimensions, those of `shape`."""
         result = rms_norm(values, shape, weight, eps)
-        smallest = torch.finfo(values.dtype).eps if eps is None else eps
         ctx.dimensions = list(range(-len(shape), 0))
         given = values.float()
+        smallest = torch.finfo(given.dtype).eps if eps is None else eps  # as torch computes halves
         scale = (given.square().mean(ctx.dimensions, keepdim=True) + smallest).rsqrt()
         ctx.save_for_backward((given * scale).to(values.dtype), scale, weight)
         return result

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from halfstep.techniques.activations.attention import Attention, apart
 from halfstep.techniques.activations.functions import Dropout, MaxPool, Pointwise, Rectifier
 from halfstep.techniques.activations.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from halfstep.techniques.activations.roles import role_of
 from halfstep.techniques.activations.store import compressible
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Operators(TorchFunctionMode):
         super().__init__()
         self._store = store
         self._bits = bits
-        self._replaced: dict[Function, Function] = dict.fromkeys(RECTIFIERS, self._rectifier)
+        self._replaced: dict[Function, Function] = dict.fromkeys(LINEAR, self._linear)
+        self._replaced |= dict.fromkeys(PRODUCTS_OF_ROUNDED, self._product)
+        self._replaced |= dict.fromkeys(RECTIFIERS, self._rectifier)
         self._replaced |= dict.fromkeys((*SMOOTH, *SMOOTH_IN_PLACE), self._smooth)
         self._replaced |= dict.fromkeys((functional.hardtanh, functional.hardtanh_), self._clamp)
         self._replaced |= dict.fromkeys((functional.layer_norm, torch.layer_norm), self._layer_norm)
@@ -123,18 +126,26 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        replacement = self._replaced.get(func)
-        if replacement is not None:
-            return replacement(func, args, kwargs)
-        if func in LINEAR:
-            with self._store.during(self._bits()):
-                return func(*args, **kwargs)
-        if func in PRODUCTS_OF_ROUNDED:
-            bits = self._bits()
-            smallest = _above_statistics(args, kwargs)
-            with self._store.during(bits and max(bits, _BITS_OF_PRODUCTS), smallest):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        run = self._replaced.get(func)
+        if run is None:
+            return func(*args, **kwargs)
+        meter = self._store.meter
+        if meter is None:
+            return run(func, args, kwargs)
+        with meter.operator() as operands:
+            result = run(func, args, kwargs)
+        meter.used(operands, result, partial(role_of, func, args, result))
+        return result
+
+    def _linear(self, func: Function, args: Any, kwargs: Any) -> Any:
+        with self._store.during(self._bits()):
+            return func(*args, **kwargs)
+
+    def _product(self, func: Function, args: Any, kwargs: Any) -> Any:
+        bits = self._bits()
+        smallest = _above_statistics(args, kwargs)
+        with self._store.during(bits and max(bits, _BITS_OF_PRODUCTS), smallest):
+            return func(*args, **kwargs)
 
     def _rectifier(self, func: Function, args: Any, kwargs: Any) -> Any:
         values, inplace = _given(args, kwargs, input=None, inplace=False)

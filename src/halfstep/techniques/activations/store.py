@@ -22,6 +22,8 @@ from halfstep.kernels.packing import DTYPES, Draw, Packed, pack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from halfstep.techniques.activations.sensitivity import Meter
+
 SMALLEST = 4096
 """Elements below which a tensor is left alone: statistics, biases, a classifier's outputs."""
 
@@ -132,6 +134,9 @@ class Store:
     Args:
         group: Elements that share their levels.
         draws: Random numbers.
+
+    Attributes:
+        meter: Notes what is saved; None where nobody asks.
     """
 
     def __init__(self, group: int, draws: Draws) -> None:
@@ -139,6 +144,7 @@ class Store:
         self.draws = draws
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
         self._here = threading.local()
+        self.meter: Meter | None = None
 
     @contextmanager
     def during(
@@ -181,6 +187,12 @@ class Store:
 
     def save(self, tensor: torch.Tensor) -> Whole | Saved:
         """Keep what autograd saves; the hook that packs."""
+        saved = self._save(tensor)
+        if self.meter is not None:
+            self.meter.saved(tensor, saved.kept if isinstance(saved, Saved) else None)
+        return saved
+
+    def _save(self, tensor: torch.Tensor) -> Whole | Saved:
         if not compressible(tensor) or is_parameter(tensor):
             return _whole(tensor)
         key = _key(tensor)
