@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,3 +285,31 @@ def test_the_triton_kernel_compiles_for_a_gpu_whatever_the_seed():
     assert "ttgir" in triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm
     never_constant = {each.name for each in kernel.params if each.do_not_specialize}
     assert {"seed_low", "seed_high", "stream", "first"} <= never_constant
+
+
+def test_triton_launches_on_the_gpu_of_the_tensor(monkeypatch):
+    """It launches on the current GPU, wherever the tensor is."""
+    pytest.importorskip("triton")
+    from halfstep.kernels.packing import gpu
+
+    entered: list[torch.Tensor] = []
+    launched: list[torch.Tensor] = []
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor):
+        entered.append(tensor)
+        yield
+        entered.pop()
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]):
+            return lambda *_, **__: launched.append(entered[-1])
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for name in ("_pack_kernel", "_unpack_kernel", "_mask_kernel", "_masked_kernel"):
+        monkeypatch.setattr(gpu, name, Kernel())
+    values = torch.randn(300)
+    gpu.unpack(gpu.pack(values, 4, 256, Draw(1)))
+    gpu.masked(values, gpu.mask(values))
+    assert len(launched) == 4
+    assert launched[0] is launched[2] is launched[3] is values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from halfstep import Engine, recipe
 from halfstep.engine import shard
+from halfstep.engine.parallel.thread_state import ThreadState
 
 from .nets import Net, batch, cosine, gradients, net, saved
 
@@ -83,3 +85,55 @@ def test_compiled_models_are_refused_whenever_they_were_compiled():
             model.compile(backend="eager")
             with pytest.raises(ValueError, match="this one is compiled"), engine.autocast():
                 pass
+
+
+def test_threads_of_replicas_compress_what_they_save():
+    """As `DataParallel` runs them: in threads that enter the caller's state again."""
+    model = net()
+    images, labels = batch()
+    exact = gradients(model, "fp32")[1][0]
+    results: dict[int, torch.Tensor] = {}
+    with Engine(model, SGD(model.parameters(), lr=0.0), recipe="fp32+act8") as engine:
+        with engine.autocast():
+            state = ThreadState("cpu")
+
+            def run(part: int) -> None:
+                results[part] = state.carried_by(engine.model)(images)
+
+            threads = [threading.Thread(target=run, args=(part,)) for part in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            loss = sum(cross_entropy(results[part], labels) for part in range(2)) / 2
+        assert {each.packed.bits for each in saved() if each.packed} == {8}
+        engine.backward(loss)
+        found = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+        engine.step()
+    assert cosine(exact, found) > 0.9999
+
+
+def test_a_module_that_is_used_several_times_has_the_sum_of_its_gradients():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(128, 128)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                values = functional.gelu(self.layer(values))
+            return values
+
+    torch.manual_seed(0)
+    model, values = Twice(), torch.randn(64, 128)
+    found = []
+    for spec in ("fp32", "fp32+act8", {"base": "fp32", "activations": {"layer": 8}}):
+        model.zero_grad()
+        with Engine(model, SGD(model.parameters(), lr=0.0), recipe=spec) as engine:
+            with engine.autocast():
+                loss = engine.model(values).square().mean()
+            engine.backward(loss)
+            found.append(model.layer.weight.grad.flatten().double())
+            engine.step()
+    assert cosine(found[0], found[1]) > 0.9999
+    assert cosine(found[0], found[2]) > 0.9999
