@@ -53,7 +53,7 @@ class BudgetedActivations(CompressedActivations):
         self._choose()
         if torch.is_grad_enabled():
             meter = Meter(self._store.group, self._free_module)
-            self._store.meter = None if self._chosen else meter
+            self._operators.meter = None if self._chosen else meter
         with super().forward(device):
             yield
 
@@ -84,10 +84,10 @@ class BudgetedActivations(CompressedActivations):
 
     def _choose(self) -> None:
         """Choose the bits once a backward pass has been over what was measured."""
-        meter = self._store.meter
+        meter = self._operators.meter
         if meter is None or not meter.has_gradients:
             return
-        self._store.meter = None
+        self._operators.meter = None
         found: list[Any] = [meter.measured(), meter.fixed()]
         if distributed.is_available() and distributed.is_initialized():
             # All processes choose the same, from the batch of the first.

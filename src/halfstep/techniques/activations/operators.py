@@ -24,6 +24,7 @@ from halfstep.techniques.activations.store import compressible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.techniques.activations.sensitivity import Meter
     from halfstep.techniques.activations.store import Store
 
     Function = Callable[..., Any]
@@ -100,6 +101,7 @@ class Operators(TorchFunctionMode):
         super().__init__()
         self._store = store
         self._bits = bits
+        self._meter: Meter | None = None
         self._replaced: dict[Function, Function] = dict.fromkeys(LINEAR, self._linear)
         self._replaced |= dict.fromkeys(PRODUCTS_OF_ROUNDED, self._product)
         self._replaced |= dict.fromkeys(RECTIFIERS, self._rectifier)
@@ -117,6 +119,16 @@ class Operators(TorchFunctionMode):
             functional.scaled_dot_product_attention: self._attention,
         }
 
+    @property
+    def meter(self) -> Meter | None:
+        """What measures what is saved, and its gradients; None where nobody asks."""
+        return self._meter
+
+    @meter.setter
+    def meter(self, meter: Meter | None) -> None:
+        self._meter = meter
+        self._store.listener = None if meter is None else meter.saved
+
     def __torch_function__(
         self,
         func: Function,
@@ -129,12 +141,11 @@ class Operators(TorchFunctionMode):
         run = self._replaced.get(func)
         if run is None:
             return func(*args, **kwargs)
-        meter = self._store.meter
-        if meter is None:
+        if self._meter is None:
             return run(func, args, kwargs)
-        with meter.operator() as operands:
+        with self._meter.operator() as operands:
             result = run(func, args, kwargs)
-        meter.used(operands, result, partial(role_of, func, args, result))
+        self._meter.used(operands, result, partial(role_of, func, args, result))
         return result
 
     def _linear(self, func: Function, args: Any, kwargs: Any) -> Any:

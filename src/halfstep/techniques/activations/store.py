@@ -20,9 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from halfstep.kernels.packing import DTYPES, Draw, Packed, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfstep.techniques.activations.sensitivity import Meter
+    from collections.abc import Callable, Iterator
 
 SMALLEST = 4096
 """Elements below which a tensor is left alone: statistics, biases, a classifier's outputs."""
@@ -136,7 +134,7 @@ class Store:
         draws: Random numbers.
 
     Attributes:
-        meter: Notes what is saved; None where nobody asks.
+        listener: Told of each tensor that is saved, and what it is kept as; None for itself.
     """
 
     def __init__(self, group: int, draws: Draws) -> None:
@@ -144,7 +142,7 @@ class Store:
         self.draws = draws
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
         self._here = threading.local()
-        self.meter: Meter | None = None
+        self.listener: Callable[[torch.Tensor, Kept | None], None] | None = None
 
     @contextmanager
     def during(
@@ -188,8 +186,8 @@ class Store:
     def save(self, tensor: torch.Tensor) -> Whole | Saved:
         """Keep what autograd saves; the hook that packs."""
         saved = self._save(tensor)
-        if self.meter is not None:
-            self.meter.saved(tensor, saved.kept if isinstance(saved, Saved) else None)
+        if self.listener is not None:
+            self.listener(tensor, saved.kept if isinstance(saved, Saved) else None)
         return saved
 
     def _save(self, tensor: torch.Tensor) -> Whole | Saved:
