@@ -1,19 +1,24 @@
 """Compressed activations beside activation checkpointing: bytes, time, and what gradients lose.
 
     python benchmarks/activations.py [--models resnet18,resnet50,vit_small] [--out activations.json]
+        [--parts bandwidth,bytes,gradients,times]
 
-For each model, under each way of keeping activations:
+Parts that are left out stay in the file as they were. For each model, under each way of keeping
+activations:
 
 - bytes: what autograd holds for the backward pass when the forward pass is over, without
   parameters and their casts, each storage once. Counted through saved-tensor hooks, under fp16
   autocast and under fp32; beside it, what PyTorch's profiler saw allocated and not freed in the
-  same forward pass.
-- time: processor time of a training step over that without compression in the same round, in one
-  thread, as median, smallest and largest of the rounds.
-- gradients: cosine to the exact one, and bias: the squared distance of the mean of several draws
-  from the exact gradient, over what chance alone makes of it (1 where it is right on average).
+  same forward pass. ActNN's accounting sets what is kept against fp32.
+- gradients: cosine to the exact one; noise: their variance over the square of the exact one; and
+  bias: the squared distance of the mean of several draws from the exact gradient, over what chance
+  alone makes of it (1 where it is right on average). A budget of as many bytes as 3 bits take shows
+  what choosing the bits is worth.
+- times: processor time of a training step over that without compression in the same round, in one
+  thread, as median, smallest and largest of the rounds. Every round runs every way once.
 
-And for each number of bits, the bandwidth of packing and unpacking over that of a copy.
+And for each number of bits, the bandwidth of packing and unpacking (bytes read and written by both,
+over their time) over that of a copy (bytes read and written, into memory that is there already).
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from halfstep import Engine
-from halfstep.kernels.packing import BITS, pack
+from halfstep.kernels.packing import BITS, Draw, pack
 from halfstep.techniques.activations.store import Saved, Store, Whole, is_parameter
 
 if TYPE_CHECKING:
@@ -50,27 +55,38 @@ MODELS = {
 }
 """timm's name, what it is made with, images in a batch and their size."""
 
-WAYS = ("exact", "act8", "act4", "act3", "act2", "checkpointing", "checkpointing and act4")
+BUDGETS = {"resnet18": 0.2, "resnet50": 0.2, "vit_small": 0.3}
+"""Share of the exact bytes; a fifth is less than 2 bits take where attention keeps half its own."""
+
+WAYS = (
+    "exact", "act8", "act4", "act3", "act2", "budget", "checkpointing", "checkpointing and act2",
+)  # fmt: skip
+PARTS = ("bandwidth", "bytes", "gradients", "times")
 DRAWS = 8
 
 
 class Case:
     """One model under one way of keeping activations."""
 
-    def __init__(self, title: str, way: str, base: str) -> None:
+    def __init__(self, title: str, way: str, base: str, budget: float | None = None) -> None:
         name, options, batch, size = MODELS[title]
         torch.manual_seed(0)
         self.model: nn.Module = timm.create_model(name, **options)
         if "checkpointing" in way:
             self.model.set_grad_checkpointing(True)
         bits = next((word for word in way.split() if word.startswith("act")), None)
-        self.compresses = bits is not None
-        recipe = f"{base}+{bits}" if bits else base
+        self.compresses = bits is not None or way == "budget"
+        recipe: Any = f"{base}+{bits}" if bits else base
+        if way == "budget":
+            recipe = {"base": base, "activation_budget": budget or BUDGETS[title]}
         self.engine = Engine(
             self.model, torch.optim.SGD(self.model.parameters(), lr=0), recipe=recipe
         )
         self.images = torch.randn(batch, 3, size, size)
         self.labels = torch.randint(0, 1000, (batch,))
+        if way == "budget":  # the first step without an overflow measures
+            while not self.engine.state_dict()["techniques"]["BudgetedActivations"]["chosen"]:
+                self.step_seconds()
 
     def forward(self) -> torch.Tensor:
         """Return the loss."""
@@ -80,7 +96,7 @@ class Case:
     def gradient(self) -> torch.Tensor:
         """Return the gradients of all parameters, `[parameters]`."""
         self.engine.backward(self.forward())
-        found = torch.cat([p.grad.flatten() for p in self.model.parameters()]).double()
+        found = torch.cat([p.grad.flatten() for p in self.model.parameters()])
         self.engine.step()
         return found
 
@@ -163,19 +179,32 @@ def gradients(title: str) -> dict[str, dict[str, float]]:
     """Return how far the gradients of each way are from exact ones."""
     case = Case(title, "exact", "fp32")
     exact = case.gradient()
+    exact_bytes = held(case)["hooks"]
     case.close()
-    found = {}
-    for way in (f"act{bits}" for bits in reversed(BITS)):
-        case = Case(title, way, "fp32")
-        draws = torch.stack([case.gradient() for _ in range(DRAWS)])
+    of_exact = float(exact.double().square().sum())
+    found: dict[str, dict[str, float]] = {}
+    ways: dict[str, float | None] = dict.fromkeys(("act8", "act4", "act3", "act2", "budget"))
+    for way in (*ways, "budget of act3's bytes"):
+        if way not in ways:
+            ways[way] = found["act3"]["bytes"] / exact_bytes
+        case = Case(title, way.split(" of ")[0], "fp32", ways[way])
+        kept = held(case)["hooks"]
+        total, squares, cosines = torch.zeros_like(exact), 0.0, []
+        for _ in range(DRAWS):
+            draw = case.gradient()
+            total += draw
+            squares += float(draw.double().square().sum())
+            cosines.append(float(cosine_similarity(draw, exact, 0)))
         case.close()
-        by_chance = draws.var(0).sum() / DRAWS
+        mean = total / DRAWS
+        variance = (squares - DRAWS * float(mean.double().square().sum())) / (DRAWS - 1)
+        off = float((mean - exact).double().square().sum())
         found[way] = {
-            "cosine": round(
-                statistics.mean(float(cosine_similarity(d, exact, 0)) for d in draws), 4
-            ),
-            "cosine_of_mean": round(float(cosine_similarity(draws.mean(0), exact, 0)), 4),
-            "bias": round(float((draws.mean(0) - exact).square().sum() / by_chance), 3),
+            "bytes": kept,
+            "cosine": round(statistics.mean(cosines), 4),
+            "cosine_of_mean": round(float(cosine_similarity(mean, exact, 0)), 4),
+            "noise": float(f"{variance / of_exact:.3g}"),
+            "bias": round(off / (variance / DRAWS), 3),
         }
     return found
 
@@ -204,66 +233,86 @@ def times(title: str, rounds: int) -> dict[str, dict[str, float]]:
 def bandwidths(rounds: int) -> dict[str, dict[str, float]]:
     """Return the bandwidth of packing and unpacking over that of a copy, in one thread."""
     found: dict[str, dict[str, float]] = {}
-    for dtype in (torch.float32, torch.float16):
-        values = torch.randn(64 * 2**20 // 4).to(dtype)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        values = torch.randn(2**22).to(dtype)
         target = torch.empty_like(values)
         shares: dict[int, list[float]] = {bits: [] for bits in BITS}
-        for _ in range(rounds):
+        copies = []
+        for number in range(2 * rounds + 1):
             start = time.thread_time()
             target.copy_(values)
             copying = 2 * values.nbytes / (time.thread_time() - start)
             for bits in BITS:
                 start = time.thread_time()
-                packed = pack(values, bits, seed=1)
+                packed = pack(values, bits, draw=Draw(1))
                 packed.unpack()
                 moved = 2 * (values.nbytes + packed.nbytes)
                 shares[bits].append(moved / (time.thread_time() - start) / copying)
+            copies.append(copying)
+            if not number:  # memory that is not there yet
+                shares, copies = {bits: [] for bits in BITS}, []
         name = str(dtype).removeprefix("torch.")
         found[name] = {f"{bits} bits": round(statistics.median(s), 3) for bits, s in shares.items()}
+        found[name]["copy, GB/s"] = round(statistics.median(copies) / 1e9, 1)
     return found
+
+
+def bytes_kept(title: str) -> dict[str, Any]:
+    """Return what each way keeps, and how many times less that is than without it."""
+    kept: dict[str, dict[str, Any]] = {}
+    for base in ("fp32", "fp16"):
+        for way in WAYS:
+            case = Case(title, way, base)
+            kept.setdefault(base, {})[way] = held(case)
+            case.close()
+    under_fp16 = {way: each["hooks"] for way, each in kept["fp16"].items()}
+    return {
+        "bytes": kept,
+        "times_less_than_fp16": _shares(kept["fp16"]["exact"]["hooks"], under_fp16),
+        "times_less_than_fp32_as_actnn_counts": _shares(kept["fp32"]["exact"]["hooks"], under_fp16),
+    }
+
+
+def _shares(exact: int, kept: dict[str, int]) -> dict[str, float]:
+    return {way: round(exact / each, 2) for way, each in kept.items()}
 
 
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", default="activations.json")
     arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if set(parts) - set(PARTS):
+        parser.error(f"--parts is {arguments.parts}; allowed: {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    document: dict[str, Any] = {
-        "environment": {
-            "torch": torch.__version__, "timm": timm.__version__, "processor": processor(),
-            "threads": 1, "draws": DRAWS, "rounds": arguments.rounds,
-        },
-        "share_of_copy_bandwidth": bandwidths(arguments.rounds),
-        "models": {},
-    }  # fmt: skip
-    for title in arguments.models.split(","):
-        kept: dict[str, dict[str, Any]] = {}
-        for base in ("fp32", "fp16"):
-            for way in WAYS:
-                case = Case(title, way, base)
-                kept.setdefault(base, {})[way] = held(case)
-                case.close()
-        fp16 = kept["fp16"]["exact"]["hooks"]
-        fp32 = kept["fp32"]["exact"]["hooks"]
-        document["models"][title] = {
-            "batch": MODELS[title][2],
-            "pixels": MODELS[title][3],
-            "bytes": kept,
-            "times_less_than_fp16": {
-                way: round(fp16 / each["hooks"], 2) for way, each in kept["fp16"].items()
-            },
-            "times_less_than_fp32": {
-                way: round(fp32 / each["hooks"], 2) for way, each in kept["fp16"].items()
-            },
-            "time_over_exact": times(title, arguments.rounds),
-            "gradients": gradients(title),
-        }
-        print(title, json.dumps(document["models"][title], indent=2), flush=True)
     path = Path(__file__).parent / "results" / arguments.out
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    document["environment"] = {
+        "torch": torch.__version__, "timm": timm.__version__, "processor": processor(),
+        "threads": 1, "draws": DRAWS, "rounds": arguments.rounds, "budgets": BUDGETS,
+    }  # fmt: skip
+
+    def keep(part: str, found: Any) -> None:
+        print(part, json.dumps(found, indent=2), flush=True)
+        path.write_text(json.dumps(document, indent=2) + "\n")
+
+    if "bandwidth" in parts:
+        document["share_of_copy_bandwidth"] = bandwidths(arguments.rounds)
+        keep("share of copy bandwidth", document["share_of_copy_bandwidth"])
+    for title in arguments.models.split(","):
+        row = document["models"].setdefault(title, {})
+        row["batch"], row["pixels"] = MODELS[title][2:]
+        if "bytes" in parts:
+            row.update(bytes_kept(title))
+        if "gradients" in parts:
+            row["gradients"] = gradients(title)
+        if "times" in parts:
+            row["time_over_exact"] = times(title, arguments.rounds)
+        keep(title, row)
     print(f"written to {path}")
 
 

@@ -10,7 +10,7 @@ import torch
 import triton  # type: ignore[import-untyped]  # it has no types
 from triton import language as tl
 
-from halfstep.kernels.packing.reference import MASK_GROUP
+from halfstep.kernels.packing.form import MASK_GROUP, Draw, Packed, unwritten, unwritten_mask
 
 _NUMBERS = ("seed_low", "seed_high", "stream", "first")
 """Arguments that Triton would make constants, which have no `to`, where they are 1."""
@@ -21,7 +21,8 @@ _NUMBERS = ("seed_low", "seed_high", "stream", "first")
 @triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     source: tl.tensor,
-    codes: tl.tensor,
+    words_at: tl.tensor,
+    halves_at: tl.tensor,
     low: tl.tensor,
     step: tl.tensor,
     elements: tl.tensor,
@@ -52,7 +53,7 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
     # Selects before it divides: a group of equal values has steps of 0.
     inverse = tl.where(width > 0, tl.div_rn(1.0, tl.where(width > 0, step_width, 1.0)), 0.0)
 
-    lanes: tl.constexpr = group // 8
+    lanes: tl.constexpr = group // 16 if group >= 128 else 8
     counter = (first + program) * lanes + tl.arange(0, lanes)
     zero = tl.zeros((lanes,), tl.uint32)
     words = tl.philox(
@@ -62,36 +63,45 @@ def _pack_kernel(  # noqa: PLR0913, PLR0917  # a kernel takes no structures
         zero + stream.to(tl.uint32),
         zero,
     )
-    # [lane, upper bit of the word's number, lower bit], then the halves of each word.
-    word = tl.join(tl.join(words[0], words[2]), tl.join(words[1], words[3]))
-    halves = tl.join(word & 0xFFFF, word >> 16)
-    drawn = tl.reshape(tl.permute(halves, (3, 1, 2, 0)), (group,))
-    part = (drawn.to(tl.int32).to(tl.float32) + 0.5) * (1.0 / 65536)
+    drawn = tl.join(words[0], words[1])
+    if group >= 128:  # [lane, second pair, second of a pair], the pairs one after the other
+        drawn = tl.permute(tl.join(drawn, tl.join(words[2], words[3])), (2, 0, 1))
+    word = tl.reshape(drawn, (1, group // 4))
+    window = tl.arange(0, 4)[:, None]
+    turned = (word >> (8 * window).to(tl.uint32)) | tl.where(window == 3, word << 8, 0)
+    bits_drawn = tl.reshape(turned & 0xFFFF, (group,)).to(tl.int32)
+    part = 1.0 + (bits_drawn.to(tl.float32) + 0.5) * (1.0 / 65536)
     level = ((values - start) * inverse + part).to(tl.int32)
-    code = tl.where(usable, tl.minimum(level, top), 0)
+    code = tl.where(usable, tl.minimum(level, top + 1) - 1, 0)
 
-    size: tl.constexpr = group * bits // 8
-    _write_plane(code, codes + program * size, group, 0, 2 if bits == 3 else bits)
+    size: tl.constexpr = group * bits // 32
+    _write_plane(code, words_at + program * size, group, 0, 2 if bits == 3 else bits, 32)
     if bits == 3:
-        _write_plane(code, codes + program * size + group // 4, group, 2, 1)
+        _write_plane(code, halves_at + program * (2 * size) + group // 8, group, 2, 1, 16)
     tl.store(low + program, tl.where(usable, lowest >> 16, 0x7FC0).to(tl.int16))
     tl.store(step + program, tl.where(usable, width >> 16, 0x7FC0).to(tl.int16))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _write_plane(
-    code: tl.tensor, to: tl.tensor, group: tl.constexpr, shift: tl.constexpr, width: tl.constexpr
+    code: tl.tensor,
+    to: tl.tensor,
+    group: tl.constexpr,
+    shift: tl.constexpr,
+    width: tl.constexpr,
+    word: tl.constexpr,
 ) -> None:
-    parts: tl.constexpr = 8 // width
+    parts: tl.constexpr = word // width
     size: tl.constexpr = group // parts
     each = tl.reshape((code >> shift) & (2**width - 1), (parts, size))
-    shifts = (tl.arange(0, parts) * width)[:, None]
-    tl.store(to + tl.arange(0, size), tl.sum(each << shifts, 0).to(tl.uint8))
+    places = (tl.arange(0, parts) * width)[:, None]
+    tl.store(to + tl.arange(0, size), tl.sum(each << places, 0).to(to.dtype.element_ty))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _unpack_kernel(
-    codes: tl.tensor,
+    words_at: tl.tensor,
+    halves_at: tl.tensor,
     low: tl.tensor,
     step: tl.tensor,
     target: tl.tensor,
@@ -101,10 +111,10 @@ def _unpack_kernel(
     half: tl.constexpr,
 ) -> None:
     program = tl.program_id(0).to(tl.int64)
-    size: tl.constexpr = group * bits // 8
-    code = _read_plane(codes + program * size, group, 2 if bits == 3 else bits)
+    size: tl.constexpr = group * bits // 32
+    code = _read_plane(words_at + program * size, group, 2 if bits == 3 else bits, 32)
     if bits == 3:
-        code |= _read_plane(codes + program * size + group // 4, group, 1) << 2
+        code |= _read_plane(halves_at + program * (2 * size) + group // 8, group, 1, 16) << 2
     start = (tl.load(low + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     width = (tl.load(step + program).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     values = start + code.to(tl.float32) * width
@@ -122,11 +132,13 @@ def _unpack_kernel(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read_plane(source: tl.tensor, group: tl.constexpr, width: tl.constexpr) -> tl.tensor:
-    size: tl.constexpr = group * width // 8
+def _read_plane(
+    source: tl.tensor, group: tl.constexpr, width: tl.constexpr, word: tl.constexpr
+) -> tl.tensor:
+    size: tl.constexpr = group * width // word
     element = tl.arange(0, group)
-    byte = tl.load(source + element % size).to(tl.int32)
-    return (byte >> (element // size * width)) & (2**width - 1)
+    read = tl.load(source + element % size).to(tl.int32)
+    return (read >> (element // size * width)) & (2**width - 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -137,7 +149,7 @@ def _mask_kernel(
     at = program * group + tl.arange(0, group)
     values = tl.load(source + at, mask=at < elements, other=0).to(tl.float32)
     code = tl.where(values <= 0.0, 0, 1)
-    _write_plane(code, bits + program * (group // 8), group, 0, 1)
+    _write_plane(code, bits + program * (group // 16), group, 0, 1, 16)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -147,57 +159,60 @@ def _masked_kernel(
     program = tl.program_id(0).to(tl.int64)
     at = program * group + tl.arange(0, group)
     values = tl.load(source + at, mask=at < elements)
-    kept = _read_plane(bits + program * (group // 8), group, 1)
+    kept = _read_plane(bits + program * (group // 16), group, 1, 16)
     tl.store(target + at, tl.where(kept != 0, values, 0.0), mask=at < elements)
 
 
 def mask(values: torch.Tensor) -> torch.Tensor:
     """Do what `reference.mask` does, on the GPU."""
-    groups = -(-values.numel() // MASK_GROUP)
-    bits = values.new_empty(groups, MASK_GROUP // 8, dtype=torch.uint8)
+    bits = unwritten_mask(values)
     source = values.view(torch.uint8) if values.dtype == torch.bool else values
-    _mask_kernel[(groups,)](source, bits, values.numel(), group=MASK_GROUP)
+    with torch.cuda.device_of(values):  # Triton launches on the current GPU
+        _mask_kernel[(len(bits),)](source, bits.view(torch.int16), values.numel(), group=MASK_GROUP)
     return bits
 
 
 def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     """Do what `reference.masked` does, on the GPU."""
     result = torch.empty_like(values)
-    _masked_kernel[(len(bits),)](values, bits, result, values.numel(), group=MASK_GROUP)
+    with torch.cuda.device_of(values):
+        _masked_kernel[(len(bits),)](
+            values, bits.view(torch.int16), result, values.numel(), group=MASK_GROUP
+        )
     return result
 
 
-def pack(
-    flat: torch.Tensor, bits: int, group: int, seed: int, stream: int, counter: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Do what `reference.pack` does, on the GPU; `group` has to be a power of two."""
-    groups = -(-flat.numel() // group)
-    codes = flat.new_empty(groups, group * bits // 8, dtype=torch.uint8)
-    low = flat.new_empty(groups, dtype=torch.bfloat16)
-    step = torch.empty_like(low)
-    _pack_kernel[(groups,)](
-        flat, codes, low.view(torch.int16), step.view(torch.int16), flat.numel(),
-        seed & 0xFFFFFFFF, seed >> 32, stream, counter,
-        group=group, bits=bits, enable_fp_fusion=False,
-    )  # fmt: skip
-    return codes, low, step
+    packed = unwritten(flat, bits, group)
+    with torch.cuda.device_of(flat):
+        _pack_kernel[(len(packed.low),)](
+            flat, *_as_words(packed), packed.elements,
+            draw.seed & 0xFFFFFFFF, draw.seed >> 32, draw.stream, draw.counter,
+            group=group, bits=bits, enable_fp_fusion=False,
+        )  # fmt: skip
+    return packed
 
 
-def unpack(
-    codes: torch.Tensor,
-    low: torch.Tensor,
-    step: torch.Tensor,
-    bits: int,
-    group: int,
-    elements: int,
-    dtype: torch.dtype,
-) -> torch.Tensor:
+def unpack(packed: Packed) -> torch.Tensor:
     """Do what `reference.unpack` does, on the GPU."""
-    flat = codes.new_empty(elements, dtype=dtype)
-    half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "")
+    flat = packed.codes.new_empty(packed.elements, dtype=packed.dtype)
+    half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(packed.dtype, "")
     target = flat.view(torch.int16) if half == "bf16" else flat
-    _unpack_kernel[(len(low),)](
-        codes, low.view(torch.int16), step.view(torch.int16), target, elements,
-        group=group, bits=bits, half=half, enable_fp_fusion=False,
-    )  # fmt: skip
+    with torch.cuda.device_of(flat):
+        _unpack_kernel[(len(packed.low),)](
+            *_as_words(packed), target, packed.elements,
+            group=packed.group, bits=packed.bits, half=half, enable_fp_fusion=False,
+        )  # fmt: skip
     return flat
+
+
+def _as_words(packed: Packed) -> tuple[torch.Tensor, ...]:
+    """Return codes in words of 32 bits and of 16, and the bits of lowest values and steps."""
+    codes, low, step = packed.tensors
+    return (
+        codes.view(torch.int32),
+        codes.view(torch.int16),
+        low.view(torch.int16),
+        step.view(torch.int16),
+    )

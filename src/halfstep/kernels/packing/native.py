@@ -11,17 +11,19 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from halfstep.kernels.packing.reference import MASK_GROUP
+from halfstep.kernels.packing.form import Draw, Packed, unwritten, unwritten_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +35,11 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 _SOURCE = Path(__file__).with_name("packing.c")
 _FLAGS = (
-    "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-    "-shared", "-fPIC",
+    "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
 )  # fmt: skip
+_OF_THIS_PROCESSOR = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ())
+"""Flags for this processor, of which compilers know more or fewer; the first that work are used."""
+
 _WORTH_A_THREAD = 2**17
 """Elements below which starting a second thread costs more than it saves."""
 
@@ -43,21 +47,28 @@ _WORTH_A_THREAD = 2**17
 @cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled functions; None where they cannot be had."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        _logger.info("no C compiler: activations are packed by plain PyTorch, which is slow")
-        return None
     try:
-        path = _build(compiler)
-        return ctypes.CDLL(str(path))
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
+        compiler = _compiler()
+        if not compiler:
+            _logger.info("no C compiler: activations are packed by plain PyTorch, which is slow")
+            return None
+        return ctypes.CDLL(str(_build(compiler)))
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+        # RuntimeError: no home; ValueError: a quotation in CC that does not end
         _logger.info("activations are packed by plain PyTorch, which is slow: %s", error)
         return None
 
 
-def _build(compiler: str) -> Path:
+def _compiler() -> list[str]:
+    """Return the command of the C compiler, which CC may give with arguments; empty without one."""
+    found = shutil.which("cc") or shutil.which("gcc")
+    return shlex.split(os.environ.get("CC", "")) or ([found] if found else [])
+
+
+def _build(compiler: list[str]) -> Path:
     source = _SOURCE.read_bytes()
-    made_of = "\n".join((compiler, *_FLAGS, platform.machine(), _processor())).encode() + source
+    flags = *_FLAGS, *chain(*_OF_THIS_PROCESSOR)
+    made_of = "\n".join((*compiler, *flags, platform.machine(), _processor())).encode() + source
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfstep"
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     if hasattr(os, "getuid"):
@@ -68,14 +79,25 @@ def _build(compiler: str) -> Path:
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=kept) as workplace:
             built = Path(workplace) / path.name
-            subprocess.run(  # noqa: S603  # the compiler of this machine, our own source
-                [compiler, *_FLAGS, str(_SOURCE), "-o", str(built)],
-                check=True,
-                capture_output=True,
-                timeout=120,
-            )
+            _compile(compiler, built)
             built.replace(path)
     return path
+
+
+def _compile(compiler: list[str], to: Path) -> None:
+    """Compile `packing.c` with the first flags that the compiler knows.
+
+    Raises:
+        SubprocessError: If it cannot be compiled without any.
+        OSError: If there is no such compiler.
+    """
+    for flags in _OF_THIS_PROCESSOR:
+        command = [*compiler, *_FLAGS, *flags, str(_SOURCE), "-o", str(to)]
+        done = subprocess.run(  # noqa: S603  # the compiler of this machine, our own source
+            command, check=not flags, capture_output=True, timeout=120
+        )
+        if done.returncode == 0:
+            return
 
 
 def _processor() -> str:
@@ -86,76 +108,57 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def pack(
-    functions: ctypes.CDLL,
-    flat: torch.Tensor,
-    bits: int,
-    group: int,
-    seed: int,
-    stream: int,
-    counter: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def pack(flat: torch.Tensor, bits: int, group: int, draw: Draw) -> Packed:
     """Do what `reference.pack` does, to a contiguous tensor on the CPU."""
-    groups = -(-flat.numel() // group)
-    codes = torch.empty(groups, group * bits // 8, dtype=torch.uint8)
-    low = torch.empty(groups, dtype=torch.bfloat16)
-    step = torch.empty_like(low)
+    packed = unwritten(flat, bits, group)
+    numbers = _uint64(draw.seed), ctypes.c_uint32(draw.stream), _uint64(draw.counter)
+    kernel = _kernel("pack")
 
     def part(first: int, count: int) -> None:
-        functions.pack(
+        kernel(
             _at(flat), DTYPES[flat.dtype], _int64(flat.numel()), _int64(first), _int64(count),
-            group, bits, ctypes.c_uint64(seed), ctypes.c_uint32(stream), ctypes.c_uint64(counter),
-            _at(codes), _at(low), _at(step),
+            group, bits, *numbers, *map(_at, packed.tensors),
         )  # fmt: skip
 
-    _in_threads(part, groups, flat.numel())
-    return codes, low, step
+    _in_threads(part, len(packed.low), flat.numel())
+    return packed
 
 
-def unpack(
-    functions: ctypes.CDLL,
-    codes: torch.Tensor,
-    low: torch.Tensor,
-    step: torch.Tensor,
-    bits: int,
-    group: int,
-    elements: int,
-    dtype: torch.dtype,
-) -> torch.Tensor:
+def unpack(packed: Packed) -> torch.Tensor:
     """Do what `reference.unpack` does, on the CPU."""
-    flat = torch.empty(elements, dtype=dtype)
+    flat = torch.empty(packed.elements, dtype=packed.dtype)
+    kernel = _kernel("unpack")
 
     def part(first: int, count: int) -> None:
-        functions.unpack(
-            _at(codes), _at(low), _at(step), DTYPES[dtype], _int64(elements), _int64(first),
-            _int64(count), group, bits, _at(flat),
+        kernel(
+            *map(_at, packed.tensors), DTYPES[packed.dtype], _int64(packed.elements),
+            _int64(first), _int64(count), packed.group, packed.bits, _at(flat),
         )  # fmt: skip
 
-    _in_threads(part, len(low), elements)
+    _in_threads(part, len(packed.low), packed.elements)
     return flat
 
 
-def mask(functions: ctypes.CDLL, values: torch.Tensor) -> torch.Tensor:
+def mask(values: torch.Tensor) -> torch.Tensor:
     """Do what `reference.mask` does, to a contiguous tensor on the CPU."""
-    groups = -(-values.numel() // MASK_GROUP)
-    bits = torch.empty(groups, MASK_GROUP // 8, dtype=torch.uint8)
+    bits = unwritten_mask(values)
     dtype = _BOOL if values.dtype == torch.bool else DTYPES[values.dtype]
+    kernel = _kernel("mask")
 
     def part(first: int, count: int) -> None:
-        functions.mask(
-            _at(values), dtype, _int64(values.numel()), _int64(first), _int64(count), _at(bits)
-        )
+        kernel(_at(values), dtype, _int64(values.numel()), _int64(first), _int64(count), _at(bits))
 
-    _in_threads(part, groups, values.numel())
+    _in_threads(part, len(bits), values.numel())
     return bits
 
 
-def masked(functions: ctypes.CDLL, values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+def masked(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     """Do what `reference.masked` does, to a contiguous tensor on the CPU."""
     result = torch.empty_like(values)
+    kernel = _kernel("masked")
 
     def part(first: int, count: int) -> None:
-        functions.masked(
+        kernel(
             _at(values), values.element_size(), _at(bits), _int64(values.numel()), _int64(first),
             _int64(count), _at(result),
         )  # fmt: skip
@@ -164,8 +167,14 @@ def masked(functions: ctypes.CDLL, values: torch.Tensor, bits: torch.Tensor) -> 
     return result
 
 
+def _kernel(name: str) -> Callable[..., Any]:
+    functions = library()
+    assert functions is not None, "callers ask for the library before"
+    return cast("Callable[..., Any]", getattr(functions, name))
+
+
 _BOOL = 3
-_int64 = ctypes.c_int64
+_int64, _uint64 = ctypes.c_int64, ctypes.c_uint64
 
 
 def _at(tensor: torch.Tensor) -> ctypes.c_void_p:

@@ -1,9 +1,10 @@
 /* Groups of floating-point numbers as a few bits an element, rounded stochastically, and back.
 
-   One pass over memory each way: a group is read once into a buffer that stays in the first-level
-   cache. The loops are written so that a C compiler vectorises them. `reference.py` says what each
-   bit of the result is; both give the same bits, as does `gpu.py`. Compile without contraction of
-   multiplications and additions, which would round once where the others round twice.
+   One pass over memory each way: a few groups are read once into a buffer that stays in the
+   first-level cache. The loops are written so that a C compiler vectorises them; codes are put
+   together and taken apart in 32-bit lanes, so that none is ever narrowed or widened. `reference.py`
+   says what each bit of the result is; both give the same bits, as does `gpu.py`. Compile without
+   contraction of multiplications and additions, which would round once where the others round twice.
 */
 #include <math.h>
 #include <stddef.h>
@@ -13,21 +14,26 @@
 #include <immintrin.h>
 #endif
 
-enum { LARGEST_GROUP = 1024, FP32 = 0, FP16 = 1, BF16 = 2 };
+#define INLINE static inline __attribute__((always_inline))
 
-static inline float from_bits(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
-static inline uint32_t to_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
-static inline float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
+enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4, FP32 = 0, FP16 = 1, BF16 = 2, BOOL = 3 };
+
+INLINE float from_bits(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
+INLINE uint32_t to_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
+INLINE float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
+
+/* Maps the bits of a number to an integer of the same order, and back. */
+INLINE int32_t in_order(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
 
 /* Ties to even, as torch rounds; NaN stays NaN. */
-static inline uint16_t nearest_bf16(float value) {
+INLINE uint16_t nearest_bf16(float value) {
     uint32_t bits = to_bits(value);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)(value != value ? 0x7fc0u : rounded);
 }
 
 /* Subnormal numbers come right by the multiplication; inf and NaN need their exponent back. */
-static inline float from_fp16(uint16_t bits) {
+INLINE float from_fp16(uint16_t bits) {
     uint32_t magnitude = to_bits(from_bits((uint32_t)(bits & 0x7fffu) << 13) * 0x1p112f);
     magnitude |= (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
     return from_bits(magnitude | (uint32_t)(bits & 0x8000u) << 16);
@@ -35,7 +41,7 @@ static inline float from_fp16(uint16_t bits) {
 
 /* Ties to even; what is too large becomes the largest finite number. 0.5 has the spacing of fp16's
    subnormal numbers, so that adding it rounds those. */
-static inline uint16_t nearest_fp16(float value) {
+INLINE uint16_t nearest_fp16(float value) {
     uint32_t bits = to_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t finite = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
     uint32_t normal = (finite + 0xfffu + (finite >> 13 & 1u) - (112u << 23)) >> 13;
@@ -44,23 +50,49 @@ static inline uint16_t nearest_fp16(float value) {
     return (uint16_t)((magnitude > 0x7f800000u ? 0x7e00u : number) | sign);
 }
 
-static uint16_t bf16_below(float value) {
+INLINE uint16_t bf16_below(float value) {
     uint32_t bits = to_bits(value);
     return (uint16_t)((bits >> 16) + ((bits & 0xffffu) != 0 && (bits >> 31)));
 }
 
-static uint16_t bf16_above(float not_negative) {
+INLINE uint16_t bf16_above(float not_negative) {
     uint32_t bits = to_bits(not_negative);
     return (uint16_t)((bits >> 16) + ((bits & 0xffffu) != 0));
 }
 
+INLINE void widen_fp16(const uint16_t *from, int count, float *to) {
+    int i = 0;
+#if defined(__F16C__)
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#endif
+    for (; i < count; i++) to[i] = from_fp16(from[i]);
+}
+
+INLINE void narrow_to_fp16(const float *from, int count, uint16_t *to) {
+    int i = 0;
+#if defined(__F16C__)
+    const __m256 largest = _mm256_set1_ps(65504.0f), smallest = _mm256_set1_ps(-65504.0f);
+    for (; i + 8 <= count; i += 8) { /* of an operand that is NaN and another, the second is taken */
+        __m256 value = _mm256_max_ps(smallest, _mm256_min_ps(largest, _mm256_loadu_ps(from + i)));
+        _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+    }
+#endif
+    for (; i < count; i++) to[i] = nearest_fp16(from[i]);
+}
+
+/* Asks for memory that is needed soon: the processor itself does not look beyond a page, and while a
+   group is computed it looks no further at all. An address past the end does no harm. */
+#define ahead(memory, dtype, at, count, to_write) \
+    for (int line = 0; line < (count) * ((dtype) == FP32 ? 4 : 2); line += 64) \
+        __builtin_prefetch((const char *)(memory) + (at) * ((dtype) == FP32 ? 4 : 2) + line, to_write)
+
 /* Reads `count` elements of a group and repeats the last one up to its end. */
-static inline void read_group(const void *source, int dtype, size_t at, int count, int group, float *values) {
+INLINE void read_group(const void *source, int dtype, size_t at, int count, int group, float *values) {
     if (dtype == FP32) {
         memcpy(values, (const float *)source + at, (size_t)count * 4);
     } else if (dtype == FP16) {
-        const uint16_t *from = (const uint16_t *)source + at;
-        for (int i = 0; i < count; i++) values[i] = from_fp16(from[i]);
+        widen_fp16((const uint16_t *)source + at, count, values);
     } else {
         const uint16_t *from = (const uint16_t *)source + at;
         for (int i = 0; i < count; i++) values[i] = from_bf16(from[i]);
@@ -72,7 +104,7 @@ static inline void read_group(const void *source, int dtype, size_t at, int coun
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 enum { LANES = 8, ABREAST = 4 };
 
-static inline Lanes product(Lanes a, uint32_t b) {
+INLINE Lanes product(Lanes a, uint32_t b) {
 #if defined(__AVX512F__)
     return (Lanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
 #elif defined(__AVX2__)
@@ -85,17 +117,11 @@ static inline Lanes product(Lanes a, uint32_t b) {
 #endif
 }
 
-static inline void lower(Lanes lanes, uint32_t *to) {
-    typedef uint32_t Half __attribute__((vector_size(32)));
-    Half half = __builtin_convertvector(lanes, Half);
-    memcpy(to, &half, sizeof half);
-}
-
-/* Philox4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11),
-   for `lanes` counters in a row, a multiple of 8. Of a group, element e takes 16 bits of counter
-   e % lanes: of word e / lanes % 4, the lower half in the first half of the group, then the upper. */
-static inline void random_bits(uint64_t seed, uint32_t stream, uint64_t first, int lanes, uint32_t *words) {
-    for (int from = 0; from < lanes; from += ABREAST * LANES) {
+/* Philox4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11), for
+   AT_ONCE groups that take `lanes` counters each, a multiple of 8. Of each group come the first two
+   words of all counters, and then the last two. */
+INLINE void random_words(uint64_t seed, uint32_t stream, uint64_t first, int lanes, uint32_t *words) {
+    for (int from = 0; from < AT_ONCE * lanes; from += ABREAST * LANES) {
         Lanes c0[ABREAST], c1[ABREAST], c2[ABREAST], c3[ABREAST];
         for (int i = 0; i < ABREAST; i++) {
             Lanes counter = first + (uint64_t)(from + i * LANES) + (Lanes){0, 1, 2, 3, 4, 5, 6, 7};
@@ -116,145 +142,150 @@ static inline void random_bits(uint64_t seed, uint32_t stream, uint64_t first, i
             k0 += 0x9E3779B9u;
             k1 += 0xBB67AE85u;
         }
-        for (int i = 0; i < ABREAST && from + i * LANES < lanes; i++) {
-            uint32_t *to = words + from + i * LANES;
-            lower(c0[i], to);
-            lower(c1[i], to + lanes);
-            lower(c2[i], to + 2 * lanes);
-            lower(c3[i], to + 3 * lanes);
+        for (int i = 0; i < ABREAST; i++) {
+            int lane = from + i * LANES;
+            uint32_t *to = words + lane / lanes * 4 * lanes + lane % lanes * 2;
+            Lanes upper = (c0[i] & 0xffffffffu) | c1[i] << 32, lower = (c2[i] & 0xffffffffu) | c3[i] << 32;
+            memcpy(to, &upper, sizeof upper);
+            memcpy(to + 2 * lanes, &lower, sizeof lower);
         }
     }
 }
 
-/* Writes `width` bits of each code: byte j holds elements j, j + bytes, j + 2 * bytes, ... */
-static inline uint8_t *write_plane(const uint8_t *codes, int group, int shift, int width, uint8_t *to) {
-    int parts = 8 / width, bytes = group / parts, mask = (1 << width) - 1;
-    for (int j = 0; j < bytes; j++) {
-        int byte = 0;
-        for (int p = 0; p < parts; p++) byte |= ((codes[j + p * bytes] >> shift) & mask) << (p * width);
-        to[j] = (uint8_t)byte;
+/* Finds the lowest and the highest of a group's values; tells whether all of them are finite. As
+   integers whose order is that of the numbers, inf and NaN lie at both ends. */
+INLINE int span(const float *values, int group, float *lowest, float *highest) {
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    for (int i = 0; i < group; i++) {
+        int32_t key = in_order((int32_t)to_bits(values[i]));
+        least = key < least ? key : least;
+        most = key > most ? key : most;
     }
-    return to + bytes;
+    *lowest = from_bits((uint32_t)in_order(least));
+    *highest = from_bits((uint32_t)in_order(most));
+    return least > in_order((int32_t)0xff800000) && most < 0x7f800000;
 }
 
-static inline const uint8_t *read_plane(const uint8_t *from, int group, int shift, int width, uint8_t *codes) {
-    int parts = 8 / width, bytes = group / parts, mask = (1 << width) - 1;
-    for (int p = 0; p < parts; p++)
-        for (int j = 0; j < bytes; j++)
-            codes[j + p * bytes] |= (uint8_t)(((from[j] >> (p * width)) & mask) << shift);
-    return from + bytes;
+/* 1 + the number of one of the two levels around a value, such that it is right on average: the
+   chance of the upper one is in 16 bits of `word`, from bit 8 * `window` on. */
+INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, int window, int32_t top) {
+    uint32_t turned = window == 3 ? word << 8 | word >> 24 : word;
+    uint32_t drawn = window == 0 || window == 3 ? turned << 7 : window == 1 ? turned >> 1 : turned >> 9;
+    float part = from_bits((drawn & 0x7fff80u) | 0x3f800040u); /* 1 + (drawn + 0.5) / 2^16 */
+    int32_t level = (int32_t)((value - from) * inverse + part);
+    return (uint32_t)(level <= top ? level : top + 1);
 }
 
-static inline uint8_t *write_codes(const uint8_t *codes, int group, int bits, uint8_t *to) {
-    switch (bits) {
-    case 1: return write_plane(codes, group, 0, 1, to);
-    case 2: return write_plane(codes, group, 0, 2, to);
-    case 3: return write_plane(codes, group, 2, 1, write_plane(codes, group, 0, 2, to));
-    case 4: return write_plane(codes, group, 0, 4, to);
-    default: memcpy(to, codes, (size_t)group); return to + group;
-    }
-}
-
-static inline const uint8_t *read_codes(const uint8_t *from, int group, int bits, uint8_t *codes) {
-    memset(codes, 0, (size_t)group);
-    switch (bits) {
-    case 1: return read_plane(from, group, 0, 1, codes);
-    case 2: return read_plane(from, group, 0, 2, codes);
-    case 3: return read_plane(read_plane(from, group, 0, 2, codes), group, 2, 1, codes);
-    case 4: return read_plane(from, group, 0, 4, codes);
-    default: memcpy(codes, from, (size_t)group); return from + group;
-    }
-}
-
-static inline void quantise(const float *restrict values, float from, float inverse, const uint32_t *restrict words,
-                            int shift, int count, int top, uint8_t *restrict code) {
-    for (int i = 0; i < count; i++) {
-        float part = ((float)(int32_t)(words[i] >> shift & 0xffffu) + 0.5f) * 0x1p-16f;
-        int32_t level = (int32_t)((values[i] - from) * inverse + part);
-        code[i] = (uint8_t)(level < top ? level : top);
+/* Rounds a group. Word j of a plane holds elements j, j + words, j + 2 * words, ... from its lowest
+   bit on; of 3 bits, the lower two are such a plane of 32-bit words and the third one of 16-bit words. */
+INLINE void write_group(const float *restrict values, float from, float inverse, const uint32_t *restrict random,
+                        const int group, const int bits, uint32_t *restrict to) {
+    const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts, drawn = group / 4;
+    const int32_t top = (1 << bits) - 1;
+    uint16_t *restrict third = (uint16_t *)(to + words);
+    for (int j = 0; j < words; j++) {
+        uint32_t word = 0, thirds = 0;
+#pragma GCC unroll 32
+        for (int i = 0; i < parts; i++) {
+            const int at = i * words;
+            uint32_t level = level_of(values[at + j], from, inverse, random[at % drawn + j], at / drawn, top) - 1;
+            word |= (bits == 3 ? level & 3 : level) << (i * width);
+            if (bits == 3) thirds |= level >> 2 << i;
+        }
+        to[j] = word;
+        if (bits == 3) third[j] = (uint16_t)thirds;
     }
 }
 
-/* Finds the lowest and the highest of a group's values; tells whether all of them are finite. */
-static inline int span(const float *values, int group, float *lowest, float *highest) {
-    typedef float Values __attribute__((vector_size(64)));
-    typedef int32_t Words __attribute__((vector_size(64)));
-    Values least, most;
-    Words size = {0};
-    memcpy(&least, values, sizeof least);
-    most = least;
-    for (int i = 0; i < group; i += 16) {
-        Values value;
-        memcpy(&value, values + i, sizeof value);
-        Words below = value < least, above = value > most, magnitude = (Words)value & 0x7fffffff;
-        Words larger = magnitude > size;
-        least = (Values)(((Words)value & below) | ((Words)least & ~below));
-        most = (Values)(((Words)value & above) | ((Words)most & ~above));
-        size = (magnitude & larger) | (size & ~larger);
+INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups,
+                        int group, int bits, uint64_t seed, uint32_t stream, uint64_t counter, uint8_t *codes,
+                        uint16_t *low, uint16_t *step) {
+    float copied[AT_ONCE * LARGEST_GROUP];
+    uint32_t random[AT_ONCE * LARGEST_GROUP / 4];
+    int lanes = group < 128 ? 8 : group / 16;
+    float top = (float)((1 << bits) - 1);
+    size_t bytes = (size_t)group * (size_t)bits / 8;
+    for (int64_t g = first_group; g < first_group + groups; g += AT_ONCE) {
+        int64_t left = first_group + groups - g;
+        int count = left < AT_ONCE ? (int)left : AT_ONCE;
+        const float *values[AT_ONCE];
+        float lowest[AT_ONCE] = {0}, highest[AT_ONCE] = {0}, from[AT_ONCE], inverse[AT_ONCE];
+        int32_t finite[AT_ONCE] = {0};
+        uint16_t below[AT_ONCE], width[AT_ONCE];
+        for (int n = 0; n < count; n++) {
+            int64_t at = (g + n) * group, rest = elements - at;
+            ahead(source, dtype, at + AT_ONCE * group, group, 0);
+            values[n] = copied + n * group;
+            if (dtype == FP32 && rest >= group)
+                values[n] = (const float *)source + at;
+            else
+                read_group(source, dtype, (size_t)at, rest < group ? (int)rest : group, group, copied + n * group);
+            finite[n] = span(values[n], group, lowest + n, highest + n);
+        }
+        for (int n = 0; n < AT_ONCE; n++) {
+            below[n] = bf16_below(lowest[n] + 0.0f);
+            from[n] = from_bf16(below[n]);
+            width[n] = bf16_above((highest[n] - from[n] + 0.0f) / top);
+            width[n] = width[n] < 0x0080 ? 0 : width[n]; /* its inverse could not be had */
+            finite[n] &= width[n] < 0x7f80;
+            inverse[n] = width[n] ? 1.0f / from_bf16(width[n]) : 0.0f;
+        }
+        random_words(seed, stream, (counter + (uint64_t)g) * (uint64_t)lanes, lanes, random);
+        for (int n = 0; n < count; n++) {
+            uint8_t *to = codes + (size_t)(g + n) * bytes;
+            low[g + n] = finite[n] ? below[n] : 0x7fc0;
+            step[g + n] = finite[n] ? width[n] : 0x7fc0;
+            if (finite[n])
+                write_group(values[n], from[n], inverse[n], random + n * 4 * lanes, group, bits, (uint32_t *)to);
+            else
+                memset(to, 0, bytes);
+        }
     }
-    int32_t largest = 0;
-    *lowest = least[0];
-    *highest = most[0];
-    for (int i = 0; i < 16; i++) {
-        *lowest = least[i] < *lowest ? least[i] : *lowest;
-        *highest = most[i] > *highest ? most[i] : *highest;
-        largest = size[i] > largest ? size[i] : largest;
-    }
-    return largest < 0x7f800000;
 }
 
 void pack(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups, int group,
           int bits, uint64_t seed, uint32_t stream, uint64_t counter, uint8_t *codes, uint16_t *low, uint16_t *step) {
-    float copied[LARGEST_GROUP];
-    uint32_t words[LARGEST_GROUP / 2];
-    uint8_t code[LARGEST_GROUP];
-    int lanes = group / 8, half = group / 2, top = (1 << bits) - 1;
-    size_t bytes = (size_t)group * (size_t)bits / 8;
-    for (int64_t g = first_group; g < first_group + groups; g++) {
-        int64_t at = g * group, left = elements - at;
-        const float *values = copied;
-        if (dtype == FP32 && left >= group)
-            values = (const float *)source + at;
-        else
-            read_group(source, dtype, (size_t)at, left < group ? (int)left : group, group, copied);
-        float lowest, highest;
-        int finite = span(values, group, &lowest, &highest);
-        low[g] = bf16_below(lowest + 0.0f);
-        float from = from_bf16(low[g]);
-        step[g] = bf16_above((highest - from + 0.0f) / (float)top);
-        float width = from_bf16(step[g]);
-        if (width < 0x1p-126f) /* its inverse could not be had */
-            width = from_bf16(step[g] = 0);
-        if (!finite || !(width < INFINITY)) {
-            low[g] = step[g] = 0x7fc0;
-            memset(codes + (size_t)g * bytes, 0, bytes);
-            continue;
-        }
-        float inverse = width > 0.0f ? 1.0f / width : 0.0f;
-        random_bits(seed, stream, (counter + (uint64_t)g) * (uint64_t)lanes, lanes, words);
-        quantise(values, from, inverse, words, 0, half, top, code);
-        quantise(values + half, from, inverse, words, 16, half, top, code + half);
-        write_codes(code, group, bits, codes + (size_t)g * bytes);
+#define PACK(group, bits) \
+    pack_groups(source, dtype, elements, first_group, groups, group, bits, seed, stream, counter, codes, low, step)
+    if (group != 256) return PACK(group, bits);
+    switch (bits) {
+    case 2: return PACK(256, 2);
+    case 3: return PACK(256, 3);
+    case 4: return PACK(256, 4);
+    default: return PACK(256, 8);
     }
 }
 
-void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int dtype, int64_t elements,
-            int64_t first_group, int64_t groups, int group, int bits, void *target) {
+INLINE void read_group_back(const uint32_t *restrict from, float low, float step, const int group, const int bits,
+                            float *restrict to) {
+    const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts;
+    const uint32_t mask = (1u << width) - 1;
+    const uint16_t *third = (const uint16_t *)(from + words);
+    for (int j = 0; j < words; j++) {
+        const uint32_t word = from[j], thirds = bits == 3 ? (uint32_t)third[j] << 2 : 0;
+#pragma GCC unroll 32
+        for (int i = 0; i < parts; i++) {
+            uint32_t code = (word >> (i * width) & mask) | (thirds >> i & 4);
+            to[i * words + j] = low + (float)(int32_t)code * step;
+        }
+    }
+}
+
+INLINE void unpack_groups(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int dtype, int64_t elements,
+                          int64_t first_group, int64_t groups, int group, int bits, void *target) {
     float values[LARGEST_GROUP];
-    uint8_t code[LARGEST_GROUP];
     size_t bytes = (size_t)group * (size_t)bits / 8;
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * group, left = elements - at;
         int count = left < group ? (int)left : group;
-        float from = from_bf16(low[g]), width = from_bf16(step[g]);
-        read_codes(codes + (size_t)g * bytes, group, bits, code);
+        const uint32_t *from = (const uint32_t *)(codes + (size_t)g * bytes);
+        ahead(target, dtype, at + AHEAD * group, group, 1);
         float *restored = dtype == FP32 && count == group ? (float *)target + at : values;
-        for (int i = 0; i < group; i++) restored[i] = from + (float)code[i] * width;
+        read_group_back(from, from_bf16(low[g]), from_bf16(step[g]), group, bits, restored);
         if (dtype == FP32) {
             if (count < group) memcpy((float *)target + at, values, (size_t)count * 4);
         } else if (dtype == FP16) {
-            uint16_t *to = (uint16_t *)target + at;
-            for (int i = 0; i < count; i++) to[i] = nearest_fp16(values[i]);
+            narrow_to_fp16(values, count, (uint16_t *)target + at);
         } else {
             uint16_t *to = (uint16_t *)target + at;
             for (int i = 0; i < count; i++) to[i] = nearest_bf16(values[i]);
@@ -262,46 +293,68 @@ void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int
     }
 }
 
-/* One bit an element, in planes of MASK_GROUP elements: whether a value is not zero or negative, so
+void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int dtype, int64_t elements,
+            int64_t first_group, int64_t groups, int group, int bits, void *target) {
+#define UNPACK(group, bits) \
+    unpack_groups(codes, low, step, dtype, elements, first_group, groups, group, bits, target)
+    if (group != 256) return UNPACK(group, bits);
+    switch (bits) {
+    case 2: return UNPACK(256, 2);
+    case 3: return UNPACK(256, 3);
+    case 4: return UNPACK(256, 4);
+    default: return UNPACK(256, 8);
+    }
+}
+
+/* One bit an element, in groups of MASK_GROUP elements: whether a value is not zero or negative, so
    that the bit of NaN is set. `dtype` BOOL takes bytes that are 0 or 1. */
-enum { BOOL = 3, MASK_GROUP = 256 };
+enum { MASK_GROUP = 256, MASK_WORDS = MASK_GROUP / 16 };
 
 void mask(const void *source, int dtype, int64_t elements, int64_t first_group, int64_t groups, uint8_t *bits) {
-    uint8_t code[MASK_GROUP];
+    uint8_t set[MASK_GROUP] = {0};
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * MASK_GROUP, left = elements - at;
         int count = left < MASK_GROUP ? (int)left : MASK_GROUP;
-        memset(code, 0, sizeof code);
+        if (dtype != BOOL) ahead(source, dtype, at + AHEAD * MASK_GROUP, MASK_GROUP, 0);
+        if (count < MASK_GROUP) memset(set, 0, sizeof set);
         if (dtype == FP32) {
             const float *from = (const float *)source + at;
-            for (int i = 0; i < count; i++) code[i] = !(from[i] <= 0.0f);
+            for (int i = 0; i < count; i++) set[i] = !(from[i] <= 0.0f);
         } else if (dtype == BOOL) {
-            memcpy(code, (const uint8_t *)source + at, (size_t)count);
+            memcpy(set, (const uint8_t *)source + at, (size_t)count);
         } else { /* both halves: a sign and a magnitude */
             const int16_t *from = (const int16_t *)source + at;
             int infinite = dtype == FP16 ? 0x7c00 : 0x7f80;
-            for (int i = 0; i < count; i++) code[i] = (from[i] > 0) | ((from[i] & 0x7fff) > infinite);
+            for (int i = 0; i < count; i++) set[i] = (from[i] > 0) | ((from[i] & 0x7fff) > infinite);
         }
-        write_codes(code, MASK_GROUP, 1, bits + g * (MASK_GROUP / 8));
+        uint16_t *to = (uint16_t *)(bits + g * (MASK_GROUP / 8));
+        for (int j = 0; j < MASK_WORDS; j++) {
+            uint16_t word = 0;
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) word |= (uint16_t)(set[i * MASK_WORDS + j] << i);
+            to[j] = word;
+        }
     }
 }
 
 /* Copies elements of `size` bytes whose bit is set; the others become 0. */
 void masked(const void *source, int size, const uint8_t *bits, int64_t elements, int64_t first_group,
             int64_t groups, void *target) {
-    uint8_t code[MASK_GROUP];
+    uint16_t keep[MASK_GROUP];
     for (int64_t g = first_group; g < first_group + groups; g++) {
         int64_t at = g * MASK_GROUP, left = elements - at;
         int count = left < MASK_GROUP ? (int)left : MASK_GROUP;
-        read_codes(bits + g * (MASK_GROUP / 8), MASK_GROUP, 1, code);
+        const uint16_t *words = (const uint16_t *)(bits + g * (MASK_GROUP / 8));
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < MASK_WORDS; j++) keep[i * MASK_WORDS + j] = words[j] >> i & 1;
         if (size == 4) {
             const uint32_t *from = (const uint32_t *)source + at;
             uint32_t *to = (uint32_t *)target + at;
-            for (int i = 0; i < count; i++) to[i] = from[i] & (0u - code[i]);
+            for (int i = 0; i < count; i++) to[i] = from[i] & (0u - keep[i]);
         } else {
             const uint16_t *from = (const uint16_t *)source + at;
             uint16_t *to = (uint16_t *)target + at;
-            for (int i = 0; i < count; i++) to[i] = from[i] & (uint16_t)(0u - code[i]);
+            for (int i = 0; i < count; i++) to[i] = from[i] & (uint16_t)(0u - keep[i]);
         }
     }
 }

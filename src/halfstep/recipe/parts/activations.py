@@ -85,19 +85,71 @@ class Activations(Part):
         return packed(device)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Take hold of what autograd saves."""
+        """Take hold of what autograd saves, unless the bits of other modules are to be chosen."""
         from halfstep.techniques.activations import CompressedActivations
 
-        layers = {pattern: None if bits == "whole" else bits for pattern, bits in self.value}
-        group = whole.get("activation_group") or _GROUP
-        yield CompressedActivations(layers, group=group, seed=seed)
+        if whole.get("activation_budget") is None:
+            yield CompressedActivations(self.layers, group=_group(whole), seed=seed)
+
+    @property
+    def layers(self) -> dict[str, int | None]:
+        """Patterns of module names, and their bits; None where all are kept."""
+        return {pattern: None if bits == "whole" else bits for pattern, bits in self.value}
+
+
+class ActivationBudget(Part):
+    """Chooses the bits of each module by what it adds to the noise of the gradient."""
+
+    field = "activation_budget"
+    place = 121
+    purpose = (
+        "Share of the bytes that autograd would save which is kept; the bits of each module are "
+        "chosen for the least noise in the gradient, as measured in the first step."
+    )
+    allowed = {
+        0.2: "a fifth of the bytes; any number between 0 and 1",
+    }
+
+    @classmethod
+    def parse(cls, given: Any) -> Self:
+        """Read a number between 0 and 1."""
+        number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not number or not 0 < given < 1:
+            raise ValueError(
+                f"recipe field activation_budget is {given!r}; allowed: a number between 0 and 1, "
+                "such as 0.2, a fifth of the bytes"
+            )
+        return cls(float(given))
+
+    def contradiction(self, whole: Whole) -> str | None:
+        """There must be modules whose bits may be chosen."""
+        if "*" in dict(whole.get("activations") or ()):
+            return (
+                "activations gives the bits of every module by '*', but activation_budget="
+                f"{self.value} chooses them; leave one of them out"
+            )
+        return None
+
+    def means(self, device: torch.device) -> Means | None:
+        """Packed by kernels of halfstep, where it has them."""
+        from halfstep.kernels.hardware import packed
+
+        return packed(device)
+
+    def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
+        """Take hold of what autograd saves, and measure."""
+        from halfstep.techniques.activations import BudgetedActivations
+
+        given = whole.get("activations")
+        layers = Activations(given).layers if given else {}
+        yield BudgetedActivations(self.value, layers, group=_group(whole), seed=seed)
 
 
 class ActivationGroup(Part):
     """Sets how many activations share their levels."""
 
     field = "activation_group"
-    place = 121
+    place = 122
     purpose = "Activations that share the lowest and highest of their levels; 256 when not set."
     allowed = {
         64: "less noise, 0.5 bits an element for the levels",
@@ -109,12 +161,16 @@ class ActivationGroup(Part):
 
     def contradiction(self, whole: Whole) -> str | None:
         """There must be compressed activations to group."""
-        if whole.get("activations") is None:
+        if whole.get("activations") is None and whole.get("activation_budget") is None:
             return (
                 f"activation_group={self.value!r} groups compressed activations, but activations "
                 "is not set; write activations=4, or leave activation_group out"
             )
         return None
+
+
+def _group(whole: Whole) -> int:
+    return whole.get("activation_group") or _GROUP
 
 
 _BITS = (2, 3, 4, 8, "whole")

@@ -1,5 +1,6 @@
 """Compressed activations; see `technique.py`."""
 
+from halfstep.techniques.activations.budget import BudgetedActivations
 from halfstep.techniques.activations.technique import CompressedActivations
 
-__all__ = ["CompressedActivations"]
+__all__ = ["BudgetedActivations", "CompressedActivations"]

@@ -2,11 +2,13 @@
 
 A rectifier needs one bit an element, max pooling the place in its window, dropout its mask, and any
 smooth function of single elements its derivative, in which the gradient is linear: rounded
-stochastically it is right on average, which the rounded input would not be.
+stochastically it is right on average, which the rounded input would not be. In place or not, the
+same is kept.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,38 +25,47 @@ if TYPE_CHECKING:
 
 
 class Rectifier(torch.autograd.Function):
-    """`relu`; keeps a bit an element."""
+    """`relu`, and functions that cut off above as well; keeps a bit an element."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, inplace: bool) -> torch.Tensor:
-        """Return the positive part, in `values` itself if `inplace`."""
+    def forward(
+        ctx: Any, values: torch.Tensor, inplace: bool, lowest: float, highest: float
+    ) -> torch.Tensor:
+        """Return the values between two bounds, in `values` itself if `inplace`."""
         if inplace:
             ctx.mark_dirty(values)
-        result = values.relu_() if inplace else values.relu()
-        _keep_mask(ctx, in_memory_order(result), result.stride())
+        if (lowest, highest) == (0.0, inf):
+            result = values.relu_() if inplace else values.relu()
+            passed = in_memory_order(result)
+        else:
+            cut = torch.clamp_ if inplace else torch.clamp
+            result = cut(values, lowest, highest)
+            flat = in_memory_order(result)
+            passed = ~((flat <= lowest) | (flat >= highest))
+        _keep_mask(ctx, passed, result.stride())
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Let the gradient of positive elements through."""
-        return _masked(ctx, gradient), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """Let the gradient of elements that were not cut off through."""
+        return _masked(ctx, gradient), None, None, None
 
 
 class Dropout(torch.autograd.Function):
     """`dropout`; keeps a bit an element."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, share: float) -> torch.Tensor:
+    def forward(ctx: Any, values: torch.Tensor, share: float, inplace: bool) -> torch.Tensor:
         """Return `values` with a random share of 0, and the others made larger for it."""
         result, mask = torch.native_dropout(values, share, train=True)
         ctx.scale = 1 / (1 - share)
         _keep_mask(ctx, in_memory_order(mask), mask.stride())
-        return result
+        return _put(ctx, result, values) if inplace else result
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Let the gradient of elements that were kept through, as much larger."""
-        return _masked(ctx, gradient).mul_(ctx.scale), None
+        return _masked(ctx, gradient).mul_(ctx.scale), None, None
 
 
 class Pointwise(torch.autograd.Function):
@@ -62,22 +73,25 @@ class Pointwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, call: Callable[[torch.Tensor], torch.Tensor]
+        ctx: Any,
+        values: torch.Tensor,
+        call: Callable[[torch.Tensor], torch.Tensor],
+        inplace: bool,
     ) -> torch.Tensor:
-        """Return `call(values)`."""
+        """Return `call(values)`, in `values` itself if `inplace`."""
         with torch.enable_grad(), saved_tensors_hooks(torch.Tensor.detach, _as_it_is):
             given = values.detach().requires_grad_()
             result = call(given)
             (slope,) = torch.autograd.grad(result, given, torch.ones_like(result))
         ctx.save_for_backward(slope)
-        return result.detach()
+        return _put(ctx, result.detach(), values) if inplace else result.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Multiply by the derivative."""
         refuse_second_derivative()
         (slope,) = ctx.saved_tensors
-        return gradient * slope, None
+        return gradient * slope, None, None
 
 
 class MaxPool(torch.autograd.Function):
@@ -123,6 +137,11 @@ class MaxPool(torch.autograd.Function):
             index.contiguous(memory_format=form),
         )  # fmt: skip
         return result, None, None, None, None, None
+
+
+def _put(ctx: Any, result: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    ctx.mark_dirty(values)
+    return values.copy_(result)
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,19 +7,24 @@ be wrong on average; it keeps its tensors whole, as does every operator that is 
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from halfstep.techniques.activations.attention import Attention, apart
 from halfstep.techniques.activations.functions import Dropout, MaxPool, Pointwise, Rectifier
-from halfstep.techniques.activations.norms import BatchNorm, LayerNorm
+from halfstep.techniques.activations.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from halfstep.techniques.activations.roles import role_of
 from halfstep.techniques.activations.store import compressible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.techniques.activations.sensitivity import Meter
     from halfstep.techniques.activations.store import Store
 
     Function = Callable[..., Any]
@@ -41,28 +46,36 @@ LINEAR: frozenset[Function] = frozenset(
 )  # fmt: skip
 """Operators whose gradients are linear in each tensor that they save."""
 
-ATTENTION: frozenset[Function] = frozenset(
+PRODUCTS_OF_ROUNDED: frozenset[Function] = frozenset(
     {
-        functional.scaled_dot_product_attention,
         functional.softmax, torch.softmax, torch.Tensor.softmax,
         functional.multi_head_attention_forward,
     }
 )  # fmt: skip
 """Operators whose gradients are not, but of which much memory is: never in fewer bits than 8."""
 
-_ATTENTION_BITS = 8
+_BITS_OF_PRODUCTS = 8
 
 SMOOTH: frozenset[Function] = frozenset(
     {
         functional.gelu, functional.silu, functional.mish, functional.elu, functional.selu,
         functional.celu, functional.softplus, functional.sigmoid, functional.tanh,
-        functional.hardswish, functional.hardsigmoid, functional.hardtanh, functional.relu6,
-        functional.leaky_relu, functional.logsigmoid, functional.softsign,
+        functional.hardswish, functional.hardsigmoid, functional.leaky_relu,
+        functional.logsigmoid, functional.softsign,
         torch.sigmoid, torch.tanh, torch.Tensor.sigmoid, torch.Tensor.tanh,
         torch.selu, torch.celu,
     }
 )  # fmt: skip
 """Functions of single elements, whose derivative is kept instead."""
+
+SMOOTH_IN_PLACE: dict[Function, Function] = {
+    functional.elu_: functional.elu, functional.selu_: torch.selu, functional.celu_: torch.celu,
+    functional.leaky_relu_: functional.leaky_relu,
+    torch.selu_: torch.selu, torch.celu_: torch.celu,
+    torch.sigmoid_: torch.sigmoid, torch.tanh_: torch.tanh,
+    torch.Tensor.sigmoid_: torch.sigmoid, torch.Tensor.tanh_: torch.tanh,
+}  # fmt: skip
+"""Those that have no argument for it, and which does the same out of place."""
 
 RECTIFIERS: frozenset[Function] = frozenset(
     {
@@ -71,7 +84,9 @@ RECTIFIERS: frozenset[Function] = frozenset(
     }
 )  # fmt: skip
 
-_IN_PLACE = {functional.relu_, torch.relu_, torch.Tensor.relu_}
+_IN_PLACE = {
+    functional.relu_, torch.relu_, torch.Tensor.relu_, functional.hardtanh_, *SMOOTH_IN_PLACE,
+}  # fmt: skip
 
 
 class Operators(TorchFunctionMode):
@@ -86,12 +101,33 @@ class Operators(TorchFunctionMode):
         super().__init__()
         self._store = store
         self._bits = bits
-        self._replaced: dict[Function, Function] = dict.fromkeys(RECTIFIERS, self._rectifier)
-        self._replaced |= dict.fromkeys(SMOOTH, self._smooth)
-        self._replaced[functional.dropout] = self._dropout
+        self._meter: Meter | None = None
+        self._replaced: dict[Function, Function] = dict.fromkeys(LINEAR, self._linear)
+        self._replaced |= dict.fromkeys(PRODUCTS_OF_ROUNDED, self._product)
+        self._replaced |= dict.fromkeys(RECTIFIERS, self._rectifier)
+        self._replaced |= dict.fromkeys((*SMOOTH, *SMOOTH_IN_PLACE), self._smooth)
+        self._replaced |= dict.fromkeys((functional.hardtanh, functional.hardtanh_), self._clamp)
         self._replaced |= dict.fromkeys((functional.layer_norm, torch.layer_norm), self._layer_norm)
-        self._replaced[functional.batch_norm] = self._batch_norm
-        self._replaced[functional.max_pool2d] = self._max_pool2d
+        self._replaced |= dict.fromkeys((functional.rms_norm, torch.rms_norm), self._rms_norm)
+        self._replaced |= dict.fromkeys((functional.group_norm, torch.group_norm), self._group_norm)
+        self._replaced |= {
+            functional.relu6: self._relu6,
+            functional.dropout: self._dropout,
+            functional.instance_norm: self._instance_norm,
+            functional.batch_norm: self._batch_norm,
+            functional.max_pool2d: self._max_pool2d,
+            functional.scaled_dot_product_attention: self._attention,
+        }
+
+    @property
+    def meter(self) -> Meter | None:
+        """What measures what is saved, and its gradients; None where nobody asks."""
+        return self._meter
+
+    @meter.setter
+    def meter(self, meter: Meter | None) -> None:
+        self._meter = meter
+        self._store.listener = None if meter is None else meter.saved
 
     def __torch_function__(
         self,
@@ -102,43 +138,112 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        replacement = self._replaced.get(func)
-        if replacement is not None:
-            return replacement(func, args, kwargs)
-        if func in LINEAR:
-            with self._store.during(self._bits()):
-                return func(*args, **kwargs)
-        if func in ATTENTION:
-            bits = self._bits()
-            smallest = _above_statistics(args, kwargs)
-            with self._store.during(bits and max(bits, _ATTENTION_BITS), smallest):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        run = self._replaced.get(func)
+        if run is None:
+            return func(*args, **kwargs)
+        if self._meter is None:
+            return run(func, args, kwargs)
+        with self._meter.operator() as operands:
+            result = run(func, args, kwargs)
+        self._meter.used(operands, result, partial(role_of, func, args, result))
+        return result
+
+    def _linear(self, func: Function, args: Any, kwargs: Any) -> Any:
+        with self._store.during(self._bits()):
+            return func(*args, **kwargs)
+
+    def _product(self, func: Function, args: Any, kwargs: Any) -> Any:
+        bits = self._bits()
+        smallest = _above_statistics(args, kwargs)
+        with self._store.during(bits and max(bits, _BITS_OF_PRODUCTS), smallest):
+            return func(*args, **kwargs)
 
     def _rectifier(self, func: Function, args: Any, kwargs: Any) -> Any:
-        values, *rest = args or (kwargs.get("input"),)
-        inplace = func in _IN_PLACE or bool(rest[0] if rest else kwargs.get("inplace", False))
-        if not self._applies(values) or (inplace and values._is_view()):  # noqa: SLF001
+        values, inplace = _given(args, kwargs, input=None, inplace=False)
+        return self._cut(func, args, kwargs, values, inplace or func in _IN_PLACE, 0.0, inf)
+
+    def _relu6(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, inplace = _given(args, kwargs, input=None, inplace=False)
+        return self._cut(func, args, kwargs, values, inplace, 0.0, 6.0)
+
+    def _clamp(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, lowest, highest, inplace = _given(
+            args, kwargs, input=None, min_val=-1.0, max_val=1.0, inplace=False
+        )
+        return self._cut(func, args, kwargs, values, inplace or func in _IN_PLACE, lowest, highest)
+
+    def _cut(
+        self, func: Function, args: Any, kwargs: Any, values: Any, inplace: bool, *bounds: float
+    ) -> Any:
+        if not self._applies(values, inplace=inplace) or bounds[0] >= bounds[1]:
             return func(*args, **kwargs)
-        return Rectifier.apply(values, inplace)
+        return Rectifier.apply(values, inplace, *bounds)
 
     def _smooth(self, func: Function, args: Any, kwargs: Any) -> Any:
-        bits = self._bits()
         values = args[0] if args else kwargs.get("input")
-        inplace = kwargs.get("inplace") or any(isinstance(each, bool) for each in args[1:])
-        if bits is None or inplace or not self._applies(values):
+        flags = [kwargs.get("inplace", False), *(each for each in args if isinstance(each, bool))]
+        inplace = any(flags) or func in _IN_PLACE
+        if not self._applies(values, inplace=inplace):
             return func(*args, **kwargs)
-        rest = {name: given for name, given in kwargs.items() if name != "input"}
-        with self._store.during(bits):
-            return Pointwise.apply(values, lambda given: func(given, *args[1:], **rest))
+        smooth = SMOOTH_IN_PLACE.get(func, func)
+        rest = [False if isinstance(each, bool) else each for each in args[1:]]
+        named = {name: given for name, given in kwargs.items() if name not in {"input", "inplace"}}
+        with self._store.during(self._bits()):
+            return Pointwise.apply(values, lambda given: smooth(given, *rest, **named), inplace)
 
     def _dropout(self, func: Function, args: Any, kwargs: Any) -> Any:
         values, share, training, inplace = _given(
             args, kwargs, input=None, p=0.5, training=True, inplace=False
         )
-        if not training or inplace or not 0 < share < 1 or not self._applies(values):
+        if not training or not 0 < share < 1 or not self._applies(values, inplace=inplace):
             return func(*args, **kwargs)
-        return Dropout.apply(values, share)
+        return Dropout.apply(values, share, inplace)
+
+    def _attention(self, func: Function, args: Any, kwargs: Any) -> Any:
+        given = _given(
+            args, kwargs, query=None, key=None, value=None, attn_mask=None, dropout_p=0.0,
+            is_causal=False, scale=None, enable_gqa=False,
+        )  # fmt: skip
+        mask, dropout, *options = given[3:]
+        if dropout > 0 or not self._applies(given[2], dense=False):
+            return func(*args, **kwargs)
+        query, key, value = apart(*given[:3])
+        with self._store.during(self._bits(), whole=(query, key)):
+            return Attention.apply(
+                query, key, value, mask, dict(zip(_OF_ATTENTION, options, strict=True))
+            )
+
+    def _rms_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, shape, weight, eps = _given(
+            args, kwargs, input=None, normalized_shape=None, weight=None, eps=None
+        )
+        if not self._applies(values):
+            return func(*args, **kwargs)
+        with self._store.during(self._bits(), _above_statistics(args, kwargs)):
+            return RMSNorm.apply(values, list(shape), weight, eps)
+
+    def _group_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, groups, weight, bias, eps = _given(
+            args, kwargs, input=None, num_groups=None, weight=None, bias=None, eps=1e-5
+        )
+        if not self._applies(values):
+            return func(*args, **kwargs)
+        call = partial(functional.group_norm, num_groups=groups, eps=eps)
+        with self._store.during(self._bits(), _above_statistics(args, kwargs)):
+            return GroupNorm.apply(values, weight, bias, call, groups, eps)
+
+    def _instance_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
+        values, mean, var, weight, bias, use_input, momentum, eps = _given(
+            args, kwargs, input=None, running_mean=None, running_var=None, weight=None, bias=None,
+            use_input_stats=True, momentum=0.1, eps=1e-5,
+        )  # fmt: skip
+        if not use_input or not self._applies(values) or values.dim() < 3:
+            return func(*args, **kwargs)
+        call = partial(
+            functional.instance_norm, running_mean=mean, running_var=var, momentum=momentum, eps=eps
+        )
+        with self._store.during(self._bits(), _above_statistics(args, kwargs)):
+            return GroupNorm.apply(values, weight, bias, call, values.size(1), eps)
 
     def _layer_norm(self, func: Function, args: Any, kwargs: Any) -> Any:
         values, shape, weight, bias, eps = _given(
@@ -178,16 +283,23 @@ class Operators(TorchFunctionMode):
             values, window, _pair(stride or size), _pair(padding), _pair(dilation), ceil_mode
         )
 
-    def _applies(self, values: Any) -> bool:
-        """Tell whether autograd would save this tensor, and give it to our store."""
+    def _applies(self, values: Any, *, inplace: bool = False, dense: bool = True) -> bool:
+        """Tell whether autograd would save this tensor, and give it to our store.
+
+        A view is not changed in place by a function of ours: autograd would not allow it.
+        """
         return (
             isinstance(values, torch.Tensor)
             and torch.is_grad_enabled()
             and values.requires_grad
-            and compressible(values)
+            and compressible(values, dense=dense)
             and self._bits() is not None
             and self._store.is_asked()
+            and not (inplace and values._is_view())  # noqa: SLF001  (no public name)
         )
+
+
+_OF_ATTENTION = ("is_causal", "scale", "enable_gqa")
 
 
 def _above_statistics(args: Any, kwargs: Any) -> int:

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from halfstep.kernels.packing import DTYPES, Packed, pack
+from halfstep.kernels.packing import DTYPES, Draw, Packed, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SMALLEST = 4096
 """Elements below which a tensor is left alone: statistics, biases, a classifier's outputs."""
@@ -104,22 +104,22 @@ class Draws:
     rank: int = 0
     forwards: int = 0
     taken: dict[int, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_forward(self) -> None:
         """Go on to the numbers of the next forward pass."""
         self.forwards += 1
         self.taken.clear()
 
-    def take(self, groups: int, device: torch.device) -> dict[str, int]:
-        """Return stream and counter of the next `groups` groups on `device`."""
+    def take(self, groups: int, device: torch.device) -> Draw:
+        """Return the numbers of the next `groups` groups on `device`, to one thread alone."""
         place = device.index or 0
-        taken = self.taken.get(place, 0)
-        self.taken[place] = taken + groups
-        return {
-            "seed": self.seed,
-            "stream": self.rank * _DEVICES + place,
-            "counter": self.forwards * _GROUPS_A_FORWARD + taken,
-        }
+        with self._lock:
+            taken = self.taken.get(place, 0)
+            self.taken[place] = taken + groups
+        return Draw(
+            self.seed, self.rank * _DEVICES + place, self.forwards * _GROUPS_A_FORWARD + taken
+        )
 
 
 _DEVICES = 256
@@ -132,6 +132,9 @@ class Store:
     Args:
         group: Elements that share their levels.
         draws: Random numbers.
+
+    Attributes:
+        listener: Told of each tensor that is saved, and what it is kept as; None for itself.
     """
 
     def __init__(self, group: int, draws: Draws) -> None:
@@ -139,28 +142,35 @@ class Store:
         self.draws = draws
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
         self._here = threading.local()
+        self.listener: Callable[[torch.Tensor, Kept | None], None] | None = None
 
     @contextmanager
-    def during(self, bits: int | None, smallest: int = 0) -> Iterator[None]:
+    def during(
+        self, bits: int | None, smallest: int = 0, whole: tuple[torch.Tensor, ...] = ()
+    ) -> Iterator[None]:
         """Keep what this thread saves meanwhile in `bits` bits an element; None for all of them.
 
-        Tensors of fewer than `smallest` elements stay as they are.
+        Tensors of fewer than `smallest` elements, and those in the memory of `whole`, stay as they
+        are.
         """
-        before = self.bits, self._smallest
-        self._here.bits, self._here.smallest = bits, smallest
+        before = self._asked
+        self._here.asked = bits, smallest, {each.untyped_storage().data_ptr() for each in whole}
         try:
             yield
         finally:
-            self._here.bits, self._here.smallest = before
+            self._here.asked = before
 
     @property
-    def bits(self) -> int | None:
-        """Bits that an element takes in this thread now; None for all of them."""
-        return getattr(self._here, "bits", None)
+    def _asked(self) -> tuple[int | None, int, set[int]]:
+        asked: tuple[int | None, int, set[int]] = getattr(self._here, "asked", (None, 0, set()))
+        return asked
 
-    @property
-    def _smallest(self) -> int:
-        return getattr(self._here, "smallest", 0)
+    def _bits_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the bits that this thread keeps a tensor in now; None for all of them."""
+        bits, smallest, whole = self._asked
+        if tensor.numel() < smallest or tensor.untyped_storage().data_ptr() in whole:
+            return None
+        return bits
 
     def is_asked(self) -> bool:
         """Tell whether autograd gives this store what this thread saves.
@@ -175,11 +185,17 @@ class Store:
 
     def save(self, tensor: torch.Tensor) -> Whole | Saved:
         """Keep what autograd saves; the hook that packs."""
+        saved = self._save(tensor)
+        if self.listener is not None:
+            self.listener(tensor, saved.kept if isinstance(saved, Saved) else None)
+        return saved
+
+    def _save(self, tensor: torch.Tensor) -> Whole | Saved:
         if not compressible(tensor) or is_parameter(tensor):
             return _whole(tensor)
         key = _key(tensor)
         kept = self._kept.get(key)
-        bits = self.bits if tensor.numel() >= self._smallest else None
+        bits = self._bits_of(tensor)
         if kept is None:
             storage = StorageWeakRef(tensor.untyped_storage())
             if bits is None:
@@ -195,8 +211,8 @@ class Store:
     def pack(self, tensor: torch.Tensor, bits: int) -> Packed:
         """Round a dense tensor to `bits` bits an element, in the order of its memory."""
         groups = -(-tensor.numel() // self.group)
-        drawn = self.draws.take(groups, tensor.device)
-        return pack(in_memory_order(tensor), bits, group=self.group, **drawn)
+        draw = self.draws.take(groups, tensor.device)
+        return pack(in_memory_order(tensor), bits, group=self.group, draw=draw)
 
     def restore(self, saved: Whole | Saved) -> torch.Tensor:
         """Give back what autograd saved; the hook that unpacks.
@@ -206,10 +222,11 @@ class Store:
         """
         if isinstance(saved, Whole):
             return saved.unchanged()
-        kept: Kept = saved.kept
-        if kept.packed is not None:
+        kept = saved.kept
+        packed = kept.packed  # once: another thread may keep the tensor whole from now on
+        if packed is not None:
             refuse_second_derivative()
-            return kept.packed.unpack().as_strided(saved.size, saved.stride)
+            return packed.unpack().as_strided(saved.size, saved.stride)
         assert kept.whole is not None, "a kept tensor is packed or whole"
         whole = kept.whole.unchanged()
         return whole.as_strided(saved.size, saved.stride, whole.storage_offset())
@@ -229,14 +246,14 @@ def refuse_second_derivative() -> None:
         )
 
 
-def compressible(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is large, floating, dense and a plain one."""
+def compressible(tensor: torch.Tensor, *, dense: bool = True) -> bool:
+    """Tell whether a tensor is large, floating, a plain one, and, where that matters, dense."""
     return (
         tensor.dtype in DTYPES
         and tensor.numel() >= SMALLEST
         and type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
-        and is_dense(tensor)
+        and (not dense or is_dense(tensor))
     )
 
 

@@ -47,7 +47,8 @@ class CompressedActivations(Technique):
         self._draws = Draws(seed)
         self._store = Store(group, self._draws)
         self._running = threading.local()
-        self._operators = Operators(self._store, self._bits)
+        self._patterns: dict[str, str] = {}
+        self._operators = Operators(self._store, lambda: self._bits(self._innermost()))
         self._handles: list[Any] = []
         self._models: Sequence[nn.Module] = ()
 
@@ -59,9 +60,8 @@ class CompressedActivations(Technique):
         self._models = models
         for pattern in self._layers:
             self._refuse_unknown(pattern, models)
-        for model in models:
-            for module, bits in self._changes(model):
-                self._follow(module, bits)
+        for index, model in enumerate(models):
+            self._name_modules(model, str(index))
 
     @contextmanager
     def forward(self, device: torch.device) -> Iterator[None]:
@@ -75,7 +75,7 @@ class CompressedActivations(Technique):
             if not self._draws.forwards:
                 self._refuse_compiled()
             self._draws.next_forward()
-        self._running.bits = []  # also after an interrupt that left a module without its hook
+        self._running.within = []  # also after an interrupt that left a module without its hook
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
             yield
 
@@ -93,33 +93,45 @@ class CompressedActivations(Technique):
             handle.remove()
         self._handles.clear()
 
-    def _bits(self) -> int | None:
-        """Return the bits of the innermost module that runs in this thread."""
-        within: list[int | None] | None = getattr(self._running, "bits", None)
-        return within[-1] if within else self._layers.get("*")
+    def _innermost(self) -> str | None:
+        """Return the innermost module that runs in this thread, of those that are followed."""
+        within: list[str] | None = getattr(self._running, "within", None)
+        return within[-1] if within else None
 
-    def _changes(self, model: nn.Module) -> Iterator[tuple[nn.Module, int | None]]:
-        """Yield modules whose bits are not those of the module around them, and their bits."""
-        bits: dict[nn.Module, int | None] = {}
-        bits.update(dict.fromkeys(model.modules(), self._layers.get("*")))
-        around = {inner: outer for outer in model.modules() for inner in outer.children()}
-        for pattern, given in self._layers.items():  # from the least to the most specific
+    def _bits(self, module: str | None) -> int | None:
+        """Return the bits of what a module saves; None where it is kept whole."""
+        return self._layers.get(self._patterns.get(module or "", "*"))
+
+    def _is_followed(self, pattern: str, around: str | None) -> bool:
+        """Tell whether it matters which of two modules runs, by the patterns that decide on them.
+
+        `around` is of the module outside, None for a model itself.
+        """
+        return around is not None and self._layers.get(pattern) != self._layers.get(around)
+
+    def _name_modules(self, model: nn.Module, prefix: str) -> None:
+        """Note which pattern decides on each module, and follow those where it matters."""
+        patterns: dict[nn.Module, str] = dict.fromkeys(model.modules(), "*")
+        for pattern in self._layers:  # from the least to the most specific
             if pattern != "*":
                 for matched in matching(model, pattern):
-                    bits.update(dict.fromkeys(matched.modules(), given))
-        for module, given in bits.items():
-            if module is not model and given != bits[around[module]]:
-                yield module, given
+                    patterns.update(dict.fromkeys(matched.modules(), pattern))
+        around = {inner: outer for outer in model.modules() for inner in outer.children()}
+        for name, module in model.named_modules(prefix=prefix):
+            self._patterns[name] = patterns[module]
+            outside = patterns[around[module]] if module in around else None
+            if self._is_followed(patterns[module], outside):
+                self._follow(module, name)
 
-    def _follow(self, module: nn.Module, bits: int | None) -> None:
+    def _follow(self, module: nn.Module, name: str) -> None:
         def enter(*_: Any) -> None:
-            if not hasattr(self._running, "bits"):
-                self._running.bits = []
-            self._running.bits.append(bits)
+            if not hasattr(self._running, "within"):
+                self._running.within = []
+            self._running.within.append(name)
 
         def leave(*_: Any) -> None:
-            if self._running.bits:
-                self._running.bits.pop()
+            if self._running.within:
+                self._running.within.pop()
 
         self._handles += [
             module.register_forward_pre_hook(as_function(enter), prepend=True),

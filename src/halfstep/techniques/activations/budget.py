@@ -1,0 +1,106 @@
+"""Compressed activations whose bits are chosen, such that they fit a share of their exact bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from halfstep.techniques.activations.allocation import allocate
+from halfstep.techniques.activations.sensitivity import Meter
+from halfstep.techniques.activations.technique import CompressedActivations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+_logger = logging.getLogger(__name__)
+
+_WHILE_MEASURED = 8
+"""Bits of the first step: hardly any noise, and at most half of the memory."""
+
+
+class BudgetedActivations(CompressedActivations):
+    """Measure in the first step what noise each module's activations cost, then choose its bits.
+
+    Args:
+        budget: Share of the exact bytes that is kept.
+        layers: Patterns of module names whose bits are given.
+        group: Elements that share their levels.
+        seed: Of the stochastic rounding.
+
+    Raises:
+        ValueError: After the first step, if 2 bits everywhere are more than the budget.
+    """
+
+    def __init__(
+        self, budget: float, layers: Mapping[str, int | None], *, group: int, seed: int
+    ) -> None:
+        super().__init__({"*": _WHILE_MEASURED, **layers}, group=group, seed=seed)
+        self._budget = budget
+        self._chosen: dict[str, int] = {}
+        self._device = torch.device("cpu")
+
+    @contextmanager
+    def forward(self, device: torch.device) -> Iterator[None]:
+        """Take hold of what is saved; measure in the first forward pass that has a backward."""
+        self._device = device
+        self._choose()
+        if torch.is_grad_enabled():
+            meter = Meter(self._store.group, self._free_module)
+            self._operators.meter = None if self._chosen else meter
+        with super().forward(device):
+            yield
+
+    def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
+        """Choose, so that a checkpoint after the step holds the choice."""
+        del optimizer, params
+        self._choose()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was chosen, too."""
+        return {**super().state_dict(), "chosen": dict(self._chosen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was chosen."""
+        super().load_state_dict(state)
+        self._chosen = dict(state["chosen"])
+
+    def _bits(self, module: str | None) -> int | None:
+        return self._chosen.get(module or "") or super()._bits(module)
+
+    def _is_followed(self, pattern: str, around: str | None) -> bool:
+        del pattern, around
+        return True
+
+    def _free_module(self) -> str | None:
+        module = self._innermost()
+        return module if module and self._patterns[module] == "*" else None
+
+    def _choose(self) -> None:
+        """Choose the bits once a backward pass has been over what was measured."""
+        meter = self._operators.meter
+        if meter is None or not meter.has_gradients:
+            return
+        self._operators.meter = None
+        found: list[Any] = [meter.measured(), meter.fixed()]
+        if distributed.is_available() and distributed.is_initialized():
+            # All processes choose the same, from the batch of the first.
+            distributed.broadcast_object_list(found, device=self._device)
+        measured, fixed = found
+        if not measured:  # a gradient overflowed: the next step measures again
+            return
+        self._chosen = allocate(measured, budget=self._budget, group=self._store.group, fixed=fixed)
+        _logger.info(
+            "activation_budget=%s: %s",
+            self._budget,
+            ", ".join(
+                f"{n} modules in {b} bits"
+                for b, n in sorted(Counter(self._chosen.values()).items())
+            ),
+        )
