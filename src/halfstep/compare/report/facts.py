@@ -39,6 +39,7 @@ def _parts(row: Row, most: float) -> list[dict[str, Any]]:
             return [
                 {
                     "name": name,
+                    "label": MEMORY_PARTS[name],
                     "share": size / most,
                     "text": f"{mebibytes(size)} MiB",
                     "source": result.source(f"held_bytes.{name}"),
