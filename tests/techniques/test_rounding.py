@@ -14,7 +14,8 @@ from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
 from halfstep.optim import foreach
-from halfstep.techniques.rounding import RoundedUpdate, round_stochastically
+from halfstep.kernels.rounding import round_stochastically
+from halfstep.techniques.rounding import RoundedUpdate
 
 OPTIMIZERS = {
     "sgd": partial(SGD, lr=1e-3),

@@ -17,6 +17,7 @@ from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.optimizer import (
     AdamConfig,
     AdamWConfig,
+    LowBitAdamConfig,
     OptimizerConfig,
     SgdConfig,
     TimmOptimizerConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "DataConfig",
     "DistributedConfig",
     "EarlyStoppingConfig",
+    "LowBitAdamConfig",
     "LrScalingConfig",
     "ModelConfig",
     "MultiStepConfig",
