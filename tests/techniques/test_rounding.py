@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
-from halfstep.optim import foreach
 from halfstep.kernels.rounding import round_stochastically
+from halfstep.optim import foreach
 from halfstep.techniques.rounding import RoundedUpdate
 
 OPTIMIZERS = {

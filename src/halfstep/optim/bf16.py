@@ -1,9 +1,9 @@
 """SGD and Adam whose moments are kept in bf16: half the memory of the optimizer's state.
 
-Rounded to nearest, the second moment could not fall: a factor of 0.999 is less than half the spacing
-of bf16. Rounded stochastically it is right on average, as in Zamirai et al., "Revisiting BFloat16
-Training" (arXiv:2010.06192), section 4.1, which does this to weights. torch's own kernels compute the
-step in fp32, some parameters at a time.
+Rounded to nearest, the second moment could not fall: a factor of 0.999 takes off less than half the
+spacing of bf16. Rounded stochastically it is right on average, as weights are in Zamirai et al.,
+"Revisiting BFloat16 Training" (arXiv:2010.06192), section 4.1. torch's own kernels compute the step
+in fp32, some parameters at a time.
 """
 
 from __future__ import annotations

@@ -160,4 +160,6 @@ def _try_out(name: str, settings: dict[str, Any]) -> None:
 
 
 def _parameters(kind: Any) -> frozenset[str]:
+    if isinstance(kind, str):  # of a package that timm imports only where it makes one
+        return frozenset()
     return frozenset(inspect.signature(kind).parameters)

@@ -18,7 +18,7 @@ _Beta = Annotated[float, Field(ge=0, lt=1)]
 _LOW_BIT_ADAM = ("adam8bit", "adam4bit", "adamfp8")
 _LOW_BIT_ADAMW = ("adamw8bit", "adamw4bit", "adamwfp8")
 _OWN = ("sgd", "adam", "adamw", *_LOW_BIT_ADAM, *_LOW_BIT_ADAMW)
-# In angle brackets, so that they are no keys of a config and errors leave them out of a field's path.
+# In angle brackets: no keys of a config, which errors leave out of a field's path.
 _ANY_OTHER = "<timm>"
 _FEW_BITS = "<torchao-adam>"
 _FEW_BITS_DECOUPLED = "<torchao-adamw>"
@@ -41,8 +41,8 @@ class SgdConfig(Section):
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
     state: Literal["bf16"] | None = None
-    """Format of the momentum buffer: bf16, rounded stochastically, at half the memory; otherwise that of the
-    parameters."""
+    """Format of the momentum buffer: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SgdConfig:
@@ -56,8 +56,8 @@ class SgdConfig(Section):
     def _state_is_momentum(self) -> SgdConfig:
         if self.state and not self.momentum:
             raise ValueError(
-                "state is 'bf16' but momentum is 0, so that there is no state; write momentum: 0.9, "
-                "or leave state out"
+                "state is 'bf16' but momentum is 0, so that there is no state; write "
+                "momentum: 0.9, or leave state out"
             )
         return self
 
@@ -79,8 +79,8 @@ class AdamConfig(Section):
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
     state: Literal["bf16"] | None = None
-    """Format of both moments: bf16, rounded stochastically, at half the memory; otherwise that of the
-    parameters."""
+    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
 
 
 class AdamWConfig(Section):
@@ -100,8 +100,8 @@ class AdamWConfig(Section):
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
     state: Literal["bf16"] | None = None
-    """Format of both moments: bf16, rounded stochastically, at half the memory; otherwise that of the
-    parameters."""
+    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
 
 
 class LowBitAdamConfig(Section):

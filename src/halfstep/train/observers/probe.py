@@ -111,7 +111,9 @@ class Probe:
         model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
         own = {id(tensor) for tensor in model_tensors}
         state = engine.state_dict()
-        kept = [*_tensors(state["techniques"]), *_tensors(list(engine.optimizer.state.values()))]
+        # As they are saved: moments of a few bits are tensors of a library's own in the optimizer.
+        states = [saved["state"] for saved in state["optimizers"]]
+        kept = [*_tensors(state["techniques"]), *_tensors(states)]
         masters = [
             param
             for group in engine.optimizer.param_groups
