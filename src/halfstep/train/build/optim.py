@@ -144,7 +144,11 @@ def _timms(
         if config.args:
             _try_out(name, settings)
         built: Optimizer = create_optimizer_v2(groups, name, **settings)
-    except (TypeError, ValueError, RuntimeError, AssertionError, ImportError) as error:
+    except ImportError as error:
+        raise UserError(
+            f"optimizer {config.name!r} needs {error.name}; write pip install {error.name}"
+        ) from error
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"optimizer {config.name!r} cannot be had with args {config.args}: {reason}"
