@@ -3,7 +3,8 @@
     python benchmarks/two_bit_page.py
 
 `results/activations.json` is of activations.py, `results/batch_that_fits.json` of
-batch_that_fits.py, and the accuracies are of two runs of `halfstep compare`, kept beside the page.
+batch_that_fits.py, and the accuracies are of runs of `halfstep compare`, whose `comparison.json` is
+kept beside the page. A table whose results are not there is left as it is.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def batches(document: dict[str, Any]) -> Iterator[str]:
     yield f"| model | cap | {' | '.join(ways)} |"
     yield "| --- | --- " + "| ---: " * len(ways) + "|"
     for model, found in document["models"].items():
-        largest = (str(found["batches"][way]["fits"]) for way in ways)
-        yield f"| {model}, {found['pixels']} pixels | {found['cap_mib']} MiB | {' | '.join(largest)} |"
+        largest = " | ".join(str(found["batches"][way]["fits"]) for way in ways)
+        yield f"| {model}, {found['pixels']} pixels | {found['cap_mib']} MiB | {largest} |"
 
 
 def accuracies(of: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -74,15 +75,18 @@ def accuracies(of: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def tables() -> dict[str, list[str]]:
     """Return the lines of each table, by its mark in the page."""
+    files = {title: COMPARISONS / f"{name}.json" for name, title in DATA.items()}
     compared = {
-        title: json.loads((COMPARISONS / f"{name}.json").read_text())
-        for name, title in DATA.items()
+        title: json.loads(file.read_text()) for title, file in files.items() if file.exists()
     }
-    return {
-        "figures": [*figures(json.loads((RESULTS / "activations.json").read_text()))],
-        "batches": [*batches(json.loads((RESULTS / "batch_that_fits.json").read_text()))],
-        "accuracies": [*accuracies(compared)],
-    }
+    found = {"accuracies": [*accuracies(compared)]}
+    for mark, name, table in (
+        ("figures", "activations.json", figures),
+        ("batches", "batch_that_fits.json", batches),
+    ):
+        if (RESULTS / name).exists():
+            found[mark] = [*table(json.loads((RESULTS / name).read_text()))]
+    return found
 
 
 if __name__ == "__main__":
