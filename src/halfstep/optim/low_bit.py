@@ -84,7 +84,7 @@ class _PlainState(Optimizer):
         params = (param for group in self.param_groups for param in group["params"])
         on_cpu = any(param.device.type == "cpu" for param in params)
         with torch.compiler.set_stance("force_eager") if on_cpu else nullcontext():
-            return super().step(closure)  # type: ignore[arg-type]  # the same
+            return super().step(closure)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, each moment of a few bits as a mapping of its tensors."""
@@ -114,10 +114,10 @@ class _PlainState(Optimizer):
             moment = self._new_buffer(param, signed)
             if value.keys() != _inner(moment).keys():
                 raise ValueError(f"{key} is not a moment that {type(self).__name__} has saved")
-            for inner, tensor in _inner(moment).items():
-                if value[inner].shape != tensor.shape or value[inner].dtype != tensor.dtype:
+            for name, room in _inner(moment).items():
+                if value[name].shape != room.shape or value[name].dtype != room.dtype:
                     raise ValueError(f"{key} is of other bits than {type(self).__name__} keeps")
-                tensor.copy_(value[inner])
+                room.copy_(value[name])
             return moment
         tensor: torch.Tensor = value.detach().clone()
         return tensor if key == "step" else tensor.to(param.device)
