@@ -34,7 +34,7 @@ MIB = 2**20
 MODELS = {"resnet18": (64, 224 * MIB), "resnet50": (64, 448 * MIB)}
 """Pixels of an image's side, and the cap."""
 
-WAYS = {"exact": "fp32", "act4": "act4", "act2": "act2"}
+WAYS = {"exact": "fp32", "act2": "act2"}
 STEPS = 2
 CLOSE = 1.05
 """How far the smallest batch that does not fit may be above the largest that does."""
@@ -76,8 +76,6 @@ def fits(name: str, pixels: int, cap: int, recipe: str, batch: int) -> bool:
     """
     child = os.fork()
     if not child:
-        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            ctypes.CDLL(None).mallopt(parameter, 64 * 1024)
         limit = taken() + cap
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         code = 0
@@ -120,6 +118,8 @@ def main() -> None:
     parser.add_argument("--out", default="batch_that_fits.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        ctypes.CDLL(None).mallopt(parameter, 64 * 1024)  # what is freed here is no room for a try
     native.library()  # compiled here, where there is memory for it
     found: dict[str, Any] = {}
     for name in arguments.models.split(","):
