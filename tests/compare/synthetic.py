@@ -65,7 +65,11 @@ def _write(cell: Cell) -> None:
         "train_seconds": 100.0 / speed + cell.seed,
         "images_per_second": 500.0 * speed,
         "peak_memory_bytes": round(900 * 2**20 / speed),
-        "held_bytes": {"parameters": 50 * 2**20, "activations": 200 * 2**20},
+        "held_bytes": {
+            "parameters": 50 * 2**20,
+            "activations": 200 * 2**20,
+            "compressed": 30 * 2**20 if cell.recipe == "fp16" else None,
+        },
         "formats": {
             "shares": {cell.recipe: 0.97, "fp32": 0.03},
             "exceptions": {"head.norm": "fp32: the recipe keeps the layer in fp32"},

@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW
 
 from halfstep.engine import Engine
 from halfstep.formats import round_to
-from halfstep.techniques.rounding import round_stochastically
+from halfstep.kernels.rounding import round_stochastically
 
 DRAWS = 4096
 STANDARD_ERRORS = 6

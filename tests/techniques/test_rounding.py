@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
+from halfstep.kernels.rounding import round_stochastically
 from halfstep.optim import foreach
-from halfstep.techniques.rounding import RoundedUpdate, round_stochastically
+from halfstep.techniques.rounding import RoundedUpdate
 
 OPTIMIZERS = {
     "sgd": partial(SGD, lr=1e-3),

@@ -61,8 +61,14 @@ MEASURES = (
     Measure("newest.gradient_error", "gradient|error", units.plain, "less"),
 )
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations")
-"""Keys of `held_bytes` in a summary: what memory holds after a step."""
+MEMORY_PARTS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "activations": "activations",
+    "compressed": "compressed activations",
+}
+"""Keys of `held_bytes` in a summary, and what each is: what memory holds after a step."""
 
 
 def one_line(header: str) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from halfstep.engine.result import StepResult
     from halfstep.engine.window import Window
+    from halfstep.techniques import Technique
 
 _Item = TypeVar("_Item")
 
@@ -149,6 +150,11 @@ class Engine:
     def optimizer(self) -> Optimizer:
         """The optimizer, when there is one."""
         return only(self.optimizers, "optimizer")
+
+    @property
+    def techniques(self) -> Sequence[Technique]:
+        """What the recipe is carried out by."""
+        return self._assembly.techniques
 
     @property
     def accumulate(self) -> int:

@@ -62,6 +62,28 @@ def round_to(
     return _overflowed(value, rounded, target, overflow)
 
 
+def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Round fp32 to bf16 so that the expected result is the value itself.
+
+    bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
+    off rounds away from zero with a probability equal to the fraction cut off. A value that bf16
+    represents comes back unchanged, and so do inf and NaN.
+
+    Args:
+        value: fp32 tensor of any shape.
+        generator: Source of the random bits, on the device of `value`.
+
+    Returns:
+        A bf16 tensor of the same shape.
+    """
+    bits = value.detach().contiguous().view(torch.int32)
+    noise = torch.randint(
+        1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator
+    )
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    return torch.where(value.isfinite(), rounded, value).to(torch.bfloat16)
+
+
 def _on_grid(
     value: torch.Tensor, target: Format, rounding: Rounding, generator: torch.Generator | None
 ) -> torch.Tensor:

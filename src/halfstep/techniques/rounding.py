@@ -5,7 +5,7 @@ stochastically it survives on average; with a compensation it is kept for later.
 "Revisiting BFloat16 Training" (arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
 
 The optimizer itself, whichever it is, runs in fp32 on stand-ins that exist only while it steps, a
-few parameters at a time; its own state stays fp32.
+few parameters at a time; its own state stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
+from halfstep.kernels.rounding import round_stochastically
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
 from halfstep.techniques.base import Stage, Technique
 
@@ -49,7 +51,7 @@ class RoundedUpdate(Technique):
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
-            if type(optimizer) not in (SGD, Adam, AdamW):
+            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
                 raise TypeError(
                     f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
                     f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
@@ -125,28 +127,6 @@ class RoundedUpdate(Technique):
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
-
-
-def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Round fp32 to bf16 so that the expected result is the value itself.
-
-    bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
-    off rounds away from zero with a probability equal to the fraction cut off. A value that bf16
-    represents comes back unchanged, and so do inf and NaN.
-
-    Args:
-        value: fp32 tensor of any shape.
-        generator: Source of the random bits, on the device of `value`.
-
-    Returns:
-        A bf16 tensor of the same shape.
-    """
-    bits = value.detach().contiguous().view(torch.int32)
-    noise = torch.randint(
-        1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator
-    )
-    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
-    return torch.where(value.isfinite(), rounded, value).to(torch.bfloat16)
 
 
 @contextmanager

@@ -76,6 +76,8 @@ def test_rehearsed_and_unfinished_rows_are_marked(text):
 def test_where_memory_goes_is_shown_as_far_as_runs_say(text):
     assert re.search(r'class="part parameters" style="width: [\d.]+%"', text)
     assert "parameters 50 MiB" in text
+    assert 'class="part compressed" style="width: ' in text
+    assert '<i class="key compressed"></i>compressed activations 30 MiB' in text
 
 
 def test_the_formats_that_were_observed_are_shown_with_their_exceptions(text):

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import timm
 import torch
@@ -5,8 +7,17 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.errors import UserError
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.low_bit import low_bit_adam
 from halfstep.train.build.optim import build_optimizer
-from halfstep.train.config import AdamConfig, AdamWConfig, SgdConfig, TimmOptimizerConfig
+from halfstep.train.config import (
+    AdamConfig,
+    AdamWConfig,
+    LowBitAdamConfig,
+    LowBitAdamWConfig,
+    SgdConfig,
+    TimmOptimizerConfig,
+)
 
 
 class Small(nn.Module):
@@ -55,6 +66,53 @@ def test_settings_reach_torchs_optimizers(config, kind, wanted, fused):
         built.defaults.items()
     )
     assert [len(group["params"]) for group in built.param_groups] == [7]
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "wanted"),
+    [
+        (
+            SgdConfig(name="sgd", momentum=0.8, nesterov=True, state="bf16", **SETTINGS),
+            SGDBf16,
+            {"momentum": 0.8, "nesterov": True},
+        ),
+        (
+            AdamConfig(name="adam", betas=(0.8, 0.9), eps=1e-6, state="bf16", **SETTINGS),
+            AdamBf16,
+            {"betas": (0.8, 0.9), "eps": 1e-6, "decoupled_weight_decay": False},
+        ),
+        (
+            AdamWConfig(name="adamw", state="bf16", **SETTINGS),
+            AdamBf16,
+            {"decoupled_weight_decay": True},
+        ),
+    ],
+)
+def test_settings_reach_optimizers_with_moments_in_bf16(config, kind, wanted):
+    built = build_optimizer(config, Small(), fused=True, lr_factor=2.0)
+    assert type(built) is kind
+    assert {"lr": 0.6, "weight_decay": 0.1, **wanted}.items() <= built.defaults.items()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "theirs"),
+    [(LowBitAdamConfig, "adam4bit", "Adam4bit"), (LowBitAdamWConfig, "adamwfp8", "AdamWFp8")],
+)
+def test_settings_reach_torchaos_optimizers(kind, name, theirs):
+    torchao_optim = pytest.importorskip("torchao.optim", reason="needs torchao")
+    config = kind(name=name, betas=(0.8, 0.9), eps=1e-6, **SETTINGS)
+    built = build_optimizer(config, Small(), fused=False)
+    assert isinstance(built, getattr(torchao_optim, theirs))
+    wanted = {"lr": 0.3, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-6}
+    assert wanted.items() <= built.defaults.items()
+
+
+def test_torchao_that_is_missing_is_one_line_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    low_bit_adam.cache_clear()
+    with pytest.raises(UserError, match=r"needs torchao; write pip install 'halfstep\[torchao\]'"):
+        build_optimizer(LowBitAdamConfig(name="adam8bit"), Small(), fused=False)
 
 
 def test_weight_decay_spares_norms_biases_and_what_the_model_excludes():

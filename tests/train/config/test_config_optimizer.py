@@ -5,6 +5,8 @@ from halfstep.errors import UserError
 from halfstep.train.config import (
     AdamConfig,
     AdamWConfig,
+    LowBitAdamConfig,
+    LowBitAdamWConfig,
     OptimizerConfig,
     SgdConfig,
     TimmOptimizerConfig,
@@ -19,6 +21,10 @@ OPTIMIZER = TypeAdapter(OptimizerConfig)
         ({"name": "sgd"}, SgdConfig),
         ({"name": "adam"}, AdamConfig),
         ({"name": "adamw"}, AdamWConfig),
+        ({"name": "adamw", "state": "bf16"}, AdamWConfig),
+        ({"name": "adam8bit"}, LowBitAdamConfig),
+        ({"name": "adamfp8"}, LowBitAdamConfig),
+        ({"name": "adamw4bit"}, LowBitAdamWConfig),
         ({"name": "lamb", "lr": 0.1}, TimmOptimizerConfig),
     ],
 )
@@ -43,3 +49,8 @@ def test_what_has_a_field_is_refused_among_the_arguments(key):
 def test_a_misspelt_name_is_not_mistaken_for_timms_in_silence(tiny):
     with pytest.raises(UserError, match=r"'sdg' is taken for one of them.* did you mean 'sgd'"):
         tiny("optimizer={name: sdg}")
+
+
+def test_a_state_in_bf16_needs_a_state(tiny):
+    with pytest.raises(UserError, match=r"state is 'bf16' but momentum is 0, .*; write momentum"):
+        tiny("optimizer={name: sgd, momentum: 0, state: bf16}")

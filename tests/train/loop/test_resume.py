@@ -70,6 +70,22 @@ def test_run_killed_twice_ends_as_one_that_was_not(
     assert_same_run(tmp_path, uninterrupted(recipe))
 
 
+@pytest.mark.parametrize("optimizer", ["adamw, state: bf16", "sgd, state: bf16", "adamw8bit"])
+def test_small_optimizer_state_goes_on_as_if_it_had_not_been_killed(
+    pictures, killed_after, tmp_path, optimizer
+):
+    if "8bit" in optimizer:
+        pytest.importorskip("torchao", reason="needs torchao")
+    config = pictures(
+        *("epochs=1", "recipe=o2", f"optimizer={{name: {optimizer}}}", "schedule={name: cosine}"),
+        "model.args={channels: [8, 8, 32, 32]}",  # large enough for few bits
+    )
+    train(config, tmp_path / "whole", quiet=True)
+    killed_after(config, tmp_path / "killed", 5)
+    train(config, tmp_path / "killed", quiet=True, go_on="auto")
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
 def test_run_killed_before_its_first_checkpoint_starts_anew(
     pictures, uninterrupted, killed_after, tmp_path
 ):

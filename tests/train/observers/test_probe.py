@@ -44,7 +44,7 @@ def batch(digits):
     return digits.batches(16, 1)[0]
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "fp16", "o2", "bf16-sr", "fp8-delayed"])
+@pytest.mark.parametrize("recipe", ["fp32", "fp16", "o2", "bf16-sr", "fp8-delayed", "act2"])
 def test_a_probed_run_is_the_same_run(recipe, batch) -> None:
     plain, _ = trained(recipe, batch, probing=False)
     probed, _ = trained(recipe, batch, probing=True)
@@ -77,3 +77,19 @@ def test_memory_is_what_the_tensors_add_up_to(batch) -> None:
     assert held["o2"].gradients == 4 * params
     assert held["o2"].optimizer == 8 * params + 6 * 4 + 4 * half
     assert held["o2"].activations < 0.75 * held["fp32"].activations
+    assert held["o2"].compressed is None
+
+
+def test_compressed_activations_are_counted_apart(batch) -> None:
+    images = batch[0].repeat(8, 1, 1, 1), batch[1].repeat(8)
+    exact, packed = (
+        trained(name, images, probing=True, steps=1)[1][0][2] for name in ("fp32", "act2")
+    )
+    hidden = 128 * 16 * 6 * 6
+    # Inputs of the convolution, BatchNorm and the linear layer in 2 bits and 1/8 of one for their
+    # levels; of dropout a bit for each element.
+    assert packed.compressed == (images[0].numel() + 2 * hidden) * 2.125 / 8 + hidden / 8
+    assert packed.activations < 10_000  # logits, labels and statistics
+    assert exact.compressed is None
+    assert exact.activations > 4 * 3 * hidden
+    assert packed.optimizer == exact.optimizer

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from halfstep.compare.rows import Row
 
 
+_FEW = 10 * 2**20
+"""Bytes below which a part of memory is written with a decimal, or compressed ones would be 0."""
+
+
 def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return a bar for each row: the mean of its peaks, and its share of the largest."""
     known = [(row, row.measures["peak_memory_bytes"]) for row in rows]
@@ -39,8 +43,9 @@ def _parts(row: Row, most: float) -> list[dict[str, Any]]:
             return [
                 {
                     "name": name,
+                    "label": MEMORY_PARTS[name],
                     "share": size / most,
-                    "text": f"{mebibytes(size)} MiB",
+                    "text": f"{size / 2**20:.1f} MiB" if size < _FEW else f"{mebibytes(size)} MiB",
                     "source": result.source(f"held_bytes.{name}"),
                 }
                 for name, size in known

@@ -20,6 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
             not isinstance(beta, float)
             or optimizer.steps == 0
             or set(optimizer.formats) != {"fp32"}
+            or optimizer.settings.get("stochastic_rounding")  # rounded so, it does fall
         ):
             continue
         for state, form in optimizer.state_formats.items():

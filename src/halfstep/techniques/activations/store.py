@@ -143,6 +143,17 @@ class Store:
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
         self._here = threading.local()
         self.listener: Callable[[torch.Tensor, Kept | None], None] | None = None
+        self._noted: list[Whole | Saved] | None = None
+
+    @contextmanager
+    def noting(self) -> Iterator[list[Whole | Saved]]:
+        """Note all that is saved meanwhile, which stays as long as the list does."""
+        noted: list[Whole | Saved] = []
+        self._noted = noted
+        try:
+            yield noted
+        finally:
+            self._noted = None
 
     @contextmanager
     def during(
@@ -188,6 +199,8 @@ class Store:
         saved = self._save(tensor)
         if self.listener is not None:
             self.listener(tensor, saved.kept if isinstance(saved, Saved) else None)
+        if self._noted is not None:
+            self._noted.append(saved)
         return saved
 
     def _save(self, tensor: torch.Tensor) -> Whole | Saved:
@@ -230,6 +243,20 @@ class Store:
         assert kept.whole is not None, "a kept tensor is packed or whole"
         whole = kept.whole.unchanged()
         return whole.as_strided(saved.size, saved.stride, whole.storage_offset())
+
+
+def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
+    """Return the tensors that memory holds of what was saved, and whether they are compressed.
+
+    Masks and indexes of our own functions are bytes, which no other operator saves.
+    """
+    if isinstance(saved, Saved):
+        packed = saved.kept.packed
+        if packed is not None:
+            return (packed.codes, packed.low, packed.step), True
+        assert saved.kept.whole is not None, "a kept tensor is packed or whole"
+        saved = saved.kept.whole
+    return (saved.tensor,), saved.tensor.dtype == torch.uint8
 
 
 def refuse_second_derivative() -> None:

@@ -17,14 +17,16 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from halfstep.errors import closest
 from halfstep.techniques.activations.operators import Operators
-from halfstep.techniques.activations.store import Draws, Store
+from halfstep.techniques.activations.store import Draws, Store, held
 from halfstep.techniques.base import Stage, Technique, as_function
 from halfstep.techniques.exceptions import matching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
+
+    from halfstep.techniques.activations.store import Saved, Whole
 
 
 class CompressedActivations(Technique):
@@ -78,6 +80,21 @@ class CompressedActivations(Technique):
         self._running.within = []  # also after an interrupt that left a module without its hook
         with saved_tensors_hooks(self._store.save, self._store.restore), self._operators:
             yield
+
+    @contextmanager
+    def looked_at(self) -> Iterator[Callable[[], dict[int, tuple[int, bool]]]]:
+        """Let forward passes inside leave no trace in the random numbers of those after.
+
+        Yields:
+            What gives all that they keep, as long as it is kept: by its address the bytes of a
+            storage, and whether it is compressed.
+        """
+        forwards = self._draws.forwards
+        try:
+            with self._store.noting() as noted:
+                yield lambda: _storages(noted)
+        finally:
+            self._draws.forwards = forwards
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many forward passes drew random numbers."""
@@ -156,3 +173,11 @@ class CompressedActivations(Technique):
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
                 f"{closest(pattern, names)}"
             )
+
+
+def _storages(noted: Iterable[Whole | Saved]) -> dict[int, tuple[int, bool]]:
+    found: dict[int, tuple[int, bool]] = {}
+    for tensors, compressed in map(held, noted):
+        for storage in (tensor.untyped_storage() for tensor in tensors):
+            found[storage.data_ptr()] = storage.nbytes(), compressed
+    return found

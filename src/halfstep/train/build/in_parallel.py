@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from halfstep.engine import shard
 from halfstep.errors import UserError
+from halfstep.train.config import LowBitAdamConfig
 
 if TYPE_CHECKING:
     import torch
@@ -107,6 +108,12 @@ def _refuse_fsdp(config: Config) -> None:
         raise UserError(
             f"recipe {recipe.name!r} cannot be had with distributed.strategy=fsdp: {reason}; write "
             "recipe=o2, or distributed.strategy=ddp"
+        )
+    if isinstance(config.optimizer, LowBitAdamConfig):
+        raise UserError(
+            f"optimizer.name is {config.optimizer.name!r}, whose moments are tensors of torchao's "
+            "own, which cannot be saved in parts, as distributed.strategy=fsdp does; write "
+            "optimizer.name=adamw optimizer.state=bf16, or distributed.strategy=ddp"
         )
     if config.optimizer.name not in _ELEMENT_BY_ELEMENT:
         raise UserError(

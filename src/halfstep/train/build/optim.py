@@ -1,4 +1,4 @@
-"""Optimizers: torch's own, fused where they can be, and any of timm's by name."""
+"""Optimizers: torch's own, fused where they can be, those of small state, and any of timm's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from halfstep.errors import UserError, closest
-from halfstep.train.config import AdamConfig, AdamWConfig, SgdConfig
+from halfstep.optim.bf16 import AdamBf16, SGDBf16
+from halfstep.optim.low_bit import low_bit_adam
+from halfstep.train.config import AdamConfig, AdamWConfig, LowBitAdamConfig, SgdConfig
 
 if TYPE_CHECKING:
     from halfstep.train.config import OptimizerConfig, TimmOptimizerConfig
@@ -25,7 +27,7 @@ _LOOKAHEAD = "lookahead_"
 
 
 def build_optimizer(
-    config: OptimizerConfig, model: nn.Module, *, fused: bool, lr_factor: float = 1.0
+    config: OptimizerConfig, model: nn.Module, *, fused: bool, lr_factor: float = 1.0, seed: int = 0
 ) -> Optimizer:
     """Return the optimizer that a config names, over the parameters that can be trained.
 
@@ -35,13 +37,18 @@ def build_optimizer(
         fused: Whether one kernel updates everything, where the optimizer has one; on a GPU this
             also spares a synchronisation when the loss is scaled.
         lr_factor: What the learning rate is multiplied by, for scaling it with the batch.
+        seed: Of the stochastic rounding of a state in bf16.
 
     Raises:
-        UserError: If nothing can be trained, if timm has no such optimizer, or if the optimizer
-            refuses its arguments.
+        UserError: If nothing can be trained, if timm has no such optimizer, if torchao is needed
+            and missing, or if the optimizer refuses its arguments or parameters.
     """
     groups = _groups(model, config)
     lr = config.lr * lr_factor
+    if isinstance(config, LowBitAdamConfig):
+        return _low_bit(config, groups, lr)
+    if isinstance(config, SgdConfig | AdamConfig | AdamWConfig) and config.state:
+        return _in_bf16(config, groups, lr, seed)
     if isinstance(config, SgdConfig):
         return SGD(
             groups,
@@ -62,6 +69,38 @@ def build_optimizer(
             fused=fused,
         )
     return _timms(config, groups, lr, fused=fused)
+
+
+def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) -> Optimizer:
+    try:
+        kind: Any = low_bit_adam(config.name)
+    except ImportError as error:
+        raise UserError(
+            f"optimizer.name is {config.name!r}, which needs torchao; write "
+            "pip install 'halfstep[torchao]', or optimizer.name=adamw optimizer.state=bf16"
+        ) from error
+    settings = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+    try:
+        built: Optimizer = kind(groups, lr=lr, **settings)
+    except TypeError as error:  # parameters of another format
+        raise UserError(str(error)) from error
+    return built
+
+
+def _in_bf16(
+    config: SgdConfig | AdamConfig | AdamWConfig, groups: list[dict[str, Any]], lr: float, seed: int
+) -> Optimizer:
+    decay = config.weight_decay
+    try:
+        if isinstance(config, SgdConfig):
+            momentum, nesterov = config.momentum, config.nesterov
+            return SGDBf16(groups, lr, momentum, nesterov=nesterov, weight_decay=decay, seed=seed)
+        decoupled = isinstance(config, AdamWConfig)
+        return AdamBf16(
+            groups, lr, config.betas, config.eps, weight_decay=decay, decoupled=decoupled, seed=seed
+        )
+    except TypeError as error:  # parameters of another format
+        raise UserError(str(error)) from error
 
 
 def _groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
@@ -89,7 +128,8 @@ def _timms(
     known = [str(each) for each in list_optimizers()]
     if name.removeprefix(_LOOKAHEAD) not in known:
         raise UserError(
-            f"optimizer.name is {config.name!r}; allowed: sgd, adam, adamw, or one of timm's"
+            f"optimizer.name is {config.name!r}; allowed: sgd, adam, adamw, adam8bit, adam4bit, "
+            f"adamfp8, the same with a w (adamw8bit), or one of timm's"
             f"{closest(name, known)}"
         )
     info = get_optimizer_info(name.removeprefix(_LOOKAHEAD))
@@ -104,7 +144,11 @@ def _timms(
         if config.args:
             _try_out(name, settings)
         built: Optimizer = create_optimizer_v2(groups, name, **settings)
-    except (TypeError, ValueError, RuntimeError, AssertionError, ImportError) as error:
+    except ImportError as error:
+        raise UserError(
+            f"optimizer {config.name!r} needs {error.name}; write pip install {error.name}"
+        ) from error
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"optimizer {config.name!r} cannot be had with args {config.args}: {reason}"
@@ -120,4 +164,6 @@ def _try_out(name: str, settings: dict[str, Any]) -> None:
 
 
 def _parameters(kind: Any) -> frozenset[str]:
+    if isinstance(kind, str):  # of a package that timm imports only where it makes one
+        return frozenset()
     return frozenset(inspect.signature(kind).parameters)

@@ -168,6 +168,7 @@ def assemble(
         model,
         fused=device.type == "cuda",
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
+        seed=config.seed,
     )
     in_an_epoch = steps_per_epoch(loaded, config.accumulate)
     steps = config.epochs * in_an_epoch

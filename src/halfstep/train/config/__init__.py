@@ -17,6 +17,8 @@ from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.optimizer import (
     AdamConfig,
     AdamWConfig,
+    LowBitAdamConfig,
+    LowBitAdamWConfig,
     OptimizerConfig,
     SgdConfig,
     TimmOptimizerConfig,
@@ -44,6 +46,8 @@ __all__ = [
     "DataConfig",
     "DistributedConfig",
     "EarlyStoppingConfig",
+    "LowBitAdamConfig",
+    "LowBitAdamWConfig",
     "LrScalingConfig",
     "ModelConfig",
     "MultiStepConfig",

@@ -1,4 +1,4 @@
-"""What a config may say about its optimizer: one class each, and one for all of timm's.
+"""What a config may say about its optimizer: one class each, one for torchao's and one for timm's.
 
 `name` decides which class applies. timm's optimizers share one, since only timm knows their names;
 a wrong one is refused when the optimizer is built.
@@ -15,9 +15,13 @@ from halfstep.errors import closest
 from halfstep.train.config.section import Section
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
-_OWN = ("sgd", "adam", "adamw")
-# In angle brackets, so that it is no key of a config and errors leave it out of a field's path.
+_LOW_BIT_ADAM = ("adam8bit", "adam4bit", "adamfp8")
+_LOW_BIT_ADAMW = ("adamw8bit", "adamw4bit", "adamwfp8")
+_OWN = ("sgd", "adam", "adamw", *_LOW_BIT_ADAM, *_LOW_BIT_ADAMW)
+# In angle brackets: no keys of a config, which errors leave out of a field's path.
 _ANY_OTHER = "<timm>"
+_FEW_BITS = "<torchao-adam>"
+_FEW_BITS_DECOUPLED = "<torchao-adamw>"
 
 
 class SgdConfig(Section):
@@ -36,12 +40,24 @@ class SgdConfig(Section):
     decay_norms_and_biases: bool = False
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
+    state: Literal["bf16"] | None = None
+    """Format of the momentum buffer: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SgdConfig:
         if self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov is true but momentum is 0; write momentum: 0.9 or nesterov: false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _state_is_momentum(self) -> SgdConfig:
+        if self.state and not self.momentum:
+            raise ValueError(
+                "state is 'bf16' but momentum is 0, so that there is no state; write "
+                "momentum: 0.9, or leave state out"
             )
         return self
 
@@ -62,6 +78,9 @@ class AdamConfig(Section):
     decay_norms_and_biases: bool = False
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
+    state: Literal["bf16"] | None = None
+    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
 
 
 class AdamWConfig(Section):
@@ -80,6 +99,36 @@ class AdamWConfig(Section):
     decay_norms_and_biases: bool = False
     """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
     position embeddings."""
+    state: Literal["bf16"] | None = None
+    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
+    parameters where not set."""
+
+
+class LowBitAdamConfig(Section):
+    """Adam with an L2 penalty whose moments take 8 or 4 bits an element, of torchao."""
+
+    name: Literal["adam8bit", "adam4bit", "adamfp8"]
+    """Which optimizer, and so in which format its moments are kept."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate; a schedule's highest one."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
+    """Decay rates of the running mean of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+
+
+class LowBitAdamWConfig(LowBitAdamConfig):
+    """Adam with decoupled weight decay whose moments take 8 or 4 bits an element, of torchao."""
+
+    name: Literal["adamw8bit", "adamw4bit", "adamwfp8"]  # type: ignore[assignment]  # others
+    """Which optimizer, and so in which format its moments are kept."""
+    weight_decay: float = Field(1e-2, ge=0)
+    """Decoupled weight decay."""
 
 
 class TimmOptimizerConfig(Section):
@@ -126,6 +175,10 @@ def _kind(given: Any) -> str | None:
     name = given.get("name") if isinstance(given, Mapping) else getattr(given, "name", None)
     if name is None:
         return None
+    if name in _LOW_BIT_ADAM:
+        return _FEW_BITS
+    if name in _LOW_BIT_ADAMW:
+        return _FEW_BITS_DECOUPLED
     return name if name in _OWN else _ANY_OTHER
 
 
@@ -133,6 +186,8 @@ OptimizerConfig = Annotated[
     Annotated[SgdConfig, Tag("sgd")]
     | Annotated[AdamConfig, Tag("adam")]
     | Annotated[AdamWConfig, Tag("adamw")]
+    | Annotated[LowBitAdamConfig, Tag(_FEW_BITS)]
+    | Annotated[LowBitAdamWConfig, Tag(_FEW_BITS_DECOUPLED)]
     | Annotated[TimmOptimizerConfig, Tag(_ANY_OTHER)],
     Discriminator(_kind),
 ]

@@ -7,7 +7,7 @@ from the parameters', BatchNorm's statistics and random states are put back.
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from halfstep.techniques.activations import CompressedActivations
 from halfstep.techniques.float8 import scales_kept
 from halfstep.techniques.matmul import MatmulPrecision
 from halfstep.train.observers.census import Census
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import nn
 
@@ -49,13 +50,16 @@ class Held:
         parameters: Parameters and buffers of the model.
         gradients: One for each parameter, in the format that the recipe keeps them in.
         optimizer: Its state, and master weights and compensations where the recipe has them.
-        activations: What the forward pass of one micro-batch keeps for the backward.
+        activations: What the forward pass of one micro-batch keeps for the backward, as it is.
+        compressed: What it keeps of activations in a few bits an element; None under a recipe that
+            compresses none.
     """
 
     parameters: int
     gradients: int
     optimizer: int
     activations: int
+    compressed: int | None
 
 
 class Probe:
@@ -115,7 +119,9 @@ class Probe:
         model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
         own = {id(tensor) for tensor in model_tensors}
         state = engine.state_dict()
-        kept = [*_tensors(state["techniques"]), *_tensors(list(engine.optimizer.state.values()))]
+        # As they are saved: moments of a few bits are tensors of a library's own in the optimizer.
+        states = [saved["state"] for saved in state["optimizers"]]
+        kept = [*_tensors(state["techniques"]), *_tensors(states)]
         masters = [
             param
             for group in engine.optimizer.param_groups
@@ -123,16 +129,18 @@ class Probe:
             if id(param) not in own
         ]
         grads = self._grad_dtypes()
+        whole, compressed = self._activations()
         return Held(
             parameters=_size(model_tensors),
             gradients=sum(param.numel() * dtype.itemsize for param, dtype in grads),
             optimizer=_size([*kept, *masters]),
-            activations=self._activations(),
+            activations=whole,
+            compressed=compressed,
         )
 
     def _ours(self) -> torch.Tensor:
         engine = self._engine
-        with _leaving_no_trace(engine.bare_model):
+        with _leaving_no_trace(engine.bare_model), _looking(engine):
             with engine.autocast():
                 loss = self._loss(engine.bare_model)
             params = _trained(engine.bare_model)
@@ -170,26 +178,40 @@ class Probe:
             for param in _trained(self._engine.bare_model)
         ]
 
-    def _activations(self) -> int:
+    def _activations(self) -> tuple[int, int | None]:
+        """Return the bytes that are kept as they are, and those of what is compressed."""
         model = self._engine.bare_model
         own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-        seen: dict[int, int] = {}
+        seen: dict[int, tuple[int, bool]] = {}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                seen[storage.data_ptr()] = storage.nbytes()
+            seen[storage.data_ptr()] = storage.nbytes(), False
             return tensor
 
         with (
             _leaving_no_trace(model),
+            _looking(self._engine) as kept,
+            # Those of a technique stand inside them, and take everything.
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
             self._engine.autocast(),
         ):
             loss = self._loss(model)
+            for each in kept:
+                seen |= each()
         del loss
         self._engine.zero_grad()
-        return sum(seen.values())
+        held = [each for place, each in seen.items() if place not in own]
+        whole = sum(size for size, compressed in held if not compressed)
+        return whole, sum(size for size, compressed in held if compressed) if kept else None
+
+
+@contextmanager
+def _looking(engine: Engine) -> Iterator[list[Callable[[], dict[int, tuple[int, bool]]]]]:
+    """Leave random numbers of techniques alone; yield what gives the storages that they keep."""
+    found = [each for each in engine.techniques if isinstance(each, CompressedActivations)]
+    with ExitStack() as stack:
+        yield [stack.enter_context(each.looked_at()) for each in found]
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class Findings:
     """
 
     formats: dict[str, Any] | None = None
-    held_bytes: dict[str, int] | None = None
+    held_bytes: dict[str, int | None] | None = None
     newest: dict[str, float] = field(default_factory=dict)
 
 

@@ -116,7 +116,7 @@ class Summary:
     loss_scales: list[list[float]] = field(default_factory=list)
     checkpoint_bytes: int | None = None
     formats: dict[str, Any] | None = None
-    held_bytes: dict[str, int] | None = None
+    held_bytes: dict[str, int | None] | None = None
     newest: dict[str, float] = field(default_factory=dict)
     unchanged_share: float | None = None
     processes: int = 1

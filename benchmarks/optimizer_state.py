@@ -1,0 +1,215 @@
+"""Optimizer state of few bits beside fp32: bytes, time of a step, and where training gets.
+
+    python benchmarks/optimizer_state.py [--rounds 5] [--out optimizer_state.json]
+
+Needs torchao and bitsandbytes. For each optimizer, as a config names it:
+
+- bytes a parameter of resnet18, counted over the storages of its state.
+- time: processor time of an optimizer step over resnet18 in one thread, over that of torch's own
+  AdamW or SGD (its single kernel, `fused=True`) in the same round: median, smallest and largest.
+- digits: loss of the last 20 of 200 steps of a network of three layers, over five seeds, and the
+  95 % interval of its difference to torch's own. "bf16 to nearest" is torch's AdamW whose moments
+  are rounded to bf16 after each step; no config names it.
+
+The table in docs/optimizer-state.md is written from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docs_table
+import timm
+import torch
+from native_half import processor
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from halfstep import Engine
+from halfstep.train.build.optim import build_optimizer
+from halfstep.train.config import (
+    AdamWConfig,
+    LowBitAdamWConfig,
+    OptimizerConfig,
+    SgdConfig,
+    TimmOptimizerConfig,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.optim import Optimizer
+
+NEAREST = "adamw, bf16 to nearest"
+BITSANDBYTES = "bnbadamw8bit"
+CONFIGS: dict[str, OptimizerConfig] = {
+    "adamw": AdamWConfig(name="adamw"),
+    "adamw, state: bf16": AdamWConfig(name="adamw", state="bf16"),
+    NEAREST: AdamWConfig(name="adamw"),
+    "adamw8bit": LowBitAdamWConfig(name="adamw8bit"),
+    "adamwfp8": LowBitAdamWConfig(name="adamwfp8"),
+    "adamw4bit": LowBitAdamWConfig(name="adamw4bit"),
+    BITSANDBYTES: TimmOptimizerConfig(name="bnbadamw8bit", lr=1e-3, weight_decay=1e-2),
+    "sgd": SgdConfig(name="sgd"),
+    "sgd, state: bf16": SgdConfig(name="sgd", state="bf16"),
+}
+SEEDS = 5
+STEPS, LAST = 200, 20
+_T_95 = 2.776  # Student's t with four degrees of freedom
+
+
+def of(title: str, model: nn.Module) -> Optimizer:
+    """Return the optimizer of a row."""
+    if title == BITSANDBYTES:
+        import bitsandbytes  # itself, for timm has it on GPUs only
+
+        return bitsandbytes.optim.AdamW8bit(model.parameters(), lr=1e-3, weight_decay=1e-2)
+    built = build_optimizer(CONFIGS[title], model, fused=True)
+    if title == NEAREST:
+        built.register_step_post_hook(_round_moments)
+    return built
+
+
+def _round_moments(optimizer: Optimizer, *_: Any) -> None:
+    for state in optimizer.state.values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name].copy_(state[name].bfloat16())
+
+
+def own(title: str) -> str:
+    """Return which optimizer of torch a row is compared with."""
+    return "sgd" if title.startswith("sgd") else "adamw"
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an optimizer's state is made of."""
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from tensors(each)
+    elif hasattr(value, "tensor_attrs"):
+        for name in value.tensor_attrs:
+            yield getattr(value, name)
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
+def costs(rounds: int) -> dict[str, dict[str, Any]]:
+    """Return bytes a parameter and the time of a step."""
+    model = timm.create_model("resnet18")
+    torch.manual_seed(0)
+    for param in model.parameters():
+        param.grad = 1e-3 * torch.randn_like(param)
+    parameters = sum(param.numel() for param in model.parameters())
+    optimizers = {title: of(title, model) for title in CONFIGS if title != NEAREST}
+    ratios: dict[str, list[float]] = {title: [] for title in optimizers}
+    for number in range(rounds + 1):
+        taken = {}
+        for title, optimizer in optimizers.items():
+            start = time.thread_time()
+            optimizer.step()
+            taken[title] = time.thread_time() - start
+        if number:  # the first makes the state
+            for title in optimizers:
+                ratios[title].append(taken[title] / taken[own(title)])
+    found = {}
+    for title, optimizer in optimizers.items():
+        once = {each.untyped_storage().data_ptr(): each for each in tensors(dict(optimizer.state))}
+        size = sum(each.untyped_storage().nbytes() for each in once.values())
+        found[title] = {
+            "bytes_a_parameter": round(size / parameters, 3),
+            "step_over_torchs_own": {
+                "median": round(statistics.median(ratios[title]), 2),
+                "smallest": round(min(ratios[title]), 2),
+                "largest": round(max(ratios[title]), 2),
+            },
+        }
+    return found
+
+
+def loss_on_digits(title: str, seed: int) -> float:
+    """Return the mean loss of the last steps of a small network on digits."""
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target)
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
+    losses = []
+    with Engine(model, of(title, model), recipe="fp32") as engine:
+        for _ in range(STEPS):
+            picked = torch.randint(0, len(images), (64,))
+            loss = cross_entropy(engine.model(images[picked]), labels[picked])
+            engine.backward(loss)
+            engine.step()
+            losses.append(float(loss.detach()))
+    return statistics.mean(losses[-LAST:])
+
+
+def training() -> dict[str, dict[str, Any]]:
+    """Return losses, and the intervals of their differences to torch's own optimizer."""
+    losses = {title: [loss_on_digits(title, seed) for seed in range(SEEDS)] for title in CONFIGS}
+    found = {}
+    for title, mine in losses.items():
+        differences = [one - two for one, two in zip(mine, losses[own(title)], strict=True)]
+        half = _T_95 * statistics.stdev(differences) / math.sqrt(SEEDS)
+        middle = statistics.mean(differences)
+        found[title] = {
+            "loss": round(statistics.mean(mine), 5),
+            "difference": [round(middle - half, 5), round(middle + half, 5)],
+        }
+    return found
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """Return the table of the docs, a line each."""
+    lines = [
+        "| optimizer | bytes a parameter | step over torch's own | loss on digits | difference |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for title, row in document["optimizers"].items():
+        bytes_, step = row.get("bytes_a_parameter"), row.get("step_over_torchs_own")
+        low, high = row["difference"]
+        cells = (
+            f"`{title}`" if title != NEAREST else title,
+            f"{bytes_:.2f}" if bytes_ else "",
+            f"{step['median']:.1f}" if step else "",
+            f"{row['loss']:.4f}",
+            "" if title == own(title) else f"{low:+.4f} to {high:+.4f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", default="optimizer_state.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    measured, trained = costs(arguments.rounds), training()
+    document = {
+        "environment": {
+            **{name: version(name) for name in ("torch", "timm", "torchao", "bitsandbytes")},
+            "processor": processor(), "threads": 1, "rounds": arguments.rounds, "seeds": SEEDS,
+        },
+        "optimizers": {title: measured.get(title, {}) | trained[title] for title in CONFIGS},
+    }  # fmt: skip
+    print(json.dumps(document, indent=2))
+    docs_table.put("optimizer-state.md", "table", table(document))
+    path = Path(__file__).parent / "results" / arguments.out
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

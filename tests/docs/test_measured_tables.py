@@ -1,0 +1,36 @@
+"""Tables of the docs are those that the committed results make."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Import a script of the benchmarks."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+def between(page, mark):
+    text = (ROOT / "docs" / page).read_text()
+    return text.split(f"<!-- {mark} -->\n")[1].split(f"<!-- /{mark} -->")[0].splitlines()
+
+
+def test_two_bit_activations(script):
+    module = script("two_bit_page")
+    tables = module.tables()
+    assert {"accuracies", "batches"} <= tables.keys()
+    for mark, lines in tables.items():
+        assert between(module.PAGE, mark) == lines
+
+
+def test_optimizer_state(script):
+    result = json.loads((ROOT / "benchmarks" / "results" / "optimizer_state.json").read_text())
+    assert between("optimizer-state.md", "table") == script("optimizer_state").table(result)
+    of = result["optimizers"]
+    assert of["adamw, state: bf16"]["bytes_a_parameter"] < 0.51 * of["adamw"]["bytes_a_parameter"]
