@@ -53,8 +53,8 @@ def advise(
     """Train eight steps in fp32, and try recipes on them: what would overflow, underflow or stall.
 
     For each recipe it says whether the model survives it, which layers or operators have to stay in
-    fp32 for that, with the reason and the line of code, and the loss scale to start with. Nothing of
-    yours is changed, and no GPU is needed: half formats are rehearsed.
+    fp32 for that, with the reason and the line of code, and the loss scale to start with. Nothing
+    of yours is changed, and no GPU is needed: half formats are rehearsed.
     """
     from rich.console import Console
 
