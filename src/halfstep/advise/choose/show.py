@@ -50,14 +50,13 @@ def show(console: Console, advice: Advice) -> None:
 
 
 def _cells(trial: Trial) -> list[str]:
-    found = trial.rehearsal
-    damage = "" if found is None or not math.isfinite(found.gradient_damage) else found
+    damage = math.inf if trial.rehearsal is None else trial.rehearsal.gradient_damage
     scaling = trial.recipe.scaling
     bits, at = trial.headroom
     return [
         "no" if trial.rejected else "yes",
         "\n".join(trial.exceptions) if not trial.rejected else "",
-        f"{damage.gradient_damage:.1%}" if damage else "",
+        f"{damage:.1%}" if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
         f"{bits:.0f} bits, {at}" if math.isfinite(bits) and not trial.rejected else "",
     ]
