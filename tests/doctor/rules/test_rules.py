@@ -16,8 +16,8 @@ from halfstep.doctor.rules import rules
 
 PROGRAMS = {
     module.CODE: module
-    for each in pkgutil.iter_modules(programs.__path__)
-    if hasattr(module := importlib.import_module(f"{programs.__name__}.{each.name}"), "CODE")
+    for each in pkgutil.walk_packages(programs.__path__, f"{programs.__name__}.")
+    if hasattr(module := importlib.import_module(each.name), "CODE")
 }
 CODES = sorted(PROGRAMS)
 RULES = {rule.code: rule for rule in rules()}

@@ -1,4 +1,4 @@
-"""One file per cause: each has a `RULE`, and is found by lying in this folder."""
+"""One file per cause: each has a `RULE`, and is found by lying in one of the rooms here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def rules() -> tuple[Rule, ...]:
         RuntimeError: If two have the same code.
     """
     found = [
-        importlib.import_module(f"{__name__}.{each.name}").RULE
-        for each in pkgutil.iter_modules(__path__)
+        importlib.import_module(each.name).RULE
+        for each in pkgutil.walk_packages(__path__, f"{__name__}.")
+        if not each.ispkg
     ]
     codes = [each.code for each in found]
     if len(set(codes)) < len(codes):

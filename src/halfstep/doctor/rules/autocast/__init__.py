@@ -1,0 +1,1 @@
+"""Where autocast and the compiler do not do what was meant."""

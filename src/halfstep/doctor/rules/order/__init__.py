@@ -1,0 +1,1 @@
+"""What the loop did, in which order."""

@@ -1,0 +1,1 @@
+"""What half formats have no room for."""
