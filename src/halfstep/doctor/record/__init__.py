@@ -1,25 +1,24 @@
 """The one record of evidence; watching and replaying fill it, rules read it."""
 
-from halfstep.doctor.record.evidence import (
-    SIGNALS,
-    Average,
+from halfstep.doctor.record.called import (
     Call,
     ElsewhereCall,
     Ending,
     Evaluation,
-    Evidence,
+    HalfOverflow,
+    Saved,
+)
+from halfstep.doctor.record.evidence import SIGNALS, Evidence, as_plain, from_json
+from halfstep.doctor.record.loop import Event, Loop, Shape
+from halfstep.doctor.record.measured import (
+    Average,
     Grown,
     Growth,
-    HalfOverflow,
     Numbers,
     RoundedCount,
     Sample,
-    Saved,
     StepNumbers,
-    as_plain,
-    from_json,
 )
-from halfstep.doctor.record.loop import Event, Loop, Shape
 from halfstep.doctor.record.replayed import (
     HALVES,
     PRODUCTS,
