@@ -22,7 +22,14 @@ from halfstep.doctor.record.called import (
     Saved,
 )
 from halfstep.doctor.record.loop import Loop
-from halfstep.doctor.record.measured import Average, Growth, Numbers, RoundedCount, Sample
+from halfstep.doctor.record.measured import (
+    Average,
+    Growth,
+    Numbers,
+    OwnScale,
+    RoundedCount,
+    Sample,
+)
 from halfstep.doctor.record.replayed import (
     Bad,
     BadGradients,
@@ -66,6 +73,7 @@ class Evidence:
     overflows: tuple[HalfOverflow, ...] = ()
     rounded: tuple[RoundedCount, ...] = ()
     growth: Growth = field(default_factory=Growth)
+    own_scales: tuple[OwnScale, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
         """Return a record that has these signals and no other."""

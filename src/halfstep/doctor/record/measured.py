@@ -160,3 +160,24 @@ class RoundedCount:
     changed: int
     module: str
     site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScale:
+    """A number that a line of the loop multiplies a loss by, and that falls where no step is made.
+
+    Attributes:
+        first: The number at first.
+        last: At last.
+        rises: How often it was larger than the one before.
+        drops: How often it was smaller, with no step since the one before.
+        steps: How many iterations have come to a step since it dropped first.
+        site: The line.
+    """
+
+    first: float
+    last: float
+    rises: int
+    drops: int
+    steps: int
+    site: Site | None

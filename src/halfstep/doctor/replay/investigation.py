@@ -16,6 +16,7 @@ from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import is_finite, summary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -76,6 +77,7 @@ class Investigation:
         why: str,
         *,
         scale: float | None,
+        moved: Sequence[torch.Tensor] = (),
     ) -> None:
         """Investigate a training step that went bad.
 
@@ -85,13 +87,14 @@ class Investigation:
             iteration: Its number.
             why: What made doctor look.
             scale: Its loss scale; None without a scaler.
+            moved: What its optimizer moves, which may be copies of what is differentiated by.
         """
         if self._count >= MOST or self.done:
             return
         self._count += 1
         self._forget_search()
         self._look_at_inputs(entries, parameters, iteration)
-        self._look_at_gradients(parameters, iteration)
+        self._look_at_gradients(moved or [*parameters.values()], iteration)
         replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
         plain = replayer.plain()
         self.replays.append(plain)
@@ -187,8 +190,8 @@ class Investigation:
             write_step(self._bundle, recorder, replayer.iteration, replayer.why, replayer.loss)
             self._bundle, self.note = None, ""
 
-    def _look_at_gradients(self, parameters: dict[str, torch.Tensor], iteration: int) -> None:
-        gradients = [each.grad for each in parameters.values() if each.grad is not None]
+    def _look_at_gradients(self, moved: Sequence[torch.Tensor], iteration: int) -> None:
+        gradients = [each.grad for each in moved if each.grad is not None]
         # On an accelerator the flag is read a step late: they are those of the next step by then.
         if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
             return

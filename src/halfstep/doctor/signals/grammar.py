@@ -131,14 +131,15 @@ class Grammar:
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
+            # By way of `.data`, or of gradients that the loop has put there itself, copies say.
+            touched = bool(given) and any(
+                each.grad is not None and memory(each.grad) in given for each in gradients.probes
+            )
             if now == gradients.seen:
-                if given and any(
-                    each.grad is not None and memory(each.grad) in given
-                    for each in gradients.probes
-                ):
+                if touched:
                     self._written(mark, optimizer, gradients, linear=linear)
                 continue
-            changed = any(
+            changed = touched or any(
                 old[0] and old[0] == new[0] and old[1] != new[1]
                 for old, new in zip(gradients.seen, now, strict=False)
             )

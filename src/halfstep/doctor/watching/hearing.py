@@ -10,6 +10,7 @@ from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.signals.averages import Averages
 from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.overflows import Overflows
+from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.tape.tape import autocast_state
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
@@ -17,6 +18,7 @@ from halfstep.doctor.tensors.widen import HALVES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.grammar import Grammar
     from halfstep.doctor.signals.parties import Parties
     from halfstep.doctor.signals.positions import Positions
@@ -55,6 +57,7 @@ class Hearing:
         calls: What was called, counted.
         averages: What follows a parameter in half precision.
         overflows: What overflowed in evaluation.
+        own_scales: What losses were multiplied by.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Hearing:
         self.calls = Calls()
         self.averages = Averages()
         self.overflows = Overflows()
+        self.own_scales = OwnScales()
 
     def take(self, call: Call, result: Any) -> None:
         """Take in a call and its result."""
@@ -134,9 +138,19 @@ class Hearing:
         entry = self._tape.open("call", call.function, call.args, call.kwargs)
         entry.autocast, entry.mark, entry.random = autocast_state(), calling_line(), call.random
         scale = self._tape.scale_of(given)
-        if call.function.__name__ in _PRODUCTS and any(map(self._scaling.undoes, call.args)):
-            scale = None
+        if call.function.__name__ in _PRODUCTS:
+            if any(map(self._scaling.undoes, call.args)):
+                scale = None
+            if made and made[0].numel() == 1 and len(call.args) > 1:
+                self._note_factor(call, entry.mark)
         self._tape.close(entry, made, scale)
+
+    def _note_factor(self, call: Call, mark: Mark | None) -> None:
+        inverse = call.function.__name__.startswith(("div", "true_div"))
+        # What is differentiated is the loss, wherever it stands.
+        for each in call.args[1:2] if inverse else call.args[:2]:
+            if not (isinstance(each, torch.Tensor) and each.requires_grad):
+                self.own_scales.take(mark, each, self._grammar.made, inverse=inverse)
 
     def _differentiated(self, call: Call) -> None:
         outputs = call.args[0] if call.args else call.kwargs.get("outputs")

@@ -404,8 +404,16 @@ class Receiver:
             why = "the loss scale fell below 1"
         else:
             return
-        names = self.parties.names()
-        self.investigation.step(entries, names, step.iteration, why, scale=step.scale)
+        optimizer = self.parties.optimizers.alive().get(step.optimizer)
+        moved = parameters_of(optimizer) if optimizer is not None else []
+        self.investigation.step(
+            entries,
+            self.parties.names(),
+            step.iteration,
+            why,
+            scale=step.scale,
+            moved=moved,
+        )
 
 
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:

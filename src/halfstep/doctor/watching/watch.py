@@ -150,7 +150,11 @@ class Watch:
     def _look_at_last_step(self) -> None:
         receiver = self._receiver
         iteration, entries = receiver.grammar.iteration, receiver.tape.snapshot()
-        ended_well = not self._ending.kind and not any(each.kind == "backward" for each in entries)
+        ended_well = (
+            not self._ending.kind
+            and not any(each.kind == "backward" for each in entries)
+            and not receiver.hearing.own_scales.dropping
+        )
         if ended_well or not any(each.kind in {"module", "call"} for each in entries):
             if not receiver.recent:
                 return
@@ -191,4 +195,5 @@ class Watch:
             overflows=tuple(receiver.hearing.overflows.freeze()),
             rounded=tuple(receiver.positions.freeze()),
             growth=found.growth,
+            own_scales=tuple(receiver.hearing.own_scales.freeze(receiver.grammar.made)),
         )

@@ -78,3 +78,32 @@ def broken_by_an_overflow_in_a_half_backward() -> None:
         (loss * 1e7 if number == 2 else loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+
+
+def train_masters(*, guarded: bool) -> None:
+    model = classifier()
+    model[1] = torch.nn.Identity()
+    model.half()
+    masters = [each.detach().float().clone() for each in model.parameters()]
+    optimizer = torch.optim.AdamW(masters, lr=0.01)
+    for number, (images, labels) in enumerate(batches(6)):
+        loss = functional.cross_entropy(model(images.half()).float(), labels)
+        model.zero_grad()
+        (loss * 3e6 if number == 3 else loss).backward()
+        for mine, its in zip(masters, model.parameters(), strict=True):
+            mine.grad = its.grad.float()
+        norm = torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        if guarded and not norm.isfinite():
+            continue
+        optimizer.step()
+        with torch.no_grad():
+            for mine, its in zip(masters, model.parameters(), strict=True):
+                its.copy_(mine)
+
+
+def broken_on_fp32_copies() -> None:
+    train_masters(guarded=False)
+
+
+def healthy_on_fp32_copies() -> None:
+    train_masters(guarded=True)

@@ -30,3 +30,30 @@ def broken() -> None:
 
 def mended() -> None:
     train(bounded=True)
+
+
+def train_by_hand(*, bounded: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scale = 64.0
+    for images, _ in batches(10):
+        outputs = model(images * 10)
+        cosine = outputs.tanh() * 0.9 if bounded else outputs
+        loss = cosine.acos().mean() * scale
+        optimizer.zero_grad()
+        loss.backward()
+        if all(each.grad.isfinite().all() for each in model.parameters()):
+            for each in model.parameters():
+                each.grad /= scale
+            optimizer.step()
+        else:
+            scale /= 2
+
+
+def broken_by_hand() -> None:
+    train_by_hand(bounded=False)
+
+
+def healthy_by_hand() -> None:
+    train_by_hand(bounded=True)

@@ -76,6 +76,8 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
     if birth.phase_step == "evaluation":
         return evidence.evaluation.bad >= SHARE * evidence.evaluation.calls
     steps, bad = evidence.numbers.steps, evidence.numbers.first_bad
+    if not steps:  # A loop that skips by itself has come to none.
+        return any(each.drops >= SKIPS for each in evidence.own_scales)
     if bad is None or evidence.growth.factor > GROWN:
         return False
     if sum(not each.skipped for each in steps if each.iteration < bad.iteration) >= FIRST:
@@ -102,6 +104,6 @@ RULE = Rule(
     name="activations beyond fp16",
     rows=(37,),
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
-    needs=frozenset({"births", "replays", "numbers", "evaluation", "growth"}),
+    needs=frozenset({"births", "replays", "numbers", "evaluation", "growth", "own_scales"}),
     judge=judge,
 )

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.record.sites import Site
 
 SKIPS = 4
 
 
 def judge(evidence: Evidence) -> Finding | None:
+    """Find a scale of a scaler, or of the loop's own, that no overflow depends on."""
+    return _by_scaler(evidence) or _by_hand(evidence)
+
+
+def _by_scaler(evidence: Evidence) -> Finding | None:
     """Find steps that are skipped one after the other, and are not finite at scale 1 either."""
     numbers = evidence.numbers
     if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
@@ -20,20 +26,47 @@ def judge(evidence: Evidence) -> Finding | None:
     unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
     if not unscaled or any(each.finite for each in unscaled):
         return None
-    births = [each for each in evidence.births if each.culprit]
+    return _finding(
+        evidence,
+        f"{numbers.longest_run_of_skips} steps in a row were skipped and the loss scale "
+        f"fell to {numbers.smallest_scale:g}; the step is not finite without a loss scale "
+        "either, so that no scale is small enough",
+        "the same step at a loss scale of 1 is not finite",
+        None,
+    )
+
+
+def _by_hand(evidence: Evidence) -> Finding | None:
+    """Find a number of the loop's that fell to nothing, with no step any more."""
+    plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
+    if not plain or plain[-1].finite:
+        return None
+    for scale in evidence.own_scales:
+        if scale.drops >= SKIPS and not scale.steps and scale.last < 1:
+            return _finding(
+                evidence,
+                f"the loop lowered the loss scale that it keeps by itself {scale.drops} times and "
+                f"came to no step any more: at {scale.last:g} the step is not finite either, so "
+                "that no scale is small enough",
+                f"the same step at a loss scale of {scale.last:g} is not finite",
+                scale.site,
+            )
+    return None
+
+
+def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> Finding:
+    births: list[Birth] = [each for each in evidence.births if each.culprit]
     where = [
         f"{each.kind} is born in {each.op or 'what was given'} of the {each.phase}, in "
         f"{each.module or 'the loop'}, {each.site}"
         for each in births[:1]
     ]
     return Finding(
-        summary=f"{numbers.longest_run_of_skips} steps in a row were skipped and the loss scale "
-        f"fell to {numbers.smallest_scale:g}; the step is not finite without a loss scale "
-        "either, so that no scale is small enough",
-        facts=(*where, "the same step at a loss scale of 1 is not finite"),
+        summary=summary,
+        facts=(*where, fact),
         change=("+ # mend the operator named above; the loss scale is not at fault",),
         confidence=LIKELY,
-        site=births[0].user_site if births else None,
+        site=births[0].user_site if births else site,
         module=births[0].module if births else "",
     )
 
@@ -43,7 +76,7 @@ RULE = Rule(
     name="a loss scale that falls without end",
     rows=(43,),
     citations=("pytorch/pytorch#99640", "facebookresearch/fairseq#1529"),
-    needs=frozenset({"numbers", "replays", "births"}),
+    needs=frozenset({"numbers", "replays", "births", "own_scales"}),
     judge=judge,
     symptom=True,
 )

@@ -1,0 +1,46 @@
+"""A loss scale of the loop's own is lowered at each overflow and never raised again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+DROPS = 4
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a number that has fallen below 1, drop by drop, while training went on."""
+    for scale in evidence.own_scales:
+        if scale.rises or scale.drops < DROPS or scale.last >= 1 or scale.steps < scale.drops:
+            continue
+        return Finding(
+            summary=f"the loss scale that the loop keeps by itself fell from {scale.first:g} to "
+            f"{scale.last:g} and never rose: each overflow lowers it for good, and small gradients "
+            "become 0 in fp16",
+            facts=(
+                f"it was lowered {scale.drops} times without a step in between",
+                f"{scale.steps} steps were made since the first time, and none raised it",
+            ),
+            change=(
+                "+ good_steps = 0 if overflow else good_steps + 1",
+                "+ if good_steps % 2000 == 0: scale *= 2  # or torch.amp.GradScaler",
+            ),
+            confidence=LIKELY,
+            site=scale.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="SCALE_ONLY_FALLS",
+    name="a loss scale that is never raised",
+    rows=(43,),
+    citations=("facebookresearch/fairseq#1529", "NVIDIA/apex#318"),
+    needs=frozenset({"own_scales"}),
+    judge=judge,
+    explains=("GRADIENTS_UNDERFLOW",),
+)

@@ -1,0 +1,107 @@
+"""Loss scales that a loop keeps by itself: the numbers that it multiplies a loss by.
+
+Known by how they behave, line by line: a number that falls though no step has been made since the
+one before is what a loop does that has met an overflow. A loss weight that a schedule lowers falls
+between steps, and never without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.doctor.record import OwnScale
+from halfstep.doctor.record.sites import Mark, site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINES = 64
+
+
+@dataclass(slots=True)
+class Line:
+    """What is known of one line's number.
+
+    Attributes:
+        first: The number at first.
+        last: The latest.
+        made: Iterations that had come to a step by then.
+        rises: How often it was larger than the one before.
+        drops: How often it was smaller, with no step in between.
+        dropped_at: Iterations that had come to a step when it dropped first.
+    """
+
+    first: float
+    last: float
+    made: int
+    rises: int = 0
+    drops: int = 0
+    dropped_at: int = -1
+
+
+class OwnScales:
+    """Follows the numbers."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Mark | None, Line] = {}
+
+    def take(self, mark: Mark | None, number: Any, made: int, *, inverse: bool = False) -> None:
+        """Take in that a loss was multiplied.
+
+        Args:
+            mark: Where.
+            number: By what: a number, or a tensor of one element.
+            made: How many iterations have come to a step.
+            inverse: Whether it was divided by that.
+        """
+        value = _value(number)
+        if value is None:
+            return
+        value = 1 / value if inverse else value
+        known = self._lines.get(mark)
+        if known is None:
+            if len(self._lines) < LINES:
+                self._lines[mark] = Line(value, value, made)
+            return
+        if value > known.last:
+            known.rises += 1
+        elif value < known.last and made == known.made:
+            known.drops += 1
+            known.dropped_at = made if known.dropped_at < 0 else known.dropped_at
+        known.last, known.made = value, made
+
+    @property
+    def dropping(self) -> bool:
+        """Whether one has dropped, and no step was made since."""
+        return any(each.drops and each.dropped_at == each.made for each in self._lines.values())
+
+    def freeze(self, made: int) -> Iterator[OwnScale]:
+        """Yield those that have dropped.
+
+        Args:
+            made: How many iterations have come to a step.
+        """
+        for mark, each in self._lines.items():
+            if each.drops:
+                yield OwnScale(
+                    first=each.first,
+                    last=each.last,
+                    rises=each.rises,
+                    drops=each.drops,
+                    steps=made - each.dropped_at,
+                    site=site(mark),
+                )
+
+
+def _value(number: Any) -> float | None:
+    if isinstance(number, torch.Tensor):  # To read one of an accelerator is to wait for it.
+        if number.numel() != 1 or number.device.type != "cpu" or number.requires_grad:
+            return None
+        number = number.item()
+    if not isinstance(number, int | float) or not isfinite(number) or number <= 0:
+        return None
+    return float(number)

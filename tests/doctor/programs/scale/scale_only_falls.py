@@ -1,0 +1,68 @@
+"""A loss scale that the loop keeps by itself: every rare overflow lowers it, and nothing raises it."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches
+
+CODE = "SCALE_ONLY_FALLS"
+
+
+def train(*, grows: bool, start: float = 64.0, rate: int = 4, weight: float = 0.0) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scale, good = start, 0
+    for number, (images, labels) in enumerate(batches(60)):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = model(images).float()
+        loss = nn.functional.cross_entropy(outputs, labels)
+        if number % rate == rate - 1:
+            loss = loss + outputs.mean() * float("inf")
+        if weight:
+            loss = loss + outputs.square().mean() * weight * 0.5**number
+        (loss * scale).backward()
+        if all(each.grad.isfinite().all() for each in model.parameters()):
+            for each in model.parameters():
+                each.grad.div_(scale)
+            optimizer.step()
+            good += 1
+            if grows and good % 3 == 0:
+                scale *= 2
+        else:
+            scale /= 2
+
+
+def broken() -> None:
+    train(grows=False)
+
+
+def mended() -> None:
+    train(grows=True)
+
+
+def broken_as_a_tensor() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scale = torch.tensor(16.0)
+    for number, (images, labels) in enumerate(batches(40)):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        scaled = (loss + loss * float("inf") if number % 4 == 0 else loss) * scale
+        if not scaled.isfinite():
+            scale *= 0.5
+            continue
+        scaled.backward()
+        for each in model.parameters():
+            each.grad /= scale
+        optimizer.step()
+        for each in model.parameters():
+            each.grad = None
+
+
+def healthy_search_at_the_start() -> None:
+    train(grows=False, start=2.0**16, rate=12)
+
+
+def healthy_weight_that_a_schedule_halves() -> None:
+    train(grows=True, weight=1.0)
