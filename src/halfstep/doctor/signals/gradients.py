@@ -78,6 +78,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 def probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a few parameters that stand for all of an optimizer's."""
-    parameters = [each for each in followed if each.requires_grad]
+    # Copies that a loop keeps in fp32 are given their gradients, and need not ask for them.
+    parameters = [each for each in followed if each.requires_grad] or [*followed]
     stride = max(1, len(parameters) // PROBES)
     return parameters[::stride][:PROBES]
