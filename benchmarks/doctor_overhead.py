@@ -1,14 +1,17 @@
 """What watching costs: doctor's overhead on a training step, beside other tools', in one run.
 
-The variants take turns, so that whatever else the machine does slows them alike. A step is as fast
-as the fastest quarter of its kind, in CPU time on one thread: other programs only ever add to that,
-by way of caches and memory. A ratio's interval holds 95 % of resampled rounds; `nothing again`, the
-plain step a second time, says how far to trust it. The tools that cost most take every third turn.
-On a CPU every eighth step of doctor's goes through all gradients, and every hundredth is looked at
-closely: those are rows of their own, and the row `halfstep watch` has their shares of them.
+The variants take turns on one model, for where its tensors happen to lie in memory makes a step
+some percent faster or slower; the tools that cost most, and are compared less closely, have models
+of their own. A turn is a step that does not count and a few that do: the fastest of them, in CPU
+time on one thread, is the turn's, as other programs only ever add to it. A ratio is the median over
+rounds of a turn's time to the plain turn's of the same round, and its interval holds 95 % of the
+medians of resampled rounds; `nothing again`, the plain step a second time, says how far to trust
+it. The tools that cost most take every third turn. On a CPU every eighth step of doctor's goes
+through all gradients, and every hundredth is looked at closely: those are rows of their own, and
+the row `halfstep watch` has their shares of them.
 
     pip install transformers sherlorch mixed-precision-nanny    # the peers; optional
-    python benchmarks/doctor_overhead.py                        # five minutes
+    python benchmarks/doctor_overhead.py                        # fifteen minutes
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ class Row:
     Attributes:
         model: What is trained.
         variant: What watches it.
-        milliseconds: CPU time of a step, first quartile.
-        ratio: To the plain step's.
+        milliseconds: CPU time of a step, the median over rounds.
+        ratio: To the plain step's of the same round, the median over rounds.
         low: Lower end of the ratio's interval.
         high: Upper end.
         rounds: How many there were.
@@ -107,15 +110,15 @@ class Variant:
 
     Args:
         name: What the table calls it.
-        model: What is trained.
+        training: What is trained.
         turn: Makes a training watched until the stack closes.
     """
 
     def __init__(
-        self, name: str, model: str, turn: Callable[[ExitStack, Training], Watch | None]
+        self, name: str, training: Training, turn: Callable[[ExitStack, Training], Watch | None]
     ) -> None:
         self.name = name
-        self.training = Training(model)
+        self.training = training
         self._turn = turn
         self.seconds: dict[int, list[float]] = {}
         self.whole: dict[int, list[float]] = {}
@@ -131,11 +134,13 @@ class Variant:
             self.training.step()
             self._set_step(watch)
             self.seconds[number] = [self._time() for _ in range(steps)]
-            if watch is not None:
-                self._set_step(watch, whole=True)
-                self.whole[number] = [self._time()]
-                self._set_step(watch, close=True)
-                self.looks[number] = [self._time()]
+            if watch is not None and self.name == ALWAYS_ON:
+                self.whole[number] = [self._time_rare(watch, whole=True) for _ in range(steps)]
+                self.looks[number] = [self._time_rare(watch, close=True) for _ in range(steps)]
+
+    def _time_rare(self, watch: Watch, *, whole: bool = False, close: bool = False) -> float:
+        self._set_step(watch, whole=whole, close=close)
+        return self._time()
 
     def _set_step(self, watch: Watch | None, *, whole: bool = False, close: bool = False) -> None:
         """Let doctor take the next step for one long after the start."""
@@ -295,10 +300,12 @@ def measure(
         The rows, and why there is none of a variant that the model does not train under.
     """
     began = time.monotonic()
-    plain = Variant("nothing", model, unwatched)
+    shared = Training(model)
+    plain = Variant("nothing", shared, unwatched)
     variants, failed = [plain], {}
     for name in names:
-        variant = Variant(name, model, WATCHES[name])
+        training = Training(model) if name in COSTLY else shared
+        variant = Variant(name, training, WATCHES[name])
         try:
             variant.run(-1, 1)
         except RuntimeError as error:
@@ -346,26 +353,23 @@ def row(
         plain: Seconds of plain steps by round.
     """
     taken = sorted(set(plain).intersection(*(seconds for _, seconds in parts)))
-    mine = [(share, np.array([seconds[each] for each in taken])) for share, seconds in parts]
-    theirs = [(1.0, np.array([plain[each] for each in taken]))]
+    mine = sum(share * _fastest(seconds, taken) for share, seconds in parts)
+    ratios = mine / _fastest(plain, taken)
     chosen = np.random.default_rng(0).integers(0, len(taken), (2000, len(taken)))
-    ratios = [_fast(mine, rounds) / _fast(theirs, rounds) for rounds in chosen]
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    everything = np.arange(len(taken))
-    fast = _fast(mine, everything)
+    low, high = np.quantile(np.median(ratios[chosen], axis=1), [0.025, 0.975])
     return Row(
         model=model,
         variant=name,
-        milliseconds=round(1000 * fast, 2),
-        ratio=round(fast / _fast(theirs, everything), 4),
+        milliseconds=round(1000 * float(np.median(mine)), 2),
+        ratio=round(float(np.median(ratios)), 4),
         low=round(float(low), 4),
         high=round(float(high), 4),
         rounds=len(taken),
     )
 
 
-def _fast(parts: list[tuple[float, Any]], rounds: Any) -> float:
-    return float(sum(share * np.quantile(seconds[rounds], 0.25) for share, seconds in parts))
+def _fastest(seconds: dict[int, list[float]], taken: list[int]) -> Any:
+    return np.array([min(seconds[each]) for each in taken])
 
 
 def main() -> None:
@@ -373,7 +377,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", default="resnet18,vit_tiny,mlp")
     parser.add_argument("--variants", default=",".join(WATCHES))
-    parser.add_argument("--seconds", type=float, default=300, help="of all models together")
+    parser.add_argument("--seconds", type=float, default=900, help="of all models together")
     parser.add_argument("--steps", type=int, default=3, help="measured in a turn")
     parser.add_argument("--no-write", action="store_true", help="leave the results file alone")
     given = parser.parse_args()

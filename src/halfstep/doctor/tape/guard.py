@@ -58,9 +58,9 @@ class Guard:
         """Do doctor's own work; an error in it is noted and goes no further."""
         return _Own(self)
 
-    def inside(self) -> _Inside:
+    def inside(self) -> Inside:
         """Let torch or a model work: what they call is not called by the loop."""
-        return _Inside(self)
+        return Inside(self)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
@@ -119,7 +119,9 @@ class _Own:
         return True  # The program must not stop for it.
 
 
-class _Inside:
+class Inside:
+    """What `Guard.inside` returns."""
+
     __slots__ = ("_before", "_guard", "_muted")
 
     def __init__(self, guard: Guard) -> None:

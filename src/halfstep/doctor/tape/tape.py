@@ -320,8 +320,8 @@ def changed_since(entries: list[Entry]) -> bool:
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
     """Return the device types that autocast is on for, and the format of each."""
-    return tuple(
-        (device, torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
-    )
+    on_cpu, on_cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    if not (on_cpu or on_cuda):  # Asked at each call into torch: most loops' own are outside.
+        return ()
+    on = ("cpu",) * on_cpu + ("cuda",) * on_cuda
+    return tuple([(device, torch.get_autocast_dtype(device)) for device in on])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record import StepNumbers
     from halfstep.doctor.signals.parties import ModelNotes
+    from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.tape.tape import Multiplier
 
 SKIPS_WORTH_A_LOOK = (4, 16)
@@ -107,7 +107,7 @@ class Receiver:
             self.positions,
             begin=self._begin,
         )
-        self._stepping: list[ExitStack] = []
+        self._stepping: list[Inside | None] = []
         self._look: Look | None = None
         self._begun = -1
         self._loss: torch.Tensor | None = None
@@ -299,10 +299,11 @@ class Receiver:
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
             self._about_to_step(optimizer)
-            self._stepping.append(ExitStack())
-            self._stepping[-1].enter_context(self.guard.inside())
+            inside = self.guard.inside()
+            inside.__enter__()
+            self._stepping.append(inside)
             return None
-        self._stepping.append(ExitStack())
+        self._stepping.append(None)
         runs = [0]
 
         @functools.wraps(closure)
@@ -341,8 +342,9 @@ class Receiver:
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         del optimizer
-        if self._stepping:
-            self._stepping.pop().close()
+        inside = self._stepping.pop() if self._stepping else None
+        if inside is not None:
+            inside.__exit__()
         self.hold_back.after_step()
         if self._look is not None:
             with self.guard.own():
