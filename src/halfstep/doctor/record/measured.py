@@ -69,6 +69,8 @@ class Sample:
         gradient_subnormal: Share of what is not zero that fp16 has no normal number for.
         unchanged: Share of its elements that had a gradient and did not change in the step.
         relative_update: Norm of the update over the norm of the parameter.
+        retained: Whether the optimizer keeps what the parameter's format rounds away, or rounds at
+            random.
     """
 
     iteration: int
@@ -81,6 +83,7 @@ class Sample:
     gradient_subnormal: float
     unchanged: float
     relative_update: float
+    retained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.record import Sample
+from halfstep.doctor.signals.retained import Keeping
 from halfstep.doctor.tensors.local import local
 from halfstep.formats import FORMATS, format_name
 
@@ -69,13 +70,16 @@ class Look:
             if each.grad is not None and not each.grad.is_sparse and local(each).numel() > 1
         ]
         stride = max(1, len(chosen) // PARAMETERS)
+        looked_at = chosen[::stride][:PARAMETERS]
+        self._keeping = Keeping(optimizer, looked_at, _some)
+        self._draws = False
         self._before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [
-            (each, _some(each).clone(), _some(each.grad).clone())
-            for each in chosen[::stride][:PARAMETERS]
+            (each, _some(each).clone(), _some(each.grad).clone()) for each in looked_at
         ]
 
     def after(self) -> list[Sample]:
         """Return what the step did; reads the device."""
+        self._draws = self._keeping.draws()
         return [self._sample(*each) for each in self._before]
 
     def _sample(
@@ -102,6 +106,7 @@ class Look:
             gradient_subnormal=share(tiny),
             unchanged=share(update[moved] == 0) if count else 0.0,
             relative_update=update.norm().item() / norm if norm else 0.0,
+            retained=self._draws or self._keeping.of(parameter, before),
         )
 
 

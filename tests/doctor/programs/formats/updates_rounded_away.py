@@ -36,3 +36,69 @@ def healthy_once_nothing_is_left_to_learn() -> None:
         optimizer.zero_grad()
         (functional.mse_loss(model(images.bfloat16()).float(), images @ wanted)).backward()
         optimizer.step()
+
+
+class Compensated(torch.optim.Optimizer):
+    """AdamW of half parameters that keeps what rounding takes from them, or does not.
+
+    Args:
+        params: Half parameters.
+        keeps: "remainder" (Kahan), "fp32" (the parameter itself), "random" (rounds at random), or
+            "nothing".
+    """
+
+    def __init__(self, params, keeps: str) -> None:
+        super().__init__(params, {"lr": 1e-4})
+        self.keeps = keeps
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for each in self.param_groups[0]["params"]:
+            state = self.state[each]
+            if not state:
+                state["first"] = torch.zeros_like(each, dtype=torch.float32)
+                state["second"] = torch.zeros_like(each, dtype=torch.float32)
+                state["kept"] = each.float() if self.keeps == "fp32" else torch.zeros_like(each)
+            gradient = each.grad.float()
+            state["first"].lerp_(gradient, 0.1)
+            state["second"].lerp_(gradient.square(), 0.001)
+            update = -1e-4 * state["first"] / (state["second"].sqrt() + 1e-8)
+            if self.keeps == "fp32":
+                each.copy_(state["kept"].add_(update))
+            elif self.keeps == "remainder":
+                wanted = update + state["kept"]
+                before = each.clone()
+                each.add_(wanted)
+                state["kept"].copy_(wanted - (each.float() - before.float()))
+            elif self.keeps == "random":
+                bits = (each.float() + update).view(torch.int32)
+                bits += torch.randint(0, 1 << 16, each.shape, dtype=torch.int32)
+                each.copy_((bits & -65536).view(torch.float32))
+            else:
+                each.add_(update)
+
+
+def train_half(keeps: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3)).bfloat16()
+    optimizer = Compensated(model.parameters(), keeps)
+    for images, labels in batches(20):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images.bfloat16()).float(), labels).backward()
+        optimizer.step()
+
+
+def broken_with_state_that_keeps_nothing() -> None:
+    train_half("nothing")
+
+
+def healthy_with_the_remainder() -> None:
+    train_half("remainder")
+
+
+def healthy_with_fp32_copies_in_the_optimizer() -> None:
+    train_half("fp32")
+
+
+def healthy_rounded_at_random() -> None:
+    train_half("random")

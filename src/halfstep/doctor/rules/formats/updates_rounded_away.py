@@ -24,6 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         for each in evidence.samples
         if each.format in {"fp16", "bf16"}
         and each.gradient_zeros < 1
+        and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
     # Where training has converged there is little left to change: what counts is the beginning too.
