@@ -5,8 +5,12 @@ some percent faster or slower; the tools that cost most, and are compared less c
 of their own. A turn is a step that does not count and a few that do: the fastest of them, in CPU
 time on one thread, is the turn's, as other programs only ever add to it. A ratio is the median over
 rounds of a turn's time to the plain turn's of the same round, and its interval holds 95 % of the
-medians of resampled rounds; `nothing again`, the plain step a second time, says how far to trust
-it. The tools that cost most take every third turn. On a CPU every eighth step of doctor's goes
+medians of resampled rounds. The tools that cost most take every third turn.
+
+Nothing that doctor does depends on how many images a batch has, and what it adds is less than a
+whole step varies by. So it is measured on steps of two images, as a difference, and stated as a
+share of the whole step of the same round; `nothing again`, the plain step a second time, is
+measured in the same way and says how far to trust it. On a CPU every eighth step of doctor's goes
 through all gradients, and every hundredth is looked at closely: those are rows of their own, and
 the row `halfstep watch` has their shares of them.
 
@@ -51,6 +55,8 @@ ALWAYS_ON = "halfstep watch"
 SHARES = {"resnet18": 0.6, "vit_tiny": 0.25, "mlp": 0.15}
 LEAST_ROUNDS = 6
 SELDOM = 3
+FEW = 2
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,10 @@ class Training:
 
     Args:
         model: "resnet18", "vit_tiny" or "mlp".
+        batch: How many images.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, batch: int = BATCH) -> None:
         torch.manual_seed(0)
         if model == "mlp":
             self.model: nn.Module = nn.Sequential(
@@ -94,8 +101,8 @@ class Training:
             name = "vit_tiny_patch16_224" if model == "vit_tiny" else model
             self.model = timm.create_model(name, num_classes=10, **options)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.images = torch.randn(BATCH, 3, SIZE, SIZE)
-        self.labels = torch.randint(10, (BATCH,))
+        self.images = torch.randn(batch, 3, SIZE, SIZE)
+        self.labels = torch.randint(10, (batch,))
 
     def step(self) -> None:
         """Train on the batch once."""
@@ -149,7 +156,7 @@ class Variant:
         receiver = watch._receiver  # noqa: SLF001  # what it decides by
         receiver.parties.model(self.training.model).calls = closely.EVERY + 1
         receiver.parties.optimizer(self.training.optimizer).steps = closely.EVERY + (not close)
-        receiver.series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
+        receiver.measuring.series._taken[0] = numbers.EVERY * numbers.FIRST + (not whole)  # noqa: SLF001
 
     def _time(self) -> float:
         start = time.process_time()
@@ -170,7 +177,7 @@ def halfstep_watch(stack: ExitStack, training: Training) -> Watch:
 def grammar_alone(stack: ExitStack, training: Training) -> Watch:
     """The order of the loop's calls, without the numbers."""
     watch = _watched(stack, training)
-    watch._receiver._measure = _nothing  # type: ignore[assignment]  # noqa: SLF001  # what is left is the grammar
+    watch._receiver.measuring.take = _nothing  # type: ignore[method-assign]  # noqa: SLF001  # what is left is the grammar
     return watch
 
 
@@ -264,6 +271,7 @@ WATCHES = {
     "mixed-precision-nanny": mixed_precision_nanny,
     "torch DebugMode": debug_mode,
 }
+OURS = {"nothing again", "halfstep grammar alone", ALWAYS_ON}
 COSTLY = {"HF DebugUnderflowOverflow", "sherlorch", "mixed-precision-nanny", "torch DebugMode"}
 PEERS = {
     "HF DebugUnderflowOverflow": "transformers",
@@ -300,60 +308,89 @@ def measure(
         The rows, and why there is none of a variant that the model does not train under.
     """
     began = time.monotonic()
-    shared = Training(model)
-    plain = Variant("nothing", shared, unwatched)
-    variants, failed = [plain], {}
+    shared, few = Training(model), Training(model, FEW)
+    plain, plain_few = Variant("nothing", shared, unwatched), Variant("nothing", few, unwatched)
+    variants, ours, failed = [plain], [plain_few], {}
     for name in names:
-        training = Training(model) if name in COSTLY else shared
+        training = few if name in OURS else Training(model) if name in COSTLY else shared
         variant = Variant(name, training, WATCHES[name])
         try:
             variant.run(-1, 1)
         except RuntimeError as error:
             failed[f"{name}, {model}"] = f"training fails: {error}".partition(". ")[0]
         else:
-            variants.append(variant)
+            (ours if name in OURS else variants).append(variant)
     number = 0
     while number < LEAST_ROUNDS or time.monotonic() - began < seconds:
         due = [each for each in variants if each.name not in COSTLY or number % SELDOM == 0]
-        turn = number % len(due)
-        for variant in due[turn:] + due[:turn]:
-            gc.collect()
-            gc.disable()
-            variant.run(number, steps)
-            gc.enable()
+        _take_turns(due, number, steps)
+        for turn in range(number * TURNS, (number + 1) * TURNS):
+            _take_turns(ours, turn, steps)
         number += 1
-    rows = []
-    for each in variants:
-        for seconds_of in (each.seconds, each.whole, each.looks):
-            seconds_of.pop(-1, None)
-        ordinary = (1.0, each.seconds)
-        if each.name != ALWAYS_ON:
-            rows.append(row(model, each.name, [ordinary], plain.seconds))
-            continue
-        rows.append(row(model, f"{each.name}, all gradients", [(1.0, each.whole)], plain.seconds))
-        rows.append(row(model, f"{each.name}, a close look", [(1.0, each.looks)], plain.seconds))
-        whole, close = 1 / numbers.EVERY, 1 / closely.EVERY
-        mixed = [(1 - whole - close, each.seconds), (whole, each.whole), (close, each.looks)]
-        rows.append(row(model, each.name, mixed, plain.seconds))
-    return rows, failed
+    return [
+        *(row(model, each.name, each.seconds, plain.seconds) for each in variants[:1]),
+        *(one for each in ours[1:] for one in _rows_of(model, each, plain_few, plain)),
+        *(row(model, each.name, each.seconds, plain.seconds) for each in variants[1:]),
+    ], failed
+
+
+def _take_turns(variants: list[Variant], number: int, steps: int) -> None:
+    first = number % len(variants)
+    for variant in variants[first:] + variants[:first]:
+        gc.collect()
+        gc.disable()
+        variant.run(number, steps)
+        gc.enable()
+
+
+def _rows_of(model: str, variant: Variant, few: Variant, plain: Variant) -> list[Row]:
+    """Return the figures of what is measured on a few images.
+
+    Args:
+        model: What is trained.
+        variant: It.
+        few: The plain step of as many images.
+        plain: The plain step of all.
+    """
+
+    def added(*parts: tuple[float, dict[int, list[float]]]) -> dict[int, list[float]]:
+        taken = set(few.seconds).intersection(*(seconds for _, seconds in parts)) - {-1}
+        return {
+            each: [
+                min(plain.seconds[each // TURNS])
+                + sum(share * min(seconds[each]) for share, seconds in parts)
+                - min(few.seconds[each])
+            ]
+            for each in taken
+        }
+
+    whole_step = {each: plain.seconds[each // TURNS] for each in few.seconds if each >= 0}
+    if variant.name != ALWAYS_ON:
+        return [row(model, variant.name, added((1.0, variant.seconds)), whole_step)]
+    whole, close = 1 / numbers.EVERY, 1 / closely.EVERY
+    all_steps = added(
+        (1 - whole - close, variant.seconds), (whole, variant.whole), (close, variant.looks)
+    )
+    return [
+        row(model, f"{variant.name}, all gradients", added((1.0, variant.whole)), whole_step),
+        row(model, f"{variant.name}, a close look", added((1.0, variant.looks)), whole_step),
+        row(model, variant.name, all_steps, whole_step),
+    ]
 
 
 def row(
-    model: str,
-    name: str,
-    parts: list[tuple[float, dict[int, list[float]]]],
-    plain: dict[int, list[float]],
+    model: str, name: str, seconds: dict[int, list[float]], plain: dict[int, list[float]]
 ) -> Row:
     """Return the figures of a variant.
 
     Args:
         model: What is trained.
         name: The variant's.
-        parts: Shares of all steps, and seconds of such steps by round.
+        seconds: Of its steps, by round.
         plain: Seconds of plain steps by round.
     """
-    taken = sorted(set(plain).intersection(*(seconds for _, seconds in parts)))
-    mine = sum(share * _fastest(seconds, taken) for share, seconds in parts)
+    taken = sorted((set(plain) & set(seconds)) - {-1})
+    mine = _fastest(seconds, taken)
     ratios = mine / _fastest(plain, taken)
     chosen = np.random.default_rng(0).integers(0, len(taken), (2000, len(taken)))
     low, high = np.quantile(np.median(ratios[chosen], axis=1), [0.025, 0.975])

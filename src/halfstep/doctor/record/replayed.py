@@ -12,6 +12,7 @@ from halfstep.formats import FORMATS
 
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 APART = 0.1
+WORTH = 1e-4
 HALVES = frozenset({"fp16", "bf16"})
 # What makes 0 of an infinity that in truth is a large number.
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
@@ -207,6 +208,7 @@ class GradientAgreement:
         parameter: Its name.
         cosine: Cosine between the two; None where either is zero.
         flushed: Share of elements that are zero and are not in fp32.
+        lost: L2 norm in fp32 of those elements.
         norm: L2 norm in the program's formats.
         exact_norm: L2 norm in fp32.
     """
@@ -214,6 +216,7 @@ class GradientAgreement:
     parameter: str
     cosine: float | None
     flushed: float
+    lost: float
     norm: float
     exact_norm: float
 
@@ -274,6 +277,26 @@ class Precision:
             or (each.norm == 0 and each.exact_norm > 0)
             for each in self.agreements
         )
+
+    def underflowing(self, least: float) -> list[GradientAgreement]:
+        """Return the gradients that half formats lose a share of, and not only of their rounding.
+
+        What is zero but for rounding, as the gradient of a bias before a norm or of a class that
+        never occurs, is smaller by far than the other gradients of its module.
+
+        Args:
+            least: The share of a gradient's elements.
+        """
+        largest: dict[str, float] = {}
+        for each in self.agreements:
+            module = each.parameter.rpartition(".")[0]
+            largest[module] = max(each.exact_norm, largest.get(module, 0.0))
+        return [
+            each
+            for each in self.agreements
+            if each.flushed >= least
+            and each.lost >= WORTH * largest[each.parameter.rpartition(".")[0]]
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,5 +339,12 @@ def _agreement(name: str, mine: torch.Tensor, exact: torch.Tensor) -> GradientAg
     cosine = None
     if norm and exact_norm:
         cosine = (mine @ exact).item() / (norm * exact_norm)
-    flushed = ((mine == 0) & (exact != 0)).double().mean().item()
-    return GradientAgreement(name, cosine, flushed, norm, exact_norm)
+    flushed = (mine == 0) & (exact != 0)
+    return GradientAgreement(
+        parameter=name,
+        cosine=cosine,
+        flushed=flushed.double().mean().item(),
+        lost=exact[flushed].norm().item(),
+        norm=norm,
+        exact_norm=exact_norm,
+    )

@@ -110,7 +110,7 @@ class EngineObserver(StepObserver):
         grad_norm: torch.Tensor | None,
     ) -> Iterator[None]:
         receiver = self._receiver
-        receiver.known_norm = grad_norm
+        receiver.measuring.known_norm = grad_norm
         try:
             if scaler is None:
                 yield
@@ -118,7 +118,7 @@ class EngineObserver(StepObserver):
             with receiver.scaling.step(scaler, optimizer, calling_line(), lambda: found_inf):
                 yield
         finally:
-            receiver.known_norm = None
+            receiver.measuring.known_norm = None
 
     def drops(self, optimizer: Optimizer) -> None:
         """The loop leaves a step out."""

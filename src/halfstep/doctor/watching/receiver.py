@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +17,8 @@ from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.facts import learning_rate, parameters_of, state_step
+from halfstep.doctor.signals.facts import parameters_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
-from halfstep.doctor.signals.numbers import Series
 from halfstep.doctor.signals.parties import Parties
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.saves import Saves
@@ -33,6 +31,7 @@ from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.doctor.watching.hearing import Hearing
 from halfstep.doctor.watching.hold_back import HoldBack
+from halfstep.doctor.watching.measuring import Measuring
 from halfstep.doctor.watching.scaling import Scaling
 from halfstep.formats import format_name
 
@@ -42,13 +41,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from halfstep.doctor.record import StepNumbers
     from halfstep.doctor.signals.parties import ModelNotes
     from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.tape.tape import Multiplier
-
-SKIPS_WORTH_A_LOOK = (4, 16)
-RECENT = 3
 
 
 class Receiver:
@@ -61,7 +56,6 @@ class Receiver:
     Attributes:
         grammar: The order of events.
         tape: The calls of the step.
-        series: Loss, norm, scale of each step.
         samples: Close looks.
         evaluations: What models gave in evaluation.
         saves: What was saved.
@@ -71,8 +65,8 @@ class Receiver:
         scaling: What is done with scalers.
         hearing: What is called between models.
         investigation: What replays told.
+        measuring: The numbers of each step.
         hold_back: Keeps bad steps from being applied.
-        known_norm: The norm of the gradients of the step under way, where somebody has it.
     """
 
     def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
@@ -82,7 +76,6 @@ class Receiver:
         self.guard = Guard(self.listener)
         self.grammar = Grammar()
         self.tape = Tape()
-        self.series = Series(self._on_bad, whole=hold_back)
         self.samples = Samples()
         self.evaluations = Evaluations()
         self.saves = Saves()
@@ -90,7 +83,9 @@ class Receiver:
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
         self.investigation = Investigation(self.stack, self.positions, self.parties.sizes, bundle)
-        self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
+        self.measuring = Measuring(
+            self.grammar, self.tape, self.parties, self.investigation, whole=hold_back
+        )
         self.scaling = Scaling(
             self.guard,
             self.grammar,
@@ -110,8 +105,6 @@ class Receiver:
         self._stepping: list[Inside | None] = []
         self._look: Look | None = None
         self._begun = -1
-        self._loss: torch.Tensor | None = None
-        self.known_norm: torch.Tensor | None = None
 
     def is_outside(self) -> bool:
         """Whether it is the loop that works, in its thread."""
@@ -233,13 +226,13 @@ class Receiver:
         entry = self.tape.open("backward", None, (tensors,), {"grad_tensors": directions})
         entry.mark = mark
         losses = tensors_in(tensors)
-        self._loss = None
+        self.measuring.loss = None
         if losses:
             entry.value = losses[0].detach()
             if losses[0].numel() == 1:
-                self._loss = entry.value
+                self.measuring.loss = entry.value
                 if scale is not None and self.scaling.loss is not None:
-                    self._loss = self.scaling.loss
+                    self.measuring.loss = self.scaling.loss
         self.tape.close(entry, None, None)
 
     # ------------------------------------------------------------ optimizers
@@ -332,7 +325,7 @@ class Receiver:
             self.parties.note_reached(optimizer)
             gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
             found_inf = getattr(optimizer, "found_inf", None)
-            numbers = self._measure(optimizer, gradients, skipped=False, found_inf=found_inf)
+            numbers = self.measuring.take(optimizer, gradients, skipped=False, found_inf=found_inf)
             if not self.scaling.steps:
                 self.hold_back.before_step(optimizer, numbers)
             if is_sampled(notes.steps - 1):
@@ -357,65 +350,15 @@ class Receiver:
             self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
         return original(*args, **kwargs)
 
-    # ------------------------------------------------------------ numbers
-
-    def _measure(
-        self,
-        optimizer: Optimizer,
-        gradients: list[torch.Tensor] | None,
-        *,
-        skipped: bool,
-        found_inf: torch.Tensor | None,
-    ) -> list[torch.Tensor]:
-        iteration = self.grammar.iteration
-        if not self.recent or self.recent[-1][0] != iteration:
-            self.recent.append((iteration, self.tape.snapshot()))
-        return self.series.take(
-            iteration,
-            self._known(optimizer),
-            learning_rate=learning_rate(optimizer),
-            loss=self._loss,
-            gradients=gradients,
-            norm=self.known_norm,
-            scale=self.parties.optimizer(optimizer).scale,
-            skipped=skipped,
-            found_inf=found_inf,
-        )
-
     def _skipped(self, optimizer: Optimizer, found_inf: torch.Tensor | None) -> None:
         self.parties.note_reached(optimizer)
-        self._measure(optimizer, None, skipped=True, found_inf=found_inf)
+        self._known(optimizer)
+        self.measuring.take(optimizer, None, skipped=True, found_inf=found_inf)
 
     def dropped(self, optimizer: Optimizer) -> None:
         """The loop leaves a step out on purpose."""
         self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
         self._skipped(optimizer, None)
-
-    def _on_bad(self, step: StepNumbers) -> None:
-        entries = next((tape for number, tape in self.recent if number == step.iteration), None)
-        run = self.series.run_of_skips
-        if entries is None:
-            return
-        if not step.skipped:
-            why = "loss or gradients are not finite"
-        elif step.loss is not None and not abs(step.loss) < float("inf"):
-            why = "the loss is not finite"
-        elif run in SKIPS_WORTH_A_LOOK:
-            why = f"{run} steps in a row were skipped"
-        elif step.scale is not None and step.scale < 1:
-            why = "the loss scale fell below 1"
-        else:
-            return
-        optimizer = self.parties.optimizers.alive().get(step.optimizer)
-        moved = parameters_of(optimizer) if optimizer is not None else []
-        self.investigation.step(
-            entries,
-            self.parties.names(),
-            step.iteration,
-            why,
-            scale=step.scale,
-            moved=moved,
-        )
 
 
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:

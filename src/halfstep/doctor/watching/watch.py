@@ -108,8 +108,8 @@ class Watch:
     @property
     def saw_nonfinite(self) -> bool:
         """Whether a loss was not finite, or gradients that an optimizer was given."""
-        self._receiver.series.settle()
-        return self._receiver.series.first_bad is not None
+        self._receiver.measuring.series.settle()
+        return self._receiver.measuring.series.first_bad is not None
 
     def abandon(self) -> None:
         """Stop watching and look at nothing; does nothing after `close`."""
@@ -144,7 +144,7 @@ class Watch:
             return
         self._seen = receiver.grammar.made
         with receiver.guard.own():
-            receiver.series.settle()
+            receiver.measuring.series.settle()
             self._look_at_last_step()
 
     def _look_at_last_step(self) -> None:
@@ -156,9 +156,9 @@ class Watch:
             and not receiver.hearing.own_scales.dropping
         )
         if ended_well or not any(each.kind in {"module", "call"} for each in entries):
-            if not receiver.recent:
+            if not receiver.measuring.recent:
                 return
-            iteration, entries = receiver.recent[-1]
+            iteration, entries = receiver.measuring.recent[-1]
         if receiver.investigation.done or receiver.tape.missing:
             return
         names = receiver.parties.names()
@@ -179,7 +179,7 @@ class Watch:
             ),
             static=receiver.parties.freeze(),
             loop=receiver.grammar.freeze(),
-            numbers=receiver.series.freeze(),
+            numbers=receiver.measuring.series.freeze(),
             samples=tuple(receiver.samples),
             births=tuple(found.births),
             replays=tuple(found.replays),

@@ -1,6 +1,7 @@
 """fp16 autocast without a loss scale, and a loss of small gradients."""
 
 import torch
+from torch.nn import functional
 
 from doctor.loops import batches, classifier, half_autocast
 
@@ -26,3 +27,16 @@ def broken() -> None:
 
 def mended() -> None:
     train(scaled=True)
+
+
+def healthy_where_a_class_never_occurs() -> None:
+    model = classifier()
+    with torch.no_grad():
+        model[3].bias[2] = -30.0  # Its gradient is 1e-14.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            logits = model(images)
+        functional.cross_entropy(logits.float(), labels.clamp(max=1)).backward()
+        optimizer.step()

@@ -68,7 +68,7 @@ def _harm(evidence: Evidence) -> str | None:
     if any(not each.finite and each.iteration in fp32 for each in plain):
         return "a step is not finite, and is in fp32"
     precision = evidence.precision
-    lost = [each for each in precision.agreements if each.flushed >= FLUSHED]
+    lost = precision.underflowing(FLUSHED)
     if lost:
         return f"{lost[0].parameter}: {lost[0].flushed:.0%} of its gradient is 0, not so in fp32"
     largest = max((each.exact_norm for each in precision.agreements), default=0.0)

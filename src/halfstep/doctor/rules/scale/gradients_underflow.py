@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     in_fp16 = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))
     in_fp16 |= any(model.formats.get("fp16") for model in evidence.static.models)
-    lost = [each for each in evidence.precision.agreements if each.flushed >= MOST]
+    lost = evidence.precision.underflowing(MOST)
     if not in_fp16 or not lost:
         return None
     worst = max(lost, key=lambda each: each.flushed)

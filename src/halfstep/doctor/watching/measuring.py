@@ -1,0 +1,118 @@
+"""The numbers of each step, what the step was computed by, and what is done when they are bad."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.signals.facts import learning_rate, parameters_of
+from halfstep.doctor.signals.numbers import Series
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.record import StepNumbers
+    from halfstep.doctor.replay.investigation import Investigation
+    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.parties import Parties
+    from halfstep.doctor.tape.tape import Entry, Tape
+
+SKIPS_WORTH_A_LOOK = (4, 16)
+RECENT = 3
+
+
+class Measuring:
+    """Measures steps, and has those investigated whose numbers are bad.
+
+    Args:
+        grammar: Counts iterations.
+        tape: Holds the calls of the step.
+        parties: Knows optimizers and names.
+        investigation: Runs a bad step again.
+        whole: Whether to go through all gradients of each step.
+
+    Attributes:
+        series: Loss, norm, scale of each step.
+        recent: The calls of the latest iterations that came to a step, by number.
+        loss: What backward was called on last, without its loss scale.
+        known_norm: The norm of the gradients of the step under way, where somebody has it.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        tape: Tape,
+        parties: Parties,
+        investigation: Investigation,
+        *,
+        whole: bool,
+    ) -> None:
+        self._grammar = grammar
+        self._tape = tape
+        self._parties = parties
+        self._investigation = investigation
+        self.series = Series(self._on_bad, whole=whole)
+        self.recent: deque[tuple[int, list[Entry]]] = deque(maxlen=RECENT)
+        self.loss: torch.Tensor | None = None
+        self.known_norm: torch.Tensor | None = None
+
+    def take(
+        self,
+        optimizer: Optimizer,
+        gradients: list[torch.Tensor] | None,
+        *,
+        skipped: bool,
+        found_inf: torch.Tensor | None,
+    ) -> list[torch.Tensor]:
+        """Measure a step.
+
+        Args:
+            optimizer: Whose; it is known.
+            gradients: What it is given; None for a step that was skipped.
+            skipped: Whether it is known to be skipped.
+            found_inf: Not zero if the optimizer skips the step on the device.
+
+        Returns:
+            Loss and gradient norm, on the device, as far as there are any.
+        """
+        iteration = self._grammar.iteration
+        if not self.recent or self.recent[-1][0] != iteration:
+            self.recent.append((iteration, self._tape.snapshot()))
+        return self.series.take(
+            iteration,
+            self._parties.optimizers.number(optimizer),
+            learning_rate=learning_rate(optimizer),
+            loss=self.loss,
+            gradients=gradients,
+            norm=self.known_norm,
+            scale=self._parties.optimizer(optimizer).scale,
+            skipped=skipped,
+            found_inf=found_inf,
+        )
+
+    def _on_bad(self, step: StepNumbers) -> None:
+        entries = next((tape for number, tape in self.recent if number == step.iteration), None)
+        run = self.series.run_of_skips
+        if entries is None:
+            return
+        if not step.skipped:
+            why = "loss or gradients are not finite"
+        elif step.loss is not None and not abs(step.loss) < float("inf"):
+            why = "the loss is not finite"
+        elif run in SKIPS_WORTH_A_LOOK:
+            why = f"{run} steps in a row were skipped"
+        elif step.scale is not None and step.scale < 1:
+            why = "the loss scale fell below 1"
+        else:
+            return
+        optimizer = self._parties.optimizers.alive().get(step.optimizer)
+        moved = parameters_of(optimizer) if optimizer is not None else []
+        self._investigation.step(
+            entries,
+            self._parties.names(),
+            step.iteration,
+            why,
+            scale=step.scale,
+            moved=moved,
+        )
