@@ -31,6 +31,7 @@ from halfstep.doctor.record.measured import (
     Sample,
 )
 from halfstep.doctor.record.replayed import (
+    APART,
     Bad,
     BadGradients,
     Birth,
@@ -88,21 +89,24 @@ class Evidence:
         """Return the record as it would be had one signal not been observed."""
         return self.only(self.signals - {name})
 
-    def lost(self) -> Iterator[Birth]:
+    def lost(self, apart: float = APART) -> Iterator[Birth]:
         """Yield births in the forward that matter.
 
         They made the loss or a gradient non-finite; or a division made 0 of an infinity that in
         truth is a number, so that the step is finite and is not the step of fp32.
+
+        Args:
+            apart: How far its loss is from that of fp32, as a share of it.
         """
         for birth in self.births:
             if birth.phase != "forward":
                 continue
-            if birth.culprit or (birth.is_divided and self._disagrees()):
+            if birth.culprit or (birth.is_divided and self._disagrees(apart)):
                 yield birth
 
-    def _disagrees(self) -> bool:
+    def _disagrees(self, apart: float) -> bool:
         """Return whether the last step, or one that was run again, is not the step of fp32."""
-        if self.precision.disagrees:
+        if self.precision.disagrees or self.precision.is_apart(apart):
             return True
         halves = {
             each.iteration: each.loss
@@ -110,7 +114,7 @@ class Evidence:
             if each.name == "plain" and each.loss is not None and isfinite(each.loss)
         }
         return any(
-            Precision(loss=halves.get(each.iteration), exact_loss=each.loss).disagrees
+            Precision(loss=halves.get(each.iteration), exact_loss=each.loss).is_apart(apart)
             for each in self.replays
             if each.name == "fp32" and each.finite
         )

@@ -270,13 +270,17 @@ class Precision:
         """Whether loss or gradients are not those of fp32, by far more than rounding."""
         if self.loss is None or self.exact_loss is None:
             return False
-        if abs(self.loss - self.exact_loss) > APART * abs(self.exact_loss):
-            return True
-        return any(
+        return self.is_apart(APART) or any(
             (each.cosine is not None and each.cosine < 1 - APART)
             or (each.norm == 0 and each.exact_norm > 0)
             for each in self.agreements
         )
+
+    def is_apart(self, share: float) -> bool:
+        """Return whether the loss is further than a share of it from that of fp32."""
+        if self.loss is None or self.exact_loss is None:
+            return False
+        return abs(self.loss - self.exact_loss) > share * abs(self.exact_loss)
 
     def underflowing(self, least: float) -> list[GradientAgreement]:
         """Return the gradients that half formats lose a share of, and not only of their rounding.

@@ -27,15 +27,18 @@ def mended() -> None:
     train(0.1)
 
 
-def train_in_fp16(rate: float, kind=torch.optim.SGD, *, scaled: bool = True) -> None:
+def train_in_fp16(
+    rate: float, kind=torch.optim.SGD, *, scaled: bool = True, scale=256.0, weight=1.0
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 3))
     optimizer = kind(model.parameters(), lr=rate)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=scaled)
-    for images, labels in batches(12):
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scaled)
+    for number, (images, labels) in enumerate(batches(12)):
         optimizer.zero_grad()
         with half_autocast():
             loss = nn.functional.cross_entropy(model(images), labels)
+        loss = loss * weight if number else loss
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -51,6 +54,10 @@ def broken_in_one_step_of_adam_under_fp16_autocast() -> None:
 
 def broken_in_one_step_under_fp16_autocast_without_a_scaler() -> None:
     train_in_fp16(5000.0, scaled=False)
+
+
+def broken_while_the_loss_scale_is_too_high() -> None:
+    train_in_fp16(5000.0, scale=2.0**15, weight=64.0)
 
 
 def healthy_under_fp16_autocast() -> None:

@@ -56,3 +56,11 @@ def healthy_in_a_square_that_where_leaves_out() -> None:
         return torch.where(large.abs() < 100, large.square() / 1e4, large / 100) + features
 
     half_steps(Around(own))
+
+
+def broken_beside_a_residual() -> None:
+    half_steps(Around(lambda features: features + normed(features.half() * 900)))
+
+
+def healthy_where_it_counts_for_nothing() -> None:
+    half_steps(Around(lambda features: features + normed(features.half() * 900) / 8192))

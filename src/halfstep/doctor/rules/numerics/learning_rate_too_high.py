@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, StepNumbers
+    from halfstep.doctor.record import Evidence, Replay, StepNumbers
 
 GROWTH = 30.0
 LOOK_BACK = 8
@@ -64,10 +64,11 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         return None
     replays = {each.name: each for each in evidence.replays if each.iteration == growth.iteration}
     smaller = replays.get("first size")
-    if smaller is None or not smaller.finite:
+    if smaller is None or not _is_better(smaller, replays.get("plain")):
         return None
     worst = max(growth.parameters, key=lambda each: each.after if isfinite(each.after) else 0)
     exact = replays.get("fp32")
+    what = "the same step" if smaller.finite else "the loss of the same step"
     rate = steps[-1].learning_rate
     return Finding(
         summary=f"{made} steps at a learning rate of {rate:g} made the parameters "
@@ -75,7 +76,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         "diverged",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
-            "the same step is finite with parameters of the size that they had at first",
+            f"{what} is finite with parameters of the size that they had at first",
         ),
         change=_change(rate),
         confidence=LIKELY,
@@ -83,6 +84,12 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         if exact is not None and exact.finite
         else (),
     )
+
+
+def _is_better(smaller: Replay, plain: Replay | None) -> bool:
+    """Return whether a step is finite now, or its loss at least, whatever a loss scale does."""
+    lost = plain is not None and plain.loss is not None and not isfinite(plain.loss)
+    return smaller.finite or (lost and smaller.loss is not None and isfinite(smaller.loss))
 
 
 def _change(rate: float) -> tuple[str, ...]:
