@@ -10,7 +10,7 @@ from halfstep.train.config import files as config_files
 
 COMMANDS = [
     "train", "eval", "predict", "export", "runs", "compare", "configs", "config", "recipes",
-    "bench", "data", "init", "doctor", "migrate", "env",
+    "advise", "bench", "data", "init", "doctor", "migrate", "env",
 ]  # fmt: skip
 
 
