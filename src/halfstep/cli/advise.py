@@ -6,6 +6,7 @@ import typer
 
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import OptionsFlag
+from halfstep.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
@@ -13,7 +14,7 @@ def register(app: typer.Typer) -> None:
     app.command("advise", short_help="Say which recipes a model survives, and with what.")(advise)
 
 
-def advise(
+def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     subject: Annotated[
         str,
         typer.Argument(
@@ -47,6 +48,22 @@ def advise(
     lr: Annotated[
         float, typer.Option(min=0, help="For a model of yours: the learning rate of SGD.")
     ] = 0.01,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Predict besides what recipes cost on GPUs that are not here: h100,rtx4090,t4.",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="With --gpu: samples of a step; the first batch's by default."
+        ),
+    ] = None,
+    cost_only: Annotated[
+        bool, typer.Option("--cost-only", help="With --gpu: predict cost, and try nothing.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of whatever is random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -54,7 +71,8 @@ def advise(
 
     For each recipe it says whether the model survives it, which layers or operators have to stay in
     fp32 for that, with the reason and the line of code, and the loss scale to start with. Nothing
-    of yours is changed, and no GPU is needed: half formats are rehearsed.
+    of yours is changed, and no GPU is needed: half formats are rehearsed. With --gpu it predicts
+    what a step takes there under each recipe, from a trace on tensors without memory.
     """
     from rich.console import Console
 
@@ -63,16 +81,32 @@ def advise(
 
     with without_collections():
         from halfstep.advise.choose import advice, show
+        from halfstep.advise.forecast import SHARE, forecast
+        from halfstep.advise.gpus import gpu as find_gpu
         from halfstep.advise.subject import find
+        from halfstep.advise.table import show as show_costs
 
+    if gpu is None and (cost_only or batch_size):
+        raise UserError("--cost-only and --batch-size are for --gpu; write --gpu h100 besides")
+    there = [find_gpu(name) for name in (gpu or "").split(",") if name.strip()]
     console = Console(stderr=True)
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
     with console.status("loading") as status:
         about = find(subject, options or (), batches=batches, loss=loss, learning_rate=lr)
-        found = advice.advise(
-            about, names, seed=seed, tell=lambda what: status.update(f"{about.name}: {what}")
-        )
+
+        def tell(what: str) -> None:
+            status.update(f"{about.name}: {what}")
+
+        found = None if cost_only else advice.advise(about, names, seed=seed, tell=tell)
+        costs = forecast(about, names, there, batch=batch_size, tell=tell) if there else []
     if as_json:
-        typer.echo(json_text(found.as_json(), indent=1))
-    else:
+        said = found.as_json() if found else {"subject": about.name}
+        if costs:
+            rows = [each.as_json() for each in costs]
+            said["predicted"] = {"interval_percent": SHARE, "rows": rows}
+        typer.echo(json_text(said, indent=1))
+        return
+    if found:
         show.show(Console(), found)
+    if costs:
+        show_costs(Console(), about.name, costs)

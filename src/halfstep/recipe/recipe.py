@@ -133,6 +133,11 @@ class Recipe:
         return max((each for each in found if each is not None), default=(0, "fp32"))[1]
 
     @property
+    def untraceable(self) -> list[str]:
+        """Fields that a CPU rehearses by operators that a GPU does not run, as they are printed."""
+        return [str(part) for part in self.parts if not part.traceable]
+
+    @property
     def forward_format(self) -> str | None:
         """The format of the autocast region that a loop has to enter; None for none."""
         return _last(part.forward_format() for part in self.parts)

@@ -22,6 +22,7 @@ class Accumulator(Part):
     field = "accumulator"
     former_field = "accumulation"
     place = 60
+    traceable = False
     purpose = "Format in which hardware sums fp16 products; fp32 when not set."
     allowed = {"fp16": "each sum of 16 products is rounded to fp16"}
 

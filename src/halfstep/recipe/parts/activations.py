@@ -22,6 +22,7 @@ class Activations(Part):
 
     field = "activations"
     place = 120
+    traceable = False
     purpose = (
         "Bits an element of the activations that are kept for the backward pass, rounded "
         "stochastically; all of them when not set."
@@ -102,6 +103,7 @@ class ActivationBudget(Part):
 
     field = "activation_budget"
     place = 121
+    traceable = False
     purpose = (
         "Share of the bytes that autograd would save which is kept; the bits of each module are "
         "chosen for the least noise in the gradient, as measured in the first step."

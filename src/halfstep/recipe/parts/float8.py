@@ -21,6 +21,7 @@ class Float8(Part):
 
     field = "float8"
     place = 50
+    traceable = False
     purpose = (
         "Linear and convolution layers multiply in FP8 (fp8-e4m3 forward, fp8-e5m2 gradients), "
         "each tensor scaled by its own factor."

@@ -72,6 +72,9 @@ class Part:
     purpose: ClassVar[str]
     allowed: ClassVar[Mapping[Any, str]]
 
+    traceable: ClassVar[bool] = True
+    """Whether a GPU runs the operators that a step on a CPU calls, so that these tell its cost."""
+
     former_field: ClassVar[str | None] = None
     """What the field was called before; recipes that were written then are still read."""
 

@@ -1,0 +1,436 @@
+"""Fits the cost model's constants to published speeds, and says how well it does on others.
+
+    python benchmarks/fit_costs.py --cache DIR [--data DIR] fit
+    python benchmarks/fit_costs.py --cache DIR [--data DIR] score
+    python benchmarks/fit_costs.py --cache DIR [--data DIR] refit
+
+`fit` writes `src/halfstep/advise/constants.json`: constants by robust regression of the logarithm
+of a step's time, with priors, on the families of models that are fitted to; and the widths of
+intervals, from errors on families and GPUs that were left out of a fit each. `score` reads it and
+predicts the families that were not fitted to. `refit` fits to all families, which is what ships;
+its errors are of each family under constants that were fitted without it. Results go to
+`benchmarks/results/advise_speed.json`, and from there to the docs by `advise_docs.py`.
+
+The data: timm's published training speeds (`benchmarks/data/timm_train.csv`, Apache-2.0, from
+huggingface/pytorch-image-models @ aa4b5850, `results/benchmark-train-amp-*`), and the logs of
+Lambda's deeplearning-benchmark (lambdal/deeplearning-benchmark @ aa5addb6, `pytorch/results`),
+which state no licence and are therefore not copied here: `lambda_logs.csv` is made from them, and
+read from `--data` where it is there. Traces are made by `published_steps.py`; only what is traced
+is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from published_steps import Measurement, measurements, traced
+from scipy.optimize import least_squares
+
+from halfstep.advise import cost, interval, memory
+from halfstep.advise.cost import NAMES, Constants
+from halfstep.advise.gpus import gpus
+from halfstep.advise.workload import Workload, joined, workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from halfstep.advise.trace import Trace
+
+PRIORS = Constants(
+    half=1.0, tf32=0.8, fp32=0.8, ramp=64, weight=0.85, load=0.4, bandwidth=0.85,
+    operands=0.7, norm=0.8, row_norm=0.6, softmax=0.75, copy=0.8, depthwise=0.45,
+    depthwise_last=0.35, depthwise_weight=0.1,
+    depthwise_weight_last=0.16, grouped=1.0, grouped_last=1.0, transposes=0.9,
+    transposes_tf32=0.5, cache=0.1, accesses=8.0, narrow=0.7, kernel=3.0, host=9.0,
+)  # fmt: skip
+"""What is believed of the constants before any measurement: figures of the roofline literature and
+of cuDNN's and PyTorch's own kernels, in round numbers."""
+
+SPREAD = {"host": 0.1, "kernel": 0.3, "copy": 0.15, "operands": 0.5, "load": 0.5, "cache": 0.5}
+"""How sure: the standard deviation of a constant's logarithm, 0.3 where nothing is said."""
+
+FOLDS = 6
+"""Groups of families, each left out of a fit."""
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "advise_speed.json"
+
+NOISE = 0.08
+"""Errors up to which the regression is of squares; beyond, it is of absolute values."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measurement with what predicts it."""
+
+    measured: Measurement
+    work: Workload
+
+
+def cases(found: Sequence[Measurement], cache: Path) -> list[Case]:
+    """Return measurements with their traces' columns, those with a trace alone."""
+    traces: dict[str, Trace | None] = {}
+    made = []
+    for each in found:
+        name = each.trace_name
+        if name not in traces:
+            traces[name] = _trace(each, cache)
+        trace = traces[name]
+        if trace is not None:
+            tf32 = each.precision != "fp32"
+            made.append(Case(each, workload(trace.calls, gpus()[each.gpu], tf32=tf32)))
+    return made
+
+
+def _trace(asked: Measurement, cache: Path) -> Trace | None:
+    path = cache / f"{asked.trace_name}.json"
+    if path.exists():
+        return traced(asked, cache)
+    if asked.layout == "nhwc":
+        # The same operators, where a model does not itself bring its images to another layout.
+        path = cache / f"{replace(asked, layout='nchw').trace_name}.json"
+        if path.exists():
+            trace = traced(replace(asked, layout="nchw"), cache)
+            calls = tuple(replace(c, op=replace(c.op, channels_last=True)) for c in trace.calls)
+            return replace(trace, calls=calls)
+    return None
+
+
+class Fit:
+    """Cases whose times are computed together."""
+
+    def __init__(self, chosen: Sequence[Case]) -> None:
+        self.work = joined([case.work for case in chosen])
+        lengths = [len(case.work) for case in chosen]
+        self.starts = np.cumsum([0, *lengths[:-1]])
+        self.measured = np.array([case.measured.seconds for case in chosen])
+        self.old = np.array([_is_old(case.measured) for case in chosen])
+        self.weights = np.sqrt(_weights(chosen))
+
+    def seconds(self, fitted: Constants) -> NDArray[np.float64]:
+        """Return the predicted time of each case."""
+        found = cost.kernels(self.work, fitted)
+        device = np.add.reduceat(found.total * self.work.count, self.starts)
+        launches = np.add.reduceat(self.work.launches * self.work.count, self.starts)
+        return cost.with_host(device, launches * fitted.host * 1e-6)
+
+    def errors(self, fitted: Constants, age: float = 1.0) -> NDArray[np.float64]:
+        """Return the logarithms of predicted over measured time."""
+        slower = np.where(self.old, age, 1.0)
+        return np.log(self.seconds(fitted) * slower / self.measured)
+
+    def fitted(self, start: Constants = PRIORS) -> tuple[Constants, float]:
+        """Return the constants, and the factor of old logs."""
+        prior = np.log([*(getattr(PRIORS, name) for name in NAMES), 1.08])
+        spread = np.array([*(SPREAD.get(name, 0.3) for name in NAMES), 0.05])
+        first = np.log([*(getattr(start, name) for name in NAMES), 1.08])
+
+        def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+            *values, age = np.exp(logs)
+            errors = self.errors(Constants(*values), age)
+            return np.concatenate([self.weights * errors / NOISE, (logs - prior) / spread])
+
+        *values, age = np.exp(
+            least_squares(residuals, first, loss="soft_l1", max_nfev=30, xtol=1e-3, ftol=1e-4).x
+        )
+        return Constants(*(float(value) for value in values)), float(age)
+
+
+def _is_old(measured: Measurement) -> bool:
+    """Tell whether a log is of the software of Ampere's first two years."""
+    ampere = measured.machine and gpus()[measured.gpu].architecture == "ampere"
+    return bool(ampere) and "_v1" not in measured.machine and measured.model == "resnet50"
+
+
+def _weights(chosen: Sequence[Case]) -> NDArray[np.float64]:
+    """Weigh cases so that neither a large family nor one GPU decides alone."""
+    sizes: dict[Any, int] = defaultdict(int)
+    keys = [(case.measured.family, case.measured.layout, case.measured.machine) for case in chosen]
+    for key in keys:
+        sizes[key] += 1
+    return np.array([sizes[key] ** -0.5 for key in keys])
+
+
+def summary(errors: NDArray[np.float64]) -> dict[str, float]:
+    """Return the median and the ninth decile of relative errors."""
+    relative = np.abs(np.expm1(errors))
+    return {
+        "n": len(errors),
+        "median": float(np.median(relative)),
+        "p90": float(np.quantile(relative, 0.9)),
+        "bias": float(np.median(errors)),
+    }
+
+
+def is_test(measured: Measurement) -> bool:
+    """Tell whether a speed is of a family that no constant is fitted to: a third, by its name."""
+    name = measured.family.encode()
+    return not measured.machine and int(hashlib.sha256(name).hexdigest(), 16) % 3 == 0
+
+
+def left_out(
+    chosen: Sequence[Case], groups: Sequence[str], start: Constants
+) -> NDArray[np.float64]:
+    """Return the error of each case under constants that were fitted without its group."""
+    errors = np.full(len(chosen), np.nan)
+    for name in sorted({*groups} - {""}):
+        out = np.array([each == name for each in groups])
+        kept = [case for case, left in zip(chosen, out, strict=True) if not left]
+        fitted, _ = Fit(kept).fitted(start)
+        errors[out] = Fit([c for c, left in zip(chosen, out, strict=True) if left]).errors(fitted)
+        print(f"  without {name}: {_printed(summary(errors[out]))}", flush=True)
+    return errors
+
+
+def folds(chosen: Sequence[Case]) -> list[str]:
+    """Return the group of families that each case is left out with; "" for none."""
+    families = sorted({case.measured.family for case in chosen if not case.measured.machine})
+    return [
+        "" if case.measured.machine else f"families {families.index(case.measured.family) % FOLDS}"
+        for case in chosen
+    ]
+
+
+def card(gpu: str) -> str:
+    """Return what a GPU is called without the size of its memory."""
+    return gpu.removesuffix("_16").removesuffix("_32")
+
+
+def baseline(kept: Sequence[Case], others: Sequence[Case]) -> NDArray[np.float64]:
+    """Return errors of a x FLOPs / peak + b x bytes / bandwidth, with a and b fitted to `kept`."""
+
+    def sides(chosen: Sequence[Case]) -> NDArray[np.float64]:
+        found = [
+            (
+                float((c.work.flops * c.work.count / c.work.peak).sum()),
+                float((c.work.moved * c.work.count / c.work.bandwidth).sum()),
+            )
+            for c in chosen
+        ]
+        return np.array(found)
+
+    def measured(chosen: Sequence[Case]) -> NDArray[np.float64]:
+        return np.array([c.measured.seconds for c in chosen])
+
+    logs = least_squares(
+        lambda x: np.log(sides(kept) @ np.exp(x) / measured(kept)) / NOISE,
+        np.zeros(2),
+        loss="soft_l1",
+    ).x
+    return np.log(sides(others) @ np.exp(logs) / measured(others))
+
+
+def speed_ups(
+    chosen: Sequence[Case], errors: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return errors of the speed-up of half over fp32 or TF32, and those of always saying 2x."""
+    full = {
+        (c.measured.machine, c.measured.gpu, c.measured.model): (c, error)
+        for c, error in zip(chosen, errors, strict=True)
+        if c.measured.precision in ("fp32", "tf32")
+    }
+    wrong, twice = [], []
+    for case, error in zip(chosen, errors, strict=True):
+        half = case.measured
+        other = full.get((half.machine, half.gpu, half.model))
+        if half.precision in ("fp32", "tf32") or other is None:
+            continue
+        slow = other[0].measured
+        wrong.append(other[1] - error)
+        twice.append(np.log(2 * (half.seconds / half.batch) / (slow.seconds / slow.batch)))
+    return np.array(wrong), np.array(twice)
+
+
+def widths(errors: NDArray[np.float64]) -> dict[str, float]:
+    """Return the logarithms that 80 % and 90 % of errors stay under."""
+    return {
+        str(share): float(np.quantile(np.abs(errors), share / 100)) for share in interval.SHARES
+    }
+
+
+def coverage(kept: Sequence[Case], errors: NDArray[np.float64], vague: Any) -> dict[str, float]:
+    """Return the share of errors within intervals that were made from other families' errors."""
+    names = sorted({case.measured.family for case in kept})
+    halves = np.array([names.index(case.measured.family) % 2 for case in kept])
+    inside: dict[str, list[bool]] = defaultdict(list)
+    for half in (0, 1):
+        for kind in (vague, ~vague):
+            here, there = kind & (halves == half), kind & (halves != half)
+            for share, width in widths(errors[there]).items():
+                inside[share] += [bool(each) for each in np.abs(errors[here]) <= width]
+    return {share: float(np.mean(each)) for share, each in inside.items()}
+
+
+def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the constants and intervals, and what was found while fitting them."""
+    fitted, age = Fit(kept).fitted()
+    print(asdict(fitted), age, _printed(summary(Fit(kept).errors(fitted))), flush=True)
+    published = np.array([not case.measured.machine for case in kept])
+    vague = np.array([interval.is_vague(case.work, fitted) for case in kept])
+
+    of_family = [case for case in kept if not case.measured.machine]
+    groups = folds(kept)
+    errors = np.full(len(kept), np.nan)
+    everything = left_out(kept, groups, fitted)
+    errors[published] = everything[published]
+    of_gpu = left_out(kept, [card(case.measured.gpu) for case in kept], fitted)
+    errors[~published] = of_gpu[~published]
+    of_architecture = left_out(
+        kept, [gpus()[case.measured.gpu].architecture for case in kept], fitted
+    )[~published]
+    logs = [case for case in kept if case.measured.machine]
+    wrong, twice = speed_ups(logs, of_gpu[~published])
+    known, new = widths(of_gpu[~published]), widths(of_architecture)
+    intervals = {
+        "plain": widths(errors[~vague]),
+        "vague": widths(errors[vague]),
+        "speed-up": widths(wrong),
+        "new architecture": {share: max(1.0, new[share] / known[share]) for share in new},
+        "architectures": sorted({gpus()[case.measured.gpu].architecture for case in kept}),
+    }
+    found = {
+        "fitted to": {
+            "families": sorted({case.measured.family for case in kept}),
+            "models": len(of_family),
+            "logs": len(logs),
+        },
+        "families left out": {
+            layout: summary(
+                errors[
+                    np.array([not c.measured.machine and c.measured.layout == layout for c in kept])
+                ]
+            )
+            for layout in ("nchw", "nhwc")
+        },
+        "coverage by intervals from other families": coverage(kept, errors, vague),
+        "one GPU left out": summary(of_gpu[~published]),
+        "one architecture left out": summary(of_architecture),
+        "speed-up, one GPU left out": summary(wrong),
+        "speed-up, always 2x": summary(twice),
+        "models": [
+            row(case, error, "left out")
+            for case, error in zip(kept, errors, strict=True)
+            if not case.measured.machine
+        ],
+    }
+    return {"constants": asdict(fitted), "age of logs": age, "intervals": intervals}, found
+
+
+def score(chosen: Sequence[Case]) -> dict[str, Any]:
+    """Return how far the fitted constants are off on the families that they were not fitted to."""
+    kept = [case for case in chosen if not is_test(case.measured) and not case.measured.machine]
+    test = [case for case in chosen if is_test(case.measured)]
+    fitted = cost.constants()
+    errors, naive = Fit(test).errors(fitted), np.full(len(test), np.nan)
+    layouts = np.array([case.measured.layout for case in test])
+    found: dict[str, Any] = {}
+    for layout in ("nchw", "nhwc"):
+        here = layouts == layout
+        naive[here] = baseline(
+            [case for case in kept if case.measured.layout == layout],
+            [case for case, wanted in zip(test, here, strict=True) if wanted],
+        )
+        found[layout] = {"model": summary(errors[here]), "two constants": summary(naive[here])}
+    half_widths = {
+        share: np.array(
+            [interval.half_width(c.work, gpus()[c.measured.gpu], share, fitted) for c in test]
+        )
+        for share in interval.SHARES
+    }
+    return {
+        **found,
+        "families": sorted({case.measured.family for case in test}),
+        "coverage": {
+            str(share): float(np.mean(np.abs(errors) <= half_widths[share]))
+            for share in interval.SHARES
+        },
+        "models": [row(case, error, "test") for case, error in zip(test, errors, strict=True)],
+    }
+
+
+LADDER = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""Batches that timm tries, from the largest that it was asked for down to one that runs."""
+
+
+def brackets(found: Sequence[Measurement], cache: Path) -> dict[str, dict[str, float]]:
+    """Return for how many models the largest batch is predicted to be the one that was found.
+
+    That batch has to fit and the next of the ladder must not, peaks beyond what is held growing in
+    proportion; nothing is beyond 512.
+    """
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for asked in {each.trace_name: each for each in found if not each.machine}.values():
+        if asked.batch not in LADDER or not (cache / f"{asked.trace_name}.json").exists():
+            continue
+        trace, room = traced(asked, cache), memory.usable(gpus()[asked.gpu])
+        fits = memory.needed(trace) <= room
+        if asked.batch < LADDER[0]:
+            after = LADDER[LADDER.index(asked.batch) - 1]
+            peak = trace.held + (trace.peak - trace.held) * after / asked.batch
+            fits = fits and memory.needed(replace(trace, peak=round(peak))) > room
+        hits["test" if is_test(asked) else "fitted to"].append(fits)
+    return {
+        part: {"n": len(each), "in bracket": float(np.mean(each))} for part, each in hits.items()
+    }
+
+
+def row(case: Case, error: float, split: str) -> dict[str, Any]:
+    """Return a published speed beside what was predicted of it."""
+    asked = case.measured
+    return {
+        "model": asked.model,
+        "family": asked.family,
+        "split": split,
+        "layout": asked.layout,
+        "image_size": asked.image_size,
+        "batch": asked.batch,
+        "gpu": asked.gpu,
+        "published_ms": round(asked.seconds * 1e3, 2),
+        "predicted_ms": round(asked.seconds * 1e3 * float(np.exp(error)), 2),
+    }
+
+
+def main() -> None:
+    """Fit, or score what was fitted."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=HERE / "data", help="where the CSV files are")
+    parser.add_argument("--cache", type=Path, required=True, help="where traces are kept")
+    parser.add_argument("what", choices=["fit", "score", "refit"])
+    given = parser.parse_args()
+    chosen = cases(measurements(given.data), given.cache)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if given.what in ("fit", "refit"):
+        kept = [case for case in chosen if given.what == "refit" or not is_test(case.measured)]
+        written, results[given.what] = fit(kept)
+        cost.FILE.write_text(json.dumps(_rounded(written), indent=2) + "\n")
+    else:
+        results["test"] = score(chosen)
+        results["largest batch"] = brackets(measurements(given.data), given.cache)
+    for part, found in results.items():
+        print(part, json.dumps({k: v for k, v in found.items() if k != "models"}, indent=1))
+    RESULTS.write_text(json.dumps(_rounded(results), indent=1) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) and abs(value) < 10 else value
+
+
+def _printed(found: dict[str, float]) -> str:
+    return f"n {found['n']}, median {found['median']:.3f}, p90 {found['p90']:.3f}"
+
+
+if __name__ == "__main__":
+    main()

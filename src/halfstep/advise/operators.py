@@ -1,0 +1,388 @@
+"""What an operator asks of a GPU: its floating-point operations, bytes, shape and kernels.
+
+Operators are recognised by their name in ATen. One that is neither listed here nor tagged pointwise
+by PyTorch is "unknown": its bytes are counted as read and written once, and whoever shows a
+prediction names it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.advise.kinds import KIND_OF, NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+aten = torch.ops.aten
+
+PRODUCTS = ("conv", "depthwise", "grouped", "gemm", "attention", "recurrent")
+"""Kinds that are bound by arithmetic as much as by memory."""
+
+KINDS = (
+    *PRODUCTS,
+    "norm",
+    "row norm",
+    "softmax",
+    "pointwise",
+    "reduction",
+    "copy",
+    "pool",
+    "index",
+    "unknown",
+)
+"""Every kind of operator."""
+
+FORMATS = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+
+SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+"""Bytes of an element of each format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One kernel, or a few that belong together.
+
+    Attributes:
+        name: In ATen, without the overload.
+        kind: One of `KINDS`.
+        role: "" or, of a convolution's backward, "input" or "weight", whose gradient it is.
+        format: What it computes in: that of its largest floating-point tensor.
+        flops: Multiplications and additions of a product; 0 for the rest, which memory bounds.
+        read: Bytes that it reads.
+        written: Bytes that it writes.
+        elements: Of its largest tensor.
+        m: Rows of the matrix product; 0 for what is none.
+        n: Its columns.
+        k: What is summed over.
+        groups: How many such products there are.
+        window: Weights of a filter: 9 for 3x3.
+        channels_last: Whether its images are.
+        launches: Kernels.
+    """
+
+    name: str
+    kind: str
+    format: str = "fp32"
+    role: str = ""
+    flops: int = 0
+    read: int = 0
+    written: int = 0
+    elements: int = 0
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    groups: int = 1
+    window: int = 1
+    channels_last: bool = False
+    launches: int = 1
+
+
+_FOREACH_LAUNCH = 2**16 * 320
+"""Elements of one launch of a foreach kernel: 320 blocks of 65,536 (MultiTensorApply.cuh)."""
+
+
+def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Iterator[Op]:
+    """Yield what a call of an ATen operator asks of a GPU; nothing for views.
+
+    Args:
+        func: The overload that was called.
+        args: What it was given.
+        kwargs: What it was given by name.
+        out: What it returned.
+    """
+    name = func.overloadpacket.__name__
+    if name in NOTHING or _is_view(func):
+        return
+    if func.overloadpacket in (aten.convolution, aten._convolution):  # noqa: SLF001
+        yield from _convolution(args, out)
+    elif func.overloadpacket is aten.convolution_backward:
+        yield from _convolution_backward(args, out)
+    elif name in _MATRIX_FACTORS:
+        yield _matrix_product(name, args, out)
+    elif "scaled_dot_product" in name or name.startswith(("_flash_att", "_efficient_att")):
+        yield _attention(name, args, kwargs, out)
+    elif name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"):
+        yield _recurrent(name, args, kwargs, out)
+    else:
+        yield _by_memory(func, name, args, kwargs, out)
+
+
+def _is_view(func: Any) -> bool:
+    returns = func._schema.returns  # noqa: SLF001
+    return bool(returns) and all(
+        each.alias_info is not None and not each.alias_info.is_write for each in returns
+    )
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in arguments or results, in lists too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors(each)
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Return the bytes that reading a tensor fetches: an expanded one is read once."""
+    elements = 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= length if stride or length == 0 else 1
+    return elements * tensor.element_size()
+
+
+def format_of(*operands: torch.Tensor) -> str:
+    """Return the format of the largest floating-point tensor; fp32 where there is none."""
+    floating = [each for each in operands if each.dtype in FORMATS]
+    if not floating:
+        return "fp32"
+    return FORMATS[max(floating, key=lambda each: each.numel()).dtype]
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Tell whether images lie with their channels together."""
+    if tensor.dim() != 4:
+        return False
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def _by_memory(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> Op:
+    plain = name.removesuffix("_") if name.removesuffix("_") in KIND_OF else name
+    kind = KIND_OF.get(plain)
+    if kind is None:
+        tagged = torch.Tag.pointwise in func.tags or name.startswith("_foreach_")
+        kind = "pointwise" if tagged else "unknown"
+    inputs, results = list(tensors([args, kwargs])), list(tensors(out))
+    written = {id(each): each for each in [*results, *_changed(func, args, kwargs)]}
+    reads = _overwrites(name, inputs)
+    everything = [*inputs, *written.values()]
+    elements = max((each.numel() for each in everything), default=0)
+    launches = 1
+    if name.startswith(("_foreach", "_fused", "_amp_foreach")):
+        total = sum(each.numel() for each in written.values())
+        elements, launches = total, 1 + total // _FOREACH_LAUNCH
+    gathers = kind == "index"
+    bytes_read = sum(map(size_of, reads))
+    bytes_written = sum(map(size_of, written.values()))
+    if gathers and "put" not in name and "add" not in name:
+        bytes_read = min(bytes_read, 2 * bytes_written)
+    return Op(
+        name=name,
+        kind=kind,
+        format=format_of(*everything),
+        read=bytes_read,
+        written=bytes_written,
+        elements=elements,
+        channels_last=any(map(is_channels_last, inputs)),
+        launches=launches,
+    )
+
+
+def _overwrites(name: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the inputs that are read; copies and fills only write their first one."""
+    if name in ("copy_", "fill_", "zero_", "bernoulli_", "uniform_", "normal_", "full_like"):
+        return inputs[1:]
+    if name in ("zeros_like", "ones_like", "new_zeros", "new_full", "new_ones", "rand_like"):
+        return []
+    if name == "_foreach_copy_":
+        return inputs[len(inputs) // 2 :]
+    return inputs
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    for position, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            yield from tensors(value)
+
+
+# Positions of the two factors.
+_MATRIX_FACTORS = {
+    "mm": (0, 1),
+    "addmm": (1, 2),
+    "bmm": (0, 1),
+    "baddbmm": (1, 2),
+    "addbmm": (1, 2),
+    "_scaled_mm": (0, 1),
+    "addmv": (1, 2),
+    "mv": (0, 1),
+    "dot": (0, 1),
+    "_addmm_activation": (1, 2),
+}
+
+
+def _matrix_product(name: str, args: Any, out: Any) -> Op:
+    first, second = (args[position] for position in _MATRIX_FACTORS[name])
+    k = first.shape[-1]
+    m = first.shape[-2] if first.dim() > 1 else 1
+    n = second.shape[-1] if second.dim() > 1 else 1
+    groups = math.prod(first.shape[:-2])
+    return Op(
+        name=name,
+        kind="gemm",
+        format=format_of(first),
+        flops=2 * m * n * k * groups,
+        read=sum(map(size_of, tensors(list(args)))),
+        written=size_of(out),
+        elements=max(first.numel(), second.numel(), out.numel()),
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+    )
+
+
+def _attention(name: str, args: Any, kwargs: Any, out: Any) -> Op:
+    # Of a backward, the gradient is first; it recomputes the scores, so that it is five products
+    # where the forward is two.
+    products = 5 if "backward" in name else 2
+    query, key, value = args[products == 5 :][:3]
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    inputs, results = list(tensors([args, kwargs])), list(tensors(out))
+    return Op(
+        name=name,
+        kind="attention",
+        format=format_of(query),
+        flops=products * pairs * (query.shape[-1] + value.shape[-1]),
+        read=sum(map(size_of, inputs)),
+        written=sum(map(size_of, results)),
+        elements=query.numel(),
+        m=query.shape[-2],
+        n=query.shape[-1],
+        k=query.shape[-1],
+        groups=math.prod(query.shape[:-2]),
+        launches=3 if "backward" in name else 1,
+    )
+
+
+def _recurrent(name: str, args: Any, kwargs: Any, out: Any) -> Op:
+    """One direction of a layer of LSTM: two products of four gates a step."""
+    operands, results = list(tensors([args, kwargs])), list(tensors(out))
+    sequence, weight, hidden = operands[0], operands[1], operands[2]
+    steps, batch = sequence.shape[0], sequence.shape[1]
+    factor = 2 if "backward" in name else 1
+    return Op(
+        name=name,
+        kind="recurrent",
+        format=format_of(weight),
+        flops=factor * 2 * steps * batch * (weight.numel() + hidden.numel()),
+        read=sum(map(size_of, operands)),
+        written=sum(map(size_of, results)),
+        elements=sequence.numel(),
+        m=batch,
+        n=weight.shape[0],
+        k=hidden.shape[-1],
+        groups=steps,
+        launches=2 * factor * steps,
+    )
+
+
+def _convolution(args: Any, out: torch.Tensor) -> Iterator[Op]:
+    value, weight, bias = args[:3]
+    transposed, groups = args[6], args[8]
+    yield _conv_product("convolution", "", value, weight, out, groups, transposed=transposed)
+    if bias is not None:
+        yield _bias("convolution", out, written=size_of(out))
+
+
+def _convolution_backward(args: Any, out: Any) -> Iterator[Op]:
+    grad, value, weight = args[:3]
+    transposed, groups, mask = args[7], args[9], args[10]
+    for wanted, role, result in zip(mask, ("input", "weight"), out, strict=False):
+        if wanted:
+            yield _conv_product(
+                "convolution_backward",
+                role,
+                value,
+                weight,
+                grad,
+                groups,
+                transposed=transposed,
+                written=result,
+            )
+    if mask[2]:
+        yield _bias("convolution_backward", grad, written=size_of(out[2]))
+
+
+def _bias(name: str, value: torch.Tensor, *, written: int) -> Op:
+    """A convolution's bias is added, and its gradient summed, by a kernel of its own."""
+    backward = "backward" in name
+    return Op(
+        name=f"{name}_bias",
+        kind="reduction" if backward else "pointwise",
+        format=format_of(value),
+        read=size_of(value),
+        written=written,
+        elements=value.numel(),
+        channels_last=is_channels_last(value),
+    )
+
+
+def _conv_product(
+    name: str,
+    role: str,
+    value: torch.Tensor,
+    weight: torch.Tensor,
+    result: torch.Tensor,
+    groups: int,
+    *,
+    transposed: bool,
+    written: torch.Tensor | None = None,
+) -> Op:
+    """Return a convolution as the implicit matrix product that computes it.
+
+    Args:
+        name: Of the operator.
+        role: "" forward, else whose gradient it is.
+        value: The input.
+        weight: The filters.
+        result: The output of the forward pass, or its gradient.
+        groups: Of the convolution.
+        transposed: Whether input and output change places.
+        written: What it writes; `result` by default.
+    """
+    window = math.prod(weight.shape[2:])
+    filtered, made = (result, value) if transposed else (value, result)
+    pixels = made.shape[0] * math.prod(made.shape[2:])
+    in_width = filtered.shape[1] // groups
+    out_width = made.shape[1] // groups
+    sizes = {
+        "": (pixels, out_width, in_width * window),
+        "input": (filtered.shape[0] * math.prod(filtered.shape[2:]), in_width, out_width * window),
+        "weight": (out_width, in_width * window, pixels),
+    }
+    swapped = {"": "input", "input": ""}
+    m, n, k = sizes[swapped.get(role, role) if transposed else role]
+    kind = "conv" if groups == 1 else "depthwise" if in_width == 1 else "grouped"
+    read = {"": (value, weight), "input": (result, weight), "weight": (result, value)}[role]
+    return Op(
+        name=name,
+        kind=kind,
+        role=role,
+        format=format_of(value),
+        flops=2 * pixels * out_width * in_width * window * groups,
+        read=sum(map(size_of, read)),
+        written=size_of(result if written is None else written),
+        elements=max(value.numel(), result.numel()),
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+        window=window,
+        channels_last=is_channels_last(value) or is_channels_last(result),
+    )

@@ -1,0 +1,125 @@
+"""One training step under a recipe, of a model without memory.
+
+It is the engine's own step, on fake copies of the model, the optimizer and a batch: casts, master
+weights, the loss scale and its checks are called as they are in training. Nothing of the subject is
+changed; only shapes, formats and layouts of its tensors are read.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from halfstep.advise.trace import recorded
+from halfstep.engine import Engine
+from halfstep.errors import UserError
+from halfstep.recipe import recipe as find_recipe
+
+if TYPE_CHECKING:
+    from halfstep.advise.subject import Subject
+    from halfstep.advise.trace import Trace
+    from halfstep.recipe import Recipe
+
+
+def traced(
+    subject: Subject, recipe: str | Recipe, batch: int | None = None, *, exact: bool = False
+) -> Trace:
+    """Trace the second step of a model under a recipe: the optimizer has its state by then.
+
+    Args:
+        subject: What is trained.
+        recipe: Under which recipe.
+        batch: Samples of the step; those of the subject's first batch by default.
+        exact: Whether memory counts as asked for, not as CUDA's allocator hands it out.
+
+    Raises:
+        UserError: If a CPU's step does not tell what a GPU would run under the recipe, or if the
+            model cannot be run without values.
+    """
+    found = find_recipe(recipe)
+    if found.untraceable:
+        raise UserError(
+            f"the cost of {found.name} cannot be predicted: a CPU rehearses "
+            f"{', '.join(found.untraceable)}; leave it out of --recipes"
+        )
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
+        warnings.simplefilter("ignore")  # of rehearsals, which are not run
+        try:
+            return _second_step(subject, found, batch, exact=exact)
+        except (DynamicOutputShapeException, RuntimeError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f"{subject.name} cannot be traced under {found.name} without values: {said}"
+            ) from error
+
+
+def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: bool) -> Trace:
+    size = samples(subject.batches[0])
+    with recorded(exact=exact) as recorder:
+        model = _fake_model(subject.model)
+        optimizer = _as_on_a_gpu(subject.optimizer(model))
+        given = tree_map(lambda leaf: _resized(leaf, size, batch or size), subject.batches[0])
+        # Closed inside, as its last read of the device's values is answered by the recorder alone.
+        with Engine(model, optimizer, recipe=recipe) as engine:
+            for _ in range(2):
+                recorder.begin()
+                with engine.autocast():
+                    loss = subject.loss(engine.model, given)
+                recorder.forward_is_done()
+                engine.backward(loss)
+                del loss
+                recorder.phase = "optimizer"
+                engine.step()
+            return recorder.trace(batch or size)
+
+
+def samples(batch: Any) -> int:
+    """Return how many samples a batch has: the length of its first tensor."""
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.dim():
+            return len(leaf)
+    raise UserError("a batch has no tensor; allowed: tensors, and containers of them")
+
+
+def _fake(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape, format and layout that has no memory."""
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(fake, tensor.requires_grad)
+    return fake
+
+
+def _fake_model(real: nn.Module) -> nn.Module:
+    """Return a copy in training mode whose parameters and buffers have no memory; ties are kept."""
+    memo: dict[int, Any] = {}
+    for tensor in [*real.parameters(), *real.buffers()]:
+        memo[id(tensor)] = _fake(tensor)
+    return copy.deepcopy(real, memo).train()
+
+
+def _as_on_a_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Have parameters updated as torch and `halfstep train` do on CUDA: all together."""
+    for group in optimizer.param_groups:
+        if isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):
+            group["fused"] = True
+            optimizer._step_supports_amp_scaling = True  # noqa: SLF001
+        elif group.get("foreach", False) is None:
+            group["foreach"] = True
+    return optimizer
+
+
+def _resized(leaf: Any, size: int, wanted: int) -> Any:
+    """Return a fake tensor of another number of samples; what is none, as it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if not leaf.dim() or len(leaf) != size or wanted == size:
+        return _fake(leaf)
+    fake = torch.empty(wanted, *leaf.shape[1:], dtype=leaf.dtype)
+    channels_last = leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last)
+    return fake.to(memory_format=torch.channels_last) if channels_last else fake

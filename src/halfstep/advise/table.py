@@ -1,0 +1,62 @@
+"""Prints what is predicted on a terminal: a table for each GPU, a row for each recipe."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from halfstep.show import units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from halfstep.advise.forecast import Forecast
+    from halfstep.advise.interval import Interval
+
+_NOTE = (
+    "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
+    "run. [low, high] is to hold the truth in 80 of 100 cases."
+)
+_COLUMNS = ("recipe", "ms/step", "samples/s", "speed-up", "GiB", "largest\nbatch", "bound by")
+_OF_TEXT = ("recipe", "bound by")
+_MANY = 100_000
+"""Samples from which a batch is nothing that anybody trains with; only its size is printed."""
+
+
+def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
+    """Print forecasts, a table for each GPU; every title says that they are predicted."""
+    for gpu, rows in groupby(found, key=lambda each: each.gpu):
+        title = f"{subject} on {gpu.name}, {found[0].batch} samples a step: predicted"
+        table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        for column in _COLUMNS:
+            justify: Literal["left", "right"] = "left" if column in _OF_TEXT else "right"
+            table.add_column(column, justify=justify, no_wrap=True)
+        for each in rows:
+            table.add_row(
+                each.recipe,
+                _interval(each.seconds, units.milliseconds),
+                units.rate(each.rate.value),
+                _interval(each.speed_up, units.ratio) if each.speed_up else "1",
+                f"{each.memory / 2**30:.1f}",
+                _about(each.largest_batch),
+                "\n".join(filter(None, [each.bound, *each.verdict.split(", ")])),
+            )
+        console.print(table)
+    console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
+    guessed = {name: count for each in found for name, count in each.unknown.items()}
+    for name, count in sorted(guessed.items()):
+        console.print(f"guessed from its bytes alone: {name}, {count} in a step", soft_wrap=True)
+
+
+def _interval(given: Interval, write: Callable[[float], str]) -> str:
+    low, value, high = map(write, given)
+    return f"{value} \\[{low}, {high}]"
+
+
+def _about(batch: int) -> str:
+    return f"{batch:.1e}" if batch >= _MANY else str(batch) if batch else "none"

@@ -1,0 +1,197 @@
+"""One training step, operator by operator, without a GPU and without memory.
+
+The step runs under PyTorch's `FakeTensorMode`: tensors have shapes, formats and lifetimes, and no
+values. A dispatch mode on top of it writes down what each operator asks for, and which storages are
+alive. Autocast casts as on CUDA, since recipes on a CPU bring CUDA's policy with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from halfstep.advise.live import LiveStorages
+from halfstep.advise.operators import Op, described, size_of, tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Phase = Literal["forward", "backward", "optimizer"]
+
+_SOFTMAX_BACKWARD = ("_softmax_backward_data", "_log_softmax_backward_data")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Operators of a step that are the same in everything that costs time.
+
+    Attributes:
+        op: What each asks for.
+        phase: Where in the step.
+        count: How many there are.
+    """
+
+    op: Op
+    phase: Phase
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a training step asks of a GPU.
+
+    Attributes:
+        calls: Its operators.
+        batch: Samples of the step.
+        held: Bytes that are there before the step: parameters, optimizer state, buffers, the batch.
+        saved: Bytes beyond them between forward and backward: what autograd keeps, and the loss.
+        peak: The most bytes at any time.
+        reads: How often the host asked for a value of the device, and waited.
+    """
+
+    calls: tuple[Call, ...]
+    batch: int
+    held: int
+    saved: int
+    peak: int
+    reads: int = 0
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """How often each operator was called that the cost model does not know."""
+        found: Counter[str] = Counter()
+        for call in self.calls:
+            if call.op.kind == "unknown":
+                found[call.op.name] += call.count
+        return dict(found)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all products."""
+        return sum(call.op.flops * call.count for call in self.calls)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down the operators that run while it is active.
+
+    Args:
+        held: Tensors that are there before the step and were not made while it is active.
+        exact: Whether storages count with the bytes asked for, not with those that CUDA's
+            allocator hands out.
+
+    Attributes:
+        phase: The phase that operators are counted to.
+        live: The storages that are alive.
+    """
+
+    def __init__(self, held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase = "forward"
+        self.live = LiveStorages(exact=exact)
+        self.live.see(held)
+        self._held = self.live.now
+        self._saved = 0
+        self._reads = 0
+        self._calls: Counter[tuple[Op, Phase]] = Counter()
+        self._mask: int | None = None
+        self._last: tuple[Op | None, int | None] = None, None
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator and write it down; a value that the host asks for is zero."""
+        del types
+        if func.namespace == "prim":
+            return func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
+            self._reads += 1
+            return _zero(args[0].dtype)
+        out = func(*args, **(kwargs or {}))
+        for op in described(func, args, kwargs or {}, out):
+            self._enter(op, args, out)
+        self.live.see(tensors(out))
+        return out
+
+    def _enter(self, op: Op, args: tuple[Any, ...], out: Any) -> None:
+        """Count an operator as CUDA runs it, where that is not as a CPU does.
+
+        Autocast passes `dtype=torch.float32` to softmax, whose CUDA kernels read half values and
+        write fp32 ones, and the other way in the backward (ATen's `softmax`, `half_to_float`).
+        Dropout is one kernel that writes a mask of bytes (`native_dropout`).
+        """
+        if op.name == "bernoulli_":
+            self._mask = _address(args[0])
+            return
+        if self._mask is not None and op.name in ("div_", "mul"):
+            operands = list(tensors(list(args)))
+            masks = [each for each in operands if _address(each) == self._mask]
+            if masks and op.name == "div_":
+                return
+            if masks:
+                self._mask = None
+                mask = sum(size_of(each) for each in masks)
+                written = op.written + sum(each.numel() for each in masks)
+                op = replace(op, name="native_dropout", read=op.read - mask, written=written)
+        before, result = self._last
+        given = _address(args[0] if args else None)
+        joined = None
+        if before is not None and given == result and given is not None:
+            if before.name == "_to_copy" and op.name in ("_softmax", "_log_softmax"):
+                joined = replace(op, read=before.read, format=before.format)
+            elif before.name in _SOFTMAX_BACKWARD and op.name == "_to_copy":
+                joined = replace(before, written=op.written, format=op.format)
+        if joined is not None and before is not None:
+            self._calls[before, self.phase] -= 1
+            op = joined
+        self._calls[op, self.phase] += 1
+        self._last = op, _address(out)
+
+    def begin(self) -> None:
+        """Start a step: forget what was written down; what is alive now is held."""
+        self._calls.clear()
+        self._reads = 0
+        self._held = self.live.peak = self.live.now
+        self.phase = "forward"
+
+    def forward_is_done(self) -> None:
+        """Go on to the backward; what is alive now is what autograd has saved."""
+        self._saved = self.live.now - self._held
+        self.phase = "backward"
+
+    def trace(self, batch: int) -> Trace:
+        """Return what was written down."""
+        calls = tuple(Call(op, phase, count) for (op, phase), count in self._calls.items() if count)
+        return Trace(calls, batch, self._held, self._saved, self.live.peak, self._reads)
+
+
+@contextmanager
+def recorded(held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> Iterator[Recorder]:
+    """Record what runs inside."""
+    recorder = Recorder(held, exact=exact)
+    try:
+        with recorder:
+            yield recorder
+    finally:
+        recorder.live.close()
+
+
+def _address(value: Any) -> int | None:
+    """Return what tells a tensor's storage from others; None for what is no single tensor."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)  # noqa: SLF001
+
+
+def _zero(dtype: torch.dtype) -> float | int | bool:
+    if dtype == torch.bool:
+        return False
+    return 0.0 if dtype.is_floating_point else 0

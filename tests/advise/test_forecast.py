@@ -1,0 +1,154 @@
+"""A step under recipes on tensors without memory, and what is predicted of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from halfstep.advise.forecast import forecast
+from halfstep.advise.gpus import gpu
+from halfstep.advise.memory import largest_batch, needed, usable
+from halfstep.advise.step import traced
+from halfstep.advise.subject import Subject
+from halfstep.advise.trace import Trace
+from halfstep.cli import main
+from halfstep.errors import UserError
+
+
+def subject(model: nn.Module | None = None) -> Subject:
+    torch.manual_seed(0)
+    return Subject(
+        "net",
+        model
+        or nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(),
+            nn.Linear(8 * 16 * 16, 10),
+        ),
+        lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]),
+        [(torch.randn(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64))],
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    )
+
+
+@pytest.fixture(scope="module")
+def plain() -> Trace:
+    return traced(subject(), "fp32")
+
+
+def test_tracing_leaves_model_batches_and_random_numbers_as_they_are() -> None:
+    given = subject()
+    before = {name: value.clone() for name, value in given.model.state_dict().items()}
+    state = torch.get_rng_state()
+    precision = torch.get_float32_matmul_precision()
+    for name in ("o2", "bf16-sr"):
+        traced(given, name, 16)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_float32_matmul_precision() == precision
+    for name, value in given.model.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name]), name
+    assert all(param.grad is None for param in given.model.parameters())
+    assert len(given.batches[0][0]) == 4
+
+
+def test_products_run_in_the_formats_of_the_recipe(plain: Trace) -> None:
+    def formats(trace: Trace) -> set[str]:
+        return {call.op.format for call in trace.calls if call.op.flops}
+
+    assert formats(plain) == {"fp32"}
+    assert formats(traced(subject(), "fp16")) == {"fp16"}
+    assert formats(traced(subject(), "bf16-sr")) == {"bf16"}
+    # Forward, and the gradients of weights and of inputs, save that of the images.
+    conv, linear = 2 * 4 * 8 * 256 * 27, 2 * 4 * 2048 * 10
+    assert plain.flops == 2 * conv + 3 * linear
+
+
+def test_held_memory_is_weights_momentum_statistics_and_the_batch() -> None:
+    trace = traced(subject(), "fp32", exact=True)
+    weights = 8 * 27 + 16 + 2048 * 10 + 10
+    batch = 4 * (4 * 3 * 256) + 8 * 4
+    statistics = 4 * 16 + 8
+    # The engine keeps a few numbers of its own.
+    assert 0 <= trace.held - (4 * 2 * weights + statistics + batch) <= 64
+    # Saved by autograd: outputs of convolution, norm, ReLU and dropout, the mask of dropout.
+    assert trace.saved >= 4 * (4 * 8 * 256) * 3
+    assert trace.peak > trace.held + trace.saved
+    halved = traced(subject(), "half", exact=True)
+    assert halved.held < trace.held
+    assert halved.saved < trace.saved
+
+
+def test_memory_of_a_real_step_is_what_its_trace_says() -> None:
+    class Saved:
+        seen: dict[int, int] = {}
+
+        def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            self.seen[storage._cdata] = storage.nbytes()
+            return tensor
+
+    net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    given = subject(net)
+    given.batches[0] = torch.randn(16, 32), torch.zeros(16, dtype=torch.int64)  # type: ignore[index]
+    trace = traced(given, "fp32", exact=True)
+    counter = Saved()
+    with torch.autograd.graph.saved_tensors_hooks(counter.pack, lambda tensor: tensor):
+        given.loss(net, given.batches[0])
+    owned = {param.untyped_storage()._cdata for param in net.parameters()}
+    owned |= {tensor.untyped_storage()._cdata for tensor in given.batches[0]}
+    saved = sum(size for key, size in counter.seen.items() if key not in owned)
+    # The loss itself, and the sum of its weights, are kept besides.
+    assert saved <= trace.saved <= saved + 64
+
+
+def test_the_largest_batch_just_fits() -> None:
+    small, large = (Trace((), batch, 0, 0, batch * 10_000_000) for batch in (8, 16))
+    card = gpu("t4")
+    most = largest_batch(small, large, card)
+    assert needed(Trace((), most, 0, 0, most * 10_000_000)) <= usable(card)
+    assert needed(Trace((), most + 1, 0, 0, (most + 1) * 10_000_000)) > usable(card)
+
+
+def test_a_recipe_that_is_rehearsed_by_other_operators_is_refused() -> None:
+    with pytest.raises(UserError, match="cost of fp8 cannot be predicted: a CPU rehearses float8"):
+        traced(subject(), "fp8")
+
+
+def test_a_forecast_says_no_gain_and_does_not_fit() -> None:
+    def of_batch(batch: int) -> dict[tuple[str, str], str]:
+        found = forecast(subject(), ["fp16", "bf16"], [gpu("h100"), gpu("t4")], batch=batch)
+        return {(each.gpu.key, each.recipe): each.verdict for each in found}
+
+    small = of_batch(4)
+    assert list(small) == [
+        ("h100_sxm", "tf32"), ("h100_sxm", "fp16"), ("h100_sxm", "bf16"),
+        ("t4", "fp32"), ("t4", "fp16"), ("t4", "bf16"),
+    ]  # fmt: skip
+    assert small["h100_sxm", "fp16"] == "no gain"  # the host's launches are all that counts
+    large = of_batch(1_000_000)
+    assert large["t4", "fp32"].startswith("does not fit")
+    assert not large["h100_sxm", "fp16"]
+
+
+def test_the_command_labels_every_figure_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["advise", "digits", "--recipes", "bf16", "--cost-only", "--gpu"]
+    assert main([*asked, "h100"]) == 0
+    shown = capsys.readouterr().out
+    assert "H100" in shown
+    assert "predicted" in shown
+    assert "nothing was run" in shown
+    assert main([*asked, "h100", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["predicted"]["rows"]
+    assert [row["recipe"] for row in rows] == ["tf32", "bf16"]
+    figures = {name for name, value in rows[1].items() if isinstance(value, (dict, float))}
+    assert all(name.startswith(("predicted_", "unknown")) for name in figures)
+    assert main([*asked, "h101"]) == 2
+    assert "allowed:" in capsys.readouterr().err

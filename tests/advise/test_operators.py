@@ -1,0 +1,67 @@
+"""What operators ask for, against closed forms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.nn import functional
+
+from halfstep.advise.trace import Call, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def calls_of(run: Callable[[], object]) -> dict[tuple[str, str], Call]:
+    with recorded() as recorder:
+        recorder.begin()
+        run()
+        return {(call.op.name, call.op.role): call for call in recorder.trace(1).calls}
+
+
+def test_a_linear_layer_asks_for_its_products_and_tensors_once() -> None:
+    value, weight, bias = torch.zeros(6, 5), torch.zeros(7, 5), torch.zeros(7)
+    op = calls_of(lambda: functional.linear(value, weight, bias))["addmm", ""].op
+    assert op.flops == 2 * 6 * 5 * 7
+    assert op.read == 4 * (6 * 5 + 7 * 5 + 7)
+    assert op.written == 4 * 6 * 7
+
+
+@pytest.mark.parametrize(("groups", "kind"), [(1, "conv"), (2, "grouped"), (4, "depthwise")])
+def test_a_convolution_asks_for_as_much_forward_as_for_each_gradient(
+    groups: int, kind: str
+) -> None:
+    value = torch.zeros(2, 4, 8, 8, requires_grad=True)
+    weight = torch.zeros(4, 4 // groups, 3, 3, requires_grad=True)
+    found = calls_of(
+        lambda: functional.conv2d(value, weight, padding=1, groups=groups).sum().backward()
+    )
+    products = [call.op for call in found.values() if call.op.flops]
+    assert [op.kind for op in products] == [kind] * 3
+    # Each of 2x4x8x8 outputs sums 9 x (4 / groups) products.
+    assert {op.flops for op in products} == {2 * (2 * 4 * 8 * 8) * 9 * 4 // groups}
+    assert found["convolution", ""].op.read == 4 * (2 * 4 * 64 + 4 * (4 // groups) * 9)
+    assert found["convolution_backward", "weight"].op.written == 4 * 4 * (4 // groups) * 9
+
+
+def test_attention_counts_two_products_forward_and_five_backward() -> None:
+    query, key, value = (torch.zeros(2, 3, length, 8, requires_grad=True) for length in (4, 6, 6))
+    found = calls_of(
+        lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward()
+    )
+    forward, backward = (call.op.flops for call in found.values() if call.op.kind == "attention")
+    assert forward == 2 * 2 * (2 * 3 * 4 * 6 * 8)
+    assert backward == 5 * 2 * (2 * 3 * 4 * 6 * 8)
+
+
+def test_views_cost_nothing_and_unknown_operators_are_named() -> None:
+    with recorded() as recorder:
+        value = torch.eye(4).view(2, 8).t().reshape(4, 4)
+        recorder.begin()
+        value.t()
+        torch.linalg.det(value)
+        trace = recorder.trace(1)
+    assert "t" not in {call.op.name for call in trace.calls}
+    assert trace.unknown == {"_linalg_det": 1}
