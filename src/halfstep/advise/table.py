@@ -22,7 +22,7 @@ _NOTE = (
     "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
     "run. [low, high] is to hold the truth in 80 of 100 cases."
 )
-_COLUMNS = ("recipe", "ms/step", "samples/s", "speed-up", "GiB", "largest\nbatch", "bound by")
+_COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
 _OF_TEXT = ("recipe", "bound by")
 _MANY = 100_000
 """Samples from which a batch is nothing that anybody trains with; only its size is printed."""

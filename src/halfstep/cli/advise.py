@@ -1,6 +1,6 @@
 """`halfstep advise`: which recipes a model survives, before it is trained under them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -100,7 +100,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         found = None if cost_only else advice.advise(about, names, seed=seed, tell=tell)
         costs = forecast(about, names, there, batch=batch_size, tell=tell) if there else []
     if as_json:
-        said = found.as_json() if found else {"subject": about.name}
+        said: dict[str, Any] = found.as_json() if found else {"subject": about.name}
         if costs:
             rows = [each.as_json() for each in costs]
             said["predicted"] = {"interval_percent": SHARE, "rows": rows}
