@@ -107,6 +107,7 @@ NOTHING = {
     "_has_same_storage_numel", "_record_function_enter_new", "_record_function_exit", "resize_",
     "is_pinned", "_assert_async", "_assert_tensor_metadata", "is_nonzero", "_reshape_alias",
     "size", "stride", "numel", "dim", "is_contiguous", "sym_size", "result_type", "_version",
-    "as_strided_",
+    "as_strided_", "transpose_", "t_", "squeeze_", "unsqueeze_", "unsafe_split",
+    "unsafe_split_with_sizes", "unsafe_chunk",
 }  # fmt: skip
 """What starts no kernel."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.trace import recorded
@@ -52,7 +52,7 @@ def traced(
         warnings.simplefilter("ignore")  # of rehearsals, which are not run
         try:
             return _second_step(subject, found, batch, exact=exact)
-        except (DynamicOutputShapeException, RuntimeError) as error:
+        except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"{subject.name} cannot be traced under {found.name} without values: {said}"
