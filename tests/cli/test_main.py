@@ -9,7 +9,6 @@ from halfstep.errors import UserError
 from halfstep.train.config import files as config_files
 
 COMMANDS = [
-    "advise",
     "train", "eval", "predict", "export", "runs", "compare", "configs", "config", "recipes",
     "advise", "bench", "data", "init", "doctor", "migrate", "env",
 ]  # fmt: skip
