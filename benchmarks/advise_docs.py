@@ -53,7 +53,7 @@ def cover(results: dict[str, Any]) -> Iterator[str]:
         f"90 % intervals {found['90']:.0%}; on the families tested once, those of the first fit "
         f"held {once['coverage']['80']:.0%} and {once['coverage']['90']:.0%}. The largest batch of "
         f"a card of 24 GB was the one that timm found for {batch['test']['in bracket']:.0%} of "
-        f"{batch['test']['n']} models of families on which nothing was chosen."
+        f"{batch['test']['n']} models of families that no constant was fitted to."
     )
 
 
