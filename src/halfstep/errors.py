@@ -7,14 +7,38 @@ the `ValueError` that it is.
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class UserError(ValueError):
     """Something given from outside is wrong; the message says what, where, and what to write."""
+
+
+@contextmanager
+def failing(said: str) -> Iterator[None]:
+    """Turn whatever code of the user's raises, or that it exits, into an error in one line.
+
+    Args:
+        said: What fails, as the line begins.
+
+    Raises:
+        UserError: In place of what the block raises; one that it raises itself is left.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{said}: {in_a_line(error)}") from error
+
+
+def in_a_line(error: BaseException, most: int = 200) -> str:
+    """Return an error's type and what it says, in a line of so many characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
 def closest(given: object, allowed: Iterable[str]) -> str:

@@ -102,17 +102,6 @@ def test_errors_of_the_system_are_one_line_and_own_bugs_are_not_hidden(halfstep,
         halfstep("train", "digits")
 
 
-def test_reader_that_closes_the_pipe_early_is_no_error():
-    program = "import os, sys; from halfstep.cli import main; sys.exit(main(['recipes', '--json']))"
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        process.stdout.close()
-        err = process.stderr.read()
-    assert err == b""
-    assert process.returncode == 1
-
-
 def test_commands_on_the_line_are_those_of_the_app():
     commands = {command.name for command in app.registered_commands}
     assert commands | {group.name for group in app.registered_groups} == set(COMMANDS)

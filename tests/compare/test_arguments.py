@@ -24,6 +24,19 @@ def test_bad_seeds_are_refused_with_what_is_allowed(text):
         parse_seeds(text)
 
 
+@pytest.mark.parametrize("text", ["10001", "999999999999"])
+def test_more_seeds_than_any_comparison_has_are_refused_before_they_are_laid_out(text):
+    with pytest.raises(ValueError, match=f"--seeds {text} asks for {text} runs; allowed: 10000"):
+        parse_seeds(text)
+
+
+def test_a_grid_of_billions_is_refused_before_it_is_laid_out():
+    axes = [f"{key}={','.join(map(str, range(10)))}" for key in "abcdefghi"]
+    with pytest.raises(ValueError, match="--grid asks for 1000000000 runs; allowed: 10000"):
+        parse_axes(axes)
+    assert len(parse_axes(axes[:4])) == 10_000
+
+
 def test_a_seed_named_twice_is_refused():
     with pytest.raises(ValueError, match="names 7 twice"):
         parse_seeds("7,8,7")

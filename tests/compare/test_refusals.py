@@ -54,6 +54,12 @@ def test_a_way_to_share_the_model_that_a_recipe_refuses_is_found_too(planned):
         planned("fp32,bf16-true", "distributed.strategy=fsdp", processes=2)
 
 
+def test_more_cells_than_any_comparison_has_are_refused_before_they_are_laid_out(planned):
+    axes = [f"{key}={','.join(map(str, range(1, 80)))}" for key in ("log_every", "val_every")]
+    with pytest.raises(ValueError, match=r"--seeds and --grid asks for 12482 runs; allowed: 10000"):
+        planned("fp32", axes=axes)
+
+
 def test_no_recipe_is_refused_that_trains(planned):
     names = list(recipes())
     assert len(planned(",".join(names)).grid.cells) == 2 * len(names)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, failing
 from halfstep.train import data
 from halfstep.train.build import models, optim
 from halfstep.train.config import files, import_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -44,8 +47,34 @@ class Subject:
     optimizer: Callable[[nn.Module], Optimizer]
 
     def copied(self) -> nn.Module:
-        """Return a copy of the model, in training mode."""
-        return copy.deepcopy(self.model).train()
+        """Return a copy of the model, in training mode.
+
+        Raises:
+            UserError: If it cannot be copied.
+        """
+        with failing(f"{self.name} cannot be copied, and advice leaves the model as it is"):
+            return copy.deepcopy(self.model).train()
+
+    def loss_of(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Return the loss of a model on a batch, a scalar that has a gradient.
+
+        Raises:
+            UserError: If it fails or is something else.
+        """
+        with failing(f"{self.name} fails on a batch in fp32 already"):
+            found = self.loss(model, batch)
+        if not isinstance(found, torch.Tensor) or found.numel() != 1:
+            shape = f" of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else ""
+            raise UserError(
+                f"the loss of {self.name} is a {type(found).__name__}{shape}; allowed: a tensor of "
+                "one number"
+            )
+        if not found.requires_grad:
+            raise UserError(
+                f"the loss of {self.name} has no gradient; allowed: one that depends on a "
+                "parameter that is trained"
+            )
+        return found
 
 
 def find(
@@ -136,34 +165,44 @@ def of_code(model: str, batches: str, loss: str | None, learning_rate: float) ->
     Raises:
         UserError: If a function cannot be had, or returns something else.
     """
-    made = _imported(model, "advise MODEL")()
+    make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
+    with failing(f"{model} fails"):
+        made = make()
     if not isinstance(made, torch.nn.Module):
         raise UserError(f"{model} returns {type(made).__name__}; allowed: a torch.nn.Module")
+    if not any(param.requires_grad for param in made.parameters()):
+        raise UserError(f"{model} returns a model without a parameter to train")
+    with failing(f"{batches} fails"):
+        first = list(itertools.islice(make_batches(), BATCHES))
+    if not first:
+        raise UserError(f"{batches} gives no batch; allowed: an iterable of (inputs, targets)")
     return Subject(
         model,
         made,
         _imported(loss, "--loss") if loss else _cross_entropy,
-        _first(_imported(batches, "--batches")(), batches),
+        first,
         lambda model: torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
     )
 
 
-def _first(given: Iterable[Any], name: str) -> list[Any]:
-    found = []
-    for batch in given:
-        found.append(batch)
-        if len(found) == BATCHES:
-            break
-    if not found:
-        raise UserError(f"{name} gives no batch; allowed: an iterable of (inputs, targets)")
-    return found
-
-
 def _imported(path: str, field: str) -> Callable[..., Any]:
+    """Return the function at "build:model", "sub/build.py:model" or "/elsewhere/build.py:model"."""
     module, colon, name = path.partition(":")
-    return import_path.load(f"{module.removesuffix('.py').replace('/', '.')}{colon}{name}", field)
+    if module.endswith(".py"):
+        file = Path(module)
+        if not file.is_file():
+            raise UserError(f"{field} is {path!r}, but there is no file {module!r}")
+        if file.is_absolute() or ".." in file.parts:  # beside what it may import itself
+            sys.path.insert(0, str(file.parent.resolve()))
+            file = Path(file.name)
+        module = ".".join(file.with_suffix("").parts)
+    return import_path.load(f"{module}{colon}{name}", field)
 
 
 def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise UserError(
+            f"a batch is a {type(batch).__name__}; allowed without --loss: (inputs, targets)"
+        )
     inputs, targets = batch
     return functional.cross_entropy(model(inputs), targets)

@@ -1,10 +1,9 @@
 """The command line: one file a command, and one place where errors turn into a line and a code.
 
 A command parses, calls one function, and prints. Exit codes: 0 done, 1 the result is bad, 2 the
-input is wrong, 130 stopped by Ctrl-C.
+input is wrong, 130 stopped by Ctrl-C, 141 the reader of its output left (`| head`).
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,6 +25,7 @@ from halfstep.cli import (
     predict,
     recipes,
     runs,
+    streams,
     train,
 )
 from halfstep.cli import eval as eval_
@@ -94,7 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    arguments = normalise(sys.argv[1:] if argv is None else argv)
+    streams.open_closed()
+    code = _run(normalise(sys.argv[1:] if argv is None else argv))
+    streams.let_go()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments  # the parser empties the list
     command = typer.main.get_command(app)
     interrupts = Interrupts()
@@ -102,15 +108,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Not command(): typer would turn Ctrl-C and usage errors into exits and boxes of its own.
         with interrupts, command.make_context("halfstep", arguments) as context:
             command.invoke(context)
+            sys.stdout.flush()  # what fails at exit would be no one line
     except typer.Exit as done:
         return done.exit_code
     except KeyboardInterrupt as stop:
         if debug:
             raise
         return _interrupted(str(stop))
-    except BrokenPipeError:
-        return _reader_left()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if streams.is_of_the_reader(error):
+            return streams.READER_LEFT
         if interrupts.seen and not debug:
             return _interrupted()
         if debug or not _is_of_the_user(error):
@@ -126,12 +133,12 @@ def _interrupted(said: str = "") -> int:
     return _fail(said or "interrupted", INTERRUPTED)
 
 
-def _is_of_the_user(error: Exception) -> bool:
+def _is_of_the_user(error: BaseException) -> bool:
     # typer carries a click of its own in some versions, so its errors have no one class to catch.
     return isinstance(error, ValueError | OSError) or hasattr(error, "format_message")
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     if not hasattr(error, "format_message"):
         return " ".join(str(error).split())
     context = getattr(error, "ctx", None)
@@ -141,11 +148,5 @@ def _message(error: Exception) -> str:
 
 
 def _fail(line: str, code: int) -> int:
-    typer.echo(line, err=True)
+    streams.say(line)
     return code
-
-
-def _reader_left() -> int:
-    # `halfstep recipes | head` closes the pipe early; silence Python's own complaint at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1

@@ -64,7 +64,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     cost_only: Annotated[
         bool, typer.Option("--cost-only", help="With --gpu: predict cost, and try nothing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of whatever is random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of whatever is random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Train eight steps in fp32, and try recipes on them: what would overflow, underflow or stall.

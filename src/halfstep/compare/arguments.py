@@ -6,6 +6,7 @@ Text in, plain data out; whether a config takes the values is for `plan` to find
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Point = tuple[str, ...]
 """One override "key=value" for each axis of the grid."""
+
+MOST = 10_000
+"""Most cells of a comparison: a slip of the finger (`--seeds 999999999`) is not laid out first."""
 
 _AXIS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(.+)", re.DOTALL)
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -65,6 +69,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         return tuple(numbers)
     if numbers[0] == 0:
         raise _bad_seeds(text)
+    refuse_too_many(f"--seeds {text.strip()[:20]}", numbers[0])
     return tuple(range(numbers[0]))
 
 
@@ -92,8 +97,23 @@ def parse_axes(given: Sequence[str]) -> tuple[Point, ...]:
             raise UserError(f"--grid {text!r} has an empty value; write --grid {key}=1,2")
         _refuse_repeated("--grid", text, values)
         axes[key] = values
+    refuse_too_many("--grid", math.prod(map(len, axes.values())))
     written = ([f"{key}={value}" for value in values] for key, values in axes.items())
     return tuple(itertools.product(*written))
+
+
+def refuse_too_many(said: str, cells: int) -> None:
+    """Refuse more cells than any comparison has.
+
+    Args:
+        said: What asks for them.
+        cells: Their number.
+
+    Raises:
+        UserError: If there are more than `MOST`.
+    """
+    if cells > MOST:
+        raise UserError(f"{said} asks for {cells} runs; allowed: {MOST} in a comparison")
 
 
 def parse_devices(text: str) -> tuple[str, ...]:

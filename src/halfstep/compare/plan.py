@@ -18,6 +18,7 @@ from halfstep.compare.arguments import (
     parse_recipes,
     parse_seeds,
     parse_time_limit,
+    refuse_too_many,
 )
 from halfstep.compare.grid import PROCESSES, Arm, Plan, build_grid
 from halfstep.compare.refusals import refuse
@@ -76,6 +77,7 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     _refuse_varied(options, points)
     own = _own_recipe(load(config, options))
     names, numbers = parse_recipes(recipes, own), parse_seeds(seeds)
+    refuse_too_many("--recipes, --seeds and --grid", len(names) * len(numbers) * len(points))
     if device is not None and devices is not None:
         raise UserError(f"--device {device} and --devices {devices} are both given; write one")
     slots = parse_devices(devices) if devices is not None else ()

@@ -104,6 +104,12 @@ def test_model_that_cannot_be_had_is_refused_in_one_line(name, args, said):
     assert "\n" not in str(caught.value)
 
 
+def test_layer_of_no_channels_is_refused_without_a_warning_before_it(recwarn):
+    with pytest.raises(UserError, match="cannot take 1x16x16 images"):
+        make("timm:resnet18", {**SMALL, "channels": [0, 0, 0, 0]})
+    assert not recwarn.list
+
+
 def test_model_of_ones_own_is_called_with_classes_channels_and_arguments(own):
     model = make("import:own_models:small", {"width": 6})
     assert model[0].weight.shape == (6, 1, 3, 3)

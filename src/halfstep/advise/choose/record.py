@@ -122,7 +122,7 @@ def _record(subject: Subject) -> Record:
             random_state = torch.get_rng_state()
             calls: list[Call] = []
             with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
-                loss = subject.loss(model, batch)
+                loss = subject.loss_of(model, batch)
             engine.backward(loss)
             losses.append(float(loss.detach()))
             gradient = _gradient(model)

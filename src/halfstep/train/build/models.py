@@ -6,6 +6,7 @@ What it starts from is in `weights.py`, what of it is trained in `freeze.py`.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import timm
@@ -62,12 +63,15 @@ def build(
     else:
         library, name = resolve(config.name)
         given = {"num_classes": classes, **config.args}
-        if library == "timm":
-            model = _timms(config, name, image_shape[0], given, pretrained=pretrained)
-        else:
-            model = _torchvisions(config, name, image_shape[0], given)
-            if pretrained:
-                weights.fit(model, _published(name), classes=classes, source=f"{name}'s weights")
+        with warnings.catch_warnings():
+            # A layer of no channels is refused below, in a line.
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            if library == "timm":
+                model = _timms(config, name, image_shape[0], given, pretrained=pretrained)
+            else:
+                model = _torchvisions(config, name, image_shape[0], given)
+        if pretrained and library == "torchvision":
+            weights.fit(model, _published(name), classes=classes, source=f"{name}'s weights")
     if getattr(model, "aux_logits", False):
         raise UserError(
             f"model.name is {config.name!r}, which returns auxiliary logits too; "

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, failing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,11 +36,8 @@ def load(path: str, field: str) -> Callable[..., Any]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
-    try:
+    with failing(f"{field}: cannot import {module_name!r}"):
         module = importlib.import_module(module_name)
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{field}: cannot import {module_name!r}: {reason}") from error
     found = getattr(module, name, None)
     if not callable(found):
         known = [each for each in vars(module) if callable(getattr(module, each))]

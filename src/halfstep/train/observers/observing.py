@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, failing
 from halfstep.train.config import import_path
 from halfstep.train.observers.diagnosis import Doctor
 from halfstep.train.observers.early_stopping import EarlyStopping
@@ -37,13 +37,8 @@ def named(config: Config) -> list[Observer]:
     found = []
     for path in config.observers:
         make = import_path.load(path.removeprefix(_PREFIX), "observers")
-        try:
+        with failing(f"observers has {path!r}, which fails when it is made"):
             made = make()
-        except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UserError(
-                f"observers has {path!r}, which fails when it is made: {said}"
-            ) from error
         if not isinstance(made, Observer):
             raise UserError(
                 f"observers has {path!r}, which makes a {type(made).__name__}; write the path of a "

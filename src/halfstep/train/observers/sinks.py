@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, in_a_line
 from halfstep.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
@@ -282,9 +282,9 @@ class Mortal:
             yield
         except Exception as error:  # noqa: BLE001  (a service's client fails in ways it does not list)
             self._sink = None
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             warnings.warn(
-                f"{self._name} gets no more figures of this run: {reason}; the run goes on",
+                f"{self._name} gets no more figures of this run: {in_a_line(error)}; "
+                "the run goes on",
                 TrackingWarning,
                 stacklevel=3,
             )

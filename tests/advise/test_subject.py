@@ -1,0 +1,142 @@
+"""What cannot be advised on is refused in one line that names it."""
+
+import sys
+
+import pytest
+
+from halfstep.cli import main
+
+MODULE = """
+import threading
+import torch
+from torch import nn
+
+def model(): return nn.Linear(4, 3)
+def batches(): return [(torch.ones(8, 4), torch.arange(8) % 3)]
+
+def raises(): raise RuntimeError("a line\\nand another")
+def exits(): raise SystemExit(3)
+def nothing(): return None
+def frozen(): return model().requires_grad_(False)
+
+class Locked(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.lock = threading.Lock()
+
+def empty(): return iter(())
+def number(): return 5
+def alone(): return [torch.ones(8, 4)]
+def wide(): return [(torch.ones(8, 7), torch.arange(8) % 3)]
+def no_class(): return [(torch.ones(8, 4), torch.full((8,), 9))]
+def nan(): return [(torch.full((8, 4), float("nan")), torch.arange(8) % 3)]
+def torn():
+    yield from batches()
+    raise OSError("torn")
+
+def one_argument(model): return model
+def vector(model, batch): return model(batch[0])
+def detached(model, batch): return model(batch[0]).sum().detach()
+def plain(model, batch): return 1.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def code(tmp_path, monkeypatch):
+    """A file with models, batches and losses in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"subject_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    return f"{name}.py"
+
+
+@pytest.fixture
+def advise(capsys, code):
+    def run(model="model", batches="batches", *more, loss=None):
+        of_loss = ["--loss", f"{code}:{loss}"] if loss else []
+        given = [f"{code}:{model}", "--batches", f"{code}:{batches}", *of_loss, *more]
+        exit_code = main(["advise", "--recipes", "fp32", *given])
+        out, err = capsys.readouterr()
+        assert err.count("\n") <= 1
+        return exit_code, err.replace(code, "CODE"), out
+
+    return run
+
+
+def test_what_can_be_trained_is_advised_on(advise):
+    code, err, out = advise()
+    assert (code, err) == (0, "")
+    assert "fp32" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("raises", "error: CODE:raises fails: RuntimeError: a line and another\n"),
+        ("exits", "error: CODE:exits fails: SystemExit: 3\n"),
+        ("nothing", "error: CODE:nothing returns NoneType; allowed: a torch.nn.Module\n"),
+        ("frozen", "error: CODE:frozen returns a model without a parameter to train\n"),
+        ("Locked", "error: CODE:Locked cannot be copied, and advice leaves the model as it is: "),
+        ("modle", "has no function 'modle'; did you mean 'model'?\n"),
+    ],
+)
+def test_function_that_gives_no_model_to_train(advise, model, said):
+    code, err, _ = advise(model)
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ("raises", "CODE:raises fails: RuntimeError: a line and another"),
+        ("empty", "CODE:empty gives no batch; allowed: an iterable of (inputs, targets)"),
+        ("number", "CODE:number fails: TypeError: 'int' object is not iterable"),
+        ("torn", "CODE:torn fails: OSError: torn"),
+        ("alone", "a batch is a Tensor; allowed without --loss: (inputs, targets)"),
+        ("wide", "CODE:model fails on a batch in fp32 already: RuntimeError: "),
+        ("no_class", "CODE:model fails on a batch in fp32 already: IndexError: Target 9"),
+        ("nan", "is not finite in step 1 of fp32 training already"),
+    ],
+)
+def test_function_that_gives_no_batches_to_train_on(advise, batches, said):
+    code, err, _ = advise("model", batches)
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("one_argument", "CODE:model fails on a batch in fp32 already: TypeError: one_argument()"),
+        ("vector", "the loss of CODE:model is a Tensor of shape [8, 3]; allowed: a tensor of one"),
+        ("detached", "the loss of CODE:model has no gradient; allowed: one that depends on"),
+        ("plain", "the loss of CODE:model is a float; allowed: a tensor of one number"),
+    ],
+)
+def test_function_that_gives_no_loss(advise, loss, said):
+    code, err, _ = advise(loss=loss)
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+def test_seed_that_torch_has_not(advise, seed):
+    code, err, _ = advise("model", "batches", "--seed", seed)
+    assert code == 2
+    assert "Invalid value for '--seed'" in err
+
+
+def test_file_is_found_wherever_it_lies(code, tmp_path, monkeypatch, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+    for file in (f"../{code}", str(tmp_path / code)):
+        given = ["advise", f"{file}:model", "--batches", f"{file}:batches", "--recipes", "fp32"]
+        assert main(given) == 0
+        del sys.modules[code.removesuffix(".py")]
+        sys.path.remove(str(tmp_path))
+    assert main(["advise", "nowhere.py:model", "--batches", f"{code}:batches"]) == 2
+    assert capsys.readouterr().err.endswith("but there is no file 'nowhere.py'\n")
