@@ -21,7 +21,7 @@ from halfstep.errors import UserError
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load
 from halfstep.train.data import Data
-from halfstep.train.data.pipeline.batches import IndexedBatches
+from halfstep.train.data.pipeline.batches import Batches
 from halfstep.train.loop import resume
 from halfstep.train.loop.loop import train
 from halfstep.train.processes.distributed import Lost, joined
@@ -248,7 +248,7 @@ def check_a_loss_that_is_not_finite_is_left_out_everywhere(processes, given) -> 
 
 
 def check_an_error_of_one_ends_all_and_is_said_once(processes, given) -> None:
-    real = IndexedBatches.epoch
+    real = Batches.epoch
 
     def failing(self, number=1, start=0):
         for place, batch in enumerate(real(self, number, start)):
@@ -257,7 +257,7 @@ def check_an_error_of_one_ends_all_and_is_said_once(processes, given) -> None:
             yield batch
 
     mine = processes.rank == 1
-    with mock.patch.object(IndexedBatches, "epoch", failing if mine else real):
+    with mock.patch.object(Batches, "epoch", failing if mine else real):
         expected = (UserError, "the disk is gone") if mine else (FailedElsewhere, "another process")
         with pytest.raises(expected[0], match=expected[1]) as caught:
             train(given.tiny("batch_size=128"), given.directory / "fails", quiet=True,
