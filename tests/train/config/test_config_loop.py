@@ -21,7 +21,7 @@ def test_rate_scales_by_the_rule(rule, images, factor):
         ("checkpoints.keep=0", "checkpoints.keep is 0; allowed: greater than"),
         ("on_nonfinite=ignore", "on_nonfinite is 'ignore'; allowed: 'stop', 'skip' or 'rollback'"),
         ("lr_scaling.rule=cubic", "lr_scaling.rule is 'cubic'; allowed: 'linear' or 'sqrt'"),
-        ("tracking=[tensorbord]", "'tensorbord'; allowed: 'tensorboard', 'wandb' or 'mlflow'"),
+        ("tracking=[tensorbord]", "'tensorbord'; allowed: 'tensorboard', 'wandb', 'mlflow'"),
         ("max_steps=0", "max_steps is 0; allowed"),
         ("label_smoothing=1", "label_smoothing is 1; allowed: less than 1"),
         ("checkpoints.evry_steps=1", "did you mean 'checkpoints.every_steps'"),

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
+from halfstep.train.build import loss
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load
 from halfstep.train.data import Data
@@ -26,7 +27,6 @@ from halfstep.train.loop import resume
 from halfstep.train.loop.loop import train
 from halfstep.train.processes.distributed import Lost, joined
 from halfstep.train.processes.processes import ALONE, FailedElsewhere, Processes
-from halfstep.train.run import microbatch
 from halfstep.train.run.in_step import in_step
 from halfstep.train.run.microbatch import MicroBatches, MicrobatchWarning
 from halfstep.train.run.progress import Progress
@@ -66,7 +66,7 @@ def first_gradients(
     """The gradients of the first window from batch `start` on, and the pieces it was split into."""
     setup, progress = set_up(config, CPU, processes=processes), Progress()
     with setup.engine as engine:
-        micro = MicroBatches(engine, config, progress, processes)
+        micro = MicroBatches(engine, config, progress, processes, setup.loss)
         grads: list[torch.Tensor] = []
 
         def noted(*_: object) -> None:
@@ -212,7 +212,7 @@ def check_all_split_when_memory_fails_one(processes, given) -> None:
     # A model without BatchNorm, which would see the pieces.
     args = "{img_size: 8, patch_size: 4, embed_dim: 8, depth: 1, num_heads: 2}"
     model = f"model={{name: 'timm:vit_tiny_patch16_224', args: {args}}}"
-    real, calls = microbatch.functional.cross_entropy, []
+    real, calls = loss.functional.cross_entropy, []
 
     def failing(*args, **settings):
         calls.append(None)
@@ -223,7 +223,7 @@ def check_all_split_when_memory_fails_one(processes, given) -> None:
     wanted, _ = first_gradients(given.tiny(model, "batch_size=256"), ALONE)
     config = given.tiny(model, "batch_size=128", "auto_microbatch=true")
     with (
-        mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)),
+        mock.patch.object(loss, "functional", SimpleNamespace(cross_entropy=failing)),
         pytest.warns(MicrobatchWarning, match="going on with 64 at a time"),
     ):
         found, pieces = first_gradients(config, processes)
@@ -232,7 +232,7 @@ def check_all_split_when_memory_fails_one(processes, given) -> None:
 
 
 def check_a_loss_that_is_not_finite_is_left_out_everywhere(processes, given) -> None:
-    real, calls = microbatch.functional.cross_entropy, []
+    real, calls = loss.functional.cross_entropy, []
 
     def failing(*args, **settings):
         calls.append(None)
@@ -241,7 +241,7 @@ def check_a_loss_that_is_not_finite_is_left_out_everywhere(processes, given) -> 
 
     run = given.directory / "skips"
     config = given.tiny("batch_size=128", "on_nonfinite=skip", "epochs=1", "log_every=1")
-    with mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)):
+    with mock.patch.object(loss, "functional", SimpleNamespace(cross_entropy=failing)):
         summary = train(config, run, quiet=True, processes=processes)
     assert (summary.status, summary.skipped_steps, summary.steps) == ("finished", 1, 6)
     assert summary.first_nonfinite_step == 2

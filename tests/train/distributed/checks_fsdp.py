@@ -20,11 +20,12 @@ from halfstep.engine import full_state_dict
 from halfstep.errors import UserError
 from halfstep.train.after.evaluate import evaluate
 from halfstep.train.after.export import export
+from halfstep.train.build import loss
 from halfstep.train.build.setup import set_up
 from halfstep.train.loop.loop import train
 from halfstep.train.loop.saving import CheckpointWriter
 from halfstep.train.processes.processes import ALONE
-from halfstep.train.run import microbatch, restore
+from halfstep.train.run import restore
 from halfstep.train.store import checkpoint, rotation
 
 from .checks import CPU, lines
@@ -147,7 +148,7 @@ def check_four_go_on_with_what_two_began(processes, given) -> None:
 
 
 def check_a_run_goes_back_to_parts_when_a_loss_is_not_finite(processes, given) -> None:
-    real, calls = microbatch.functional.cross_entropy, []
+    real, calls = loss.functional.cross_entropy, []
 
     def failing(*args, **settings):
         calls.append(None)
@@ -166,7 +167,7 @@ def check_a_run_goes_back_to_parts_when_a_loss_is_not_finite(processes, given) -
         back.append(full_state_dict(training.setup.engine.bare_model))
 
     with (
-        mock.patch.object(microbatch, "functional", SimpleNamespace(cross_entropy=failing)),
+        mock.patch.object(loss, "functional", SimpleNamespace(cross_entropy=failing)),
         mock.patch.object(restore, "roll_back", noted),
         weights_noted(saved),
     ):

@@ -43,7 +43,7 @@ class Trial:
         exceptions: Patterns, each with its reason.
         rehearsal: A whole step under `recipe`.
         damages: Of every site that the base recipe computes in a half format.
-        rejected: Why the recipe cannot be recommended; "" where it can.
+        rejected: Why the recipe cannot be recommended, with any exceptions; "" where it can.
         passes: Forward and backward passes that the trial took.
         headroom: Bits between the largest result of any site and the largest value of its format,
             over the recorded steps, exceptions left out; and the site's pattern.
@@ -103,8 +103,11 @@ def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> 
     trial = Trial(base, find_recipe(base))
     search = _Search(subject, recorded, trial, seed)
     search.look_at_sites()
-    search.widen()
     if not trial.rejected:
+        search.widen()
+    if trial.rejected:
+        trial.exceptions.clear()
+    else:
         search.narrow()
     for pattern in trial.exceptions:
         inside = [line for site, line in recorded.lines.items() if _covered(site, [pattern])]
@@ -123,17 +126,20 @@ class _Search:
         self._base = trial.recipe
         self._scale = None if trial.recipe.scaling is None else trial.recipe.scaling.init
         self._formats: dict[Site, str] = {}
-        self._once = [self._lower_scale, self._except_backward]
+        self._once = [self._lower_scale, self._except_backward, self._lower_scale]
 
     def look_at_sites(self) -> None:
         """Except every site that alone does too much damage."""
         subject, recorded, trial = self._subject, self._recorded, self._trial
         model = subject.copied()
         model.load_state_dict(recorded.weights)
-        with Engine(model, subject.optimizer(model), recipe=self._base) as engine:
-            dtypes = formats_under(engine, subject, recorded.batch)
-            self._formats = _half_sites(dtypes)
-            trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
+        try:
+            with Engine(model, subject.optimizer(model), recipe=self._base) as engine:
+                dtypes = formats_under(engine, subject, recorded.batch)
+                self._formats = _half_sites(dtypes)
+                trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
+        except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
+            trial.rejected = " ".join(str(error).split())[:200]
         trial.passes += 4 / 3
         for site, damage in trial.damages.items():
             reason = self._forward_reason(site, damage)
