@@ -124,3 +124,13 @@ def test_a_loader_without_workers_reads_its_batches_through_a_fetcher(
         [2, 3],
     ]
     assert len(fetched) >= 2
+
+
+def test_compiled_backward_passes_keep_their_buffers_until_it_is_put_back() -> None:
+    from torch._functorch import config
+
+    before = config.donated_buffer
+    put_back = internals.keep_compiled_buffers()
+    assert config.donated_buffer is False
+    put_back()
+    assert config.donated_buffer == before

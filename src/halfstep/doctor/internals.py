@@ -27,6 +27,25 @@ def push_function_mode(mode: TorchFunctionMode) -> None:
     overrides._push_mode(mode)
 
 
+def keep_compiled_buffers() -> Callable[[], None]:
+    """Let backward passes that are compiled from now on run more than once.
+
+    Inductor otherwise writes over what was saved for them, and refuses a replay.
+
+    Returns:
+        What puts the setting back.
+    """
+    from torch._functorch import config
+
+    before = config.donated_buffer
+    config.donated_buffer = False
+
+    def put_back() -> None:
+        config.donated_buffer = before
+
+    return put_back
+
+
 def remove_function_mode(mode: TorchFunctionMode) -> bool:
     """Take a mode off this thread's stack wherever it lies.
 

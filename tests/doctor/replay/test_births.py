@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
 
-def observe(fault, *, at: int = 2, compiled: bool = False, half: bool = False) -> Evidence:
+def observe(fault, *, at: int = 2, backend: str | None = None, half: bool = False) -> Evidence:
     """Train; from step `at` on the features go through `fault`."""
     model = Around(lambda features: features)
-    run = torch.compile(model, backend="aot_eager") if compiled else model
+    run = torch.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     observer = Watch()
     with observer:
@@ -140,8 +140,9 @@ def test_a_fault_in_a_checkpointed_block_is_found(fault) -> None:
     assert "log()" in birth.site.text
 
 
-def test_a_fault_in_a_compiled_model_is_found_in_its_eager_replay() -> None:
-    evidence = observe(log_of_zero, compiled=True)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_fault_in_a_compiled_model_is_found_in_its_eager_replay(backend) -> None:
+    evidence = observe(log_of_zero, backend=backend)
     birth = culprit(evidence)
     assert (birth.op, birth.module) == ("aten.log", "inner")
     assert {each.name for each in evidence.replays} == {"plain", "fp32", "eager"}

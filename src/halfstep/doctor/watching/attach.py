@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from halfstep.doctor.internals import fetchers
+from halfstep.doctor.internals import fetchers, keep_compiled_buffers
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.step_observer import observe
 
@@ -51,6 +51,7 @@ class Attachment:
         self._wrap_autocast()
         self._wrap_loading()
         self._undo.append(observe(EngineObserver(receiver, look_back)))
+        self._undo.append(keep_compiled_buffers())
         _watched_process(receiver)
 
     def remove(self) -> None:
