@@ -148,6 +148,12 @@ def test_a_fault_in_a_compiled_model_is_found_in_its_eager_replay(backend) -> No
     assert {each.name for each in evidence.replays} == {"plain", "fp32", "eager"}
 
 
+@pytest.mark.slow
+def test_a_step_that_inductor_compiled_is_run_again() -> None:
+    evidence = observe(lambda features: features * 2, backend="inductor", half=True)
+    assert [each.note for each in evidence.replays] == [], "the last step, run for its headroom"
+
+
 def test_an_infinity_that_a_division_makes_harmless_is_not_blamed() -> None:
     def harmless(features):
         return 1 / (1 + (features.detach() * 1000).exp()) + features
