@@ -111,3 +111,24 @@ class EndsWithTheRun(Dataset):
 def test_workers_are_killed_when_the_training_process_ends():
     loader = Loader(EndsWithTheRun(), workers=1, pinned=False)
     assert list(loader.load(iter([0]))) == [signal.SIGKILL]
+
+
+DISTANT = """
+import os, sys, time
+from halfstep.train.data.pipeline.loader import _leave_all_to_the_run
+
+_leave_all_to_the_run(int(sys.argv[1]), 0)
+print("waits", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd")
+def test_a_worker_behind_a_fork_server_is_killed_when_the_training_process_ends():
+    # A fork server outlives the run as long as a worker lives: here neither has started the other.
+    with subprocess.Popen(["sleep", "60"]) as run:
+        command = [sys.executable, "-c", DISTANT, str(run.pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout.readline() == "waits\n"
+            run.kill()
+            assert worker.wait(30) == -signal.SIGKILL

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from halfstep.errors import UserError
-from halfstep.train.processes.orphans import end_with
+from halfstep.train.processes.orphans import end_with, end_with_distant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,9 +104,10 @@ def _leave_all_to_the_run(run: int, worker: int) -> None:
     # Not ignored, since it is how Python ends the workers that are left when it exits.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     sys.excepthook = _print_unless_cut_off
-    # Some start methods put a process in between, which ends with the run by itself.
     if os.getppid() == run:
         end_with(run)
+    else:  # some start methods put a process in between
+        end_with_distant(run)
 
 
 def _print_unless_cut_off(
