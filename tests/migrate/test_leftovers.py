@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from halfstep.migrate.leftovers import DROP_IN, leftover
+from halfstep.migrate.rewriting.leftovers import DROP_IN, leftover
 
 
 @pytest.mark.parametrize("module", DROP_IN)

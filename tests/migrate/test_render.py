@@ -5,8 +5,8 @@ import ast
 import pytest
 
 from halfstep.migrate import migrate
-from halfstep.migrate.render import Edits, Region, rendered
-from halfstep.migrate.source import Source
+from halfstep.migrate.program.render import Edits, Region, rendered
+from halfstep.migrate.program.source import Source
 
 BLOCK = '''\
 def f(x):

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, closest
-from halfstep.migrate.expressions import Expressions
-from halfstep.migrate.imports import with_imports
-from halfstep.migrate.names import calls, dotted
-from halfstep.migrate.program import Program
-from halfstep.migrate.render import Edits, rendered
-from halfstep.migrate.rewrite import Rewriter, starred
-from halfstep.migrate.source import Source, inner
-from halfstep.migrate.targets import EngineTarget, TorchTarget
-from halfstep.migrate.understanding import Understanding
+from halfstep.migrate.analysis.understanding import Understanding
+from halfstep.migrate.program.names import calls, dotted
+from halfstep.migrate.program.program import Program
+from halfstep.migrate.program.render import Edits, rendered
+from halfstep.migrate.program.source import Source, inner
+from halfstep.migrate.rewriting.expressions import Expressions
+from halfstep.migrate.rewriting.imports import with_imports
+from halfstep.migrate.rewriting.rewrite import Rewriter, starred
+from halfstep.migrate.rewriting.targets import EngineTarget, TorchTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,20 +11,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.counterparts import CALLS, CLASSES, MODULES, SAME_ARGUMENTS, Written
-from halfstep.migrate.leftovers import COUNTERPART, NOT_CALLED, leftover
-from halfstep.migrate.names import dotted
-from halfstep.migrate.passed_on import NOTE as STATE_ONLY
-from halfstep.migrate.passed_on import saves, takes_state
-from halfstep.migrate.render import changed_code
-from halfstep.migrate.source import Function
-from halfstep.migrate.targets import MASTERS
+from halfstep.migrate.analysis.passed_on import NOTE as STATE_ONLY
+from halfstep.migrate.analysis.passed_on import saves, takes_state
+from halfstep.migrate.program.names import dotted
+from halfstep.migrate.program.render import changed_code
+from halfstep.migrate.program.source import Function
+from halfstep.migrate.rewriting.counterparts import CALLS, CLASSES, MODULES, SAME_ARGUMENTS, Written
+from halfstep.migrate.rewriting.leftovers import COUNTERPART, NOT_CALLED, leftover
+from halfstep.migrate.rewriting.targets import MASTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program import Program
-    from halfstep.migrate.targets import Target
+    from halfstep.migrate.program.program import Program
+    from halfstep.migrate.rewriting.targets import Target
 
 _SCALERS = re.compile(r"apex\.amp(\._amp_state)+\.loss_scalers$")
 

@@ -10,13 +10,13 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import fresh
+from halfstep.migrate.program.names import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.program import Program
-    from halfstep.migrate.source import Function
+    from halfstep.migrate.program.program import Program
+    from halfstep.migrate.program.source import Function
 
 
 @dataclass(frozen=True, slots=True)

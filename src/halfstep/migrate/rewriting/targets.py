@@ -6,15 +6,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from halfstep.migrate.names import fresh
-from halfstep.migrate.recipes import FROM_APEX, NO_MIXED_PRECISION, SCALES
-from halfstep.migrate.render import call_text
+from halfstep.migrate.analysis.recipes import FROM_APEX, NO_MIXED_PRECISION, SCALES
+from halfstep.migrate.program.names import fresh
+from halfstep.migrate.program.render import call_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.migrate.program import Initialize, Program
-    from halfstep.migrate.recipes import RecipeArgument
+    from halfstep.migrate.analysis.recipes import RecipeArgument
+    from halfstep.migrate.program.program import Initialize, Program
 
 MASTERS = '[param for group in {}.param_groups for param in group["params"]]'
 O3 = "O3 trains fp16 parameters without fp32 ones, for which torch.amp has nothing"

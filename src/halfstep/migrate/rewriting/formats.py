@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, last_name
-from halfstep.migrate.targets import TorchTarget
+from halfstep.migrate.program.names import calls, last_name
+from halfstep.migrate.rewriting.targets import TorchTarget
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Program
-    from halfstep.migrate.render import Edits
-    from halfstep.migrate.targets import EngineTarget
-    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.program.program import Program
+    from halfstep.migrate.program.render import Edits
+    from halfstep.migrate.rewriting.targets import EngineTarget
 
 HALF_INPUT = (
     "fp16 input outside of autocast, where the parameters are in fp32: leave the cast out, or put "

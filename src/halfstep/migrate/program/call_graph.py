@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import argument, calls, dotted
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.names import argument, calls, dotted
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.program import Program
 
 _NO_FORWARD = {
     *("parameters", "named_parameters", "modules", "named_modules", "children", "named_children"),

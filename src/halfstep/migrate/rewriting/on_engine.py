@@ -11,19 +11,19 @@ import builtins
 import re
 from typing import TYPE_CHECKING, Any
 
-from halfstep.migrate import norms
-from halfstep.migrate.names import bound, calls, dotted, fresh, last_name, parameters, paths
-from halfstep.migrate.source import Function, inner
-from halfstep.migrate.zeroing import models, zeroing
+from halfstep.migrate.program.names import bound, calls, dotted, fresh, last_name, parameters, paths
+from halfstep.migrate.program.source import Function, inner
+from halfstep.migrate.rewriting import norms
+from halfstep.migrate.rewriting.zeroing import models, zeroing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from halfstep.migrate.render import Edits
-    from halfstep.migrate.steps import Move
-    from halfstep.migrate.targets import EngineTarget
-    from halfstep.migrate.understanding import Understanding
-    from halfstep.migrate.windows import Touch
+    from halfstep.migrate.analysis.steps import Move
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.analysis.windows import Touch
+    from halfstep.migrate.program.render import Edits
+    from halfstep.migrate.rewriting.targets import EngineTarget
 
 GRADIENTS = (
     "gradients are still multiplied by the loss scale before the engine's step, which clips them: "

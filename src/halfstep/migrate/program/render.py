@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.source import first_line, last_line, suites
+from halfstep.migrate.program.source import first_line, last_line, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfstep.migrate.source import Source
+    from halfstep.migrate.program.source import Source
 
 COMMENT = "# halfstep migrate: "
 WIDTH = 80

@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, dotted, last_name
-from halfstep.migrate.program import ScaledLoss
-from halfstep.migrate.source import inner
+from halfstep.migrate.program.names import calls, dotted, last_name
+from halfstep.migrate.program.program import ScaledLoss
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.program import Program
 
 CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm"}
 CLIPS |= {"clip_grad_value_": "clip_value"}

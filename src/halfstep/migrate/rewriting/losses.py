@@ -7,15 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import argument, assigned, fresh, last_name, used_names
-from halfstep.migrate.source import inner
-from halfstep.migrate.targets import EngineTarget, TorchTarget
-from halfstep.migrate.understanding import constant
+from halfstep.migrate.analysis.understanding import constant
+from halfstep.migrate.program.names import argument, assigned, fresh, last_name, used_names
+from halfstep.migrate.program.source import inner
+from halfstep.migrate.rewriting.targets import EngineTarget, TorchTarget
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Program, ScaledLoss
-    from halfstep.migrate.render import Edits, Piece
-    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.program.program import Program, ScaledLoss
+    from halfstep.migrate.program.render import Edits, Piece
 
 BY_HAND = (
     "the scaled loss is used for more than scaled_loss.backward(), which {} does not give away"

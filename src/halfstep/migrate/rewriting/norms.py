@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import used_names
-from halfstep.migrate.source import inner
+from halfstep.migrate.program.names import used_names
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.render import Edits
-    from halfstep.migrate.understanding import Understanding
-    from halfstep.migrate.windows import Touch
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.analysis.windows import Touch
+    from halfstep.migrate.program.render import Edits
 
 NOTE = (
     "Apex measured the gradients after every backward, here; `{}` is that of the last step, and 0 "

@@ -8,14 +8,14 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from halfstep.migrate.levels import LEVELS, possible_levels
-from halfstep.migrate.names import argument
-from halfstep.migrate.render import call_text
+from halfstep.migrate.analysis.levels import LEVELS, possible_levels
+from halfstep.migrate.program.names import argument
+from halfstep.migrate.program.render import call_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfstep.migrate.source import Source
+    from halfstep.migrate.program.source import Source
 
 NO_MIXED_PRECISION = '"o0"'
 FROM_APEX = '''\

@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.formats import note_formats
-from halfstep.migrate.guards import (
-    CHANGES,
-    RETURNS,
-    SOMETIMES,
-    branches_without,
-    called_for_amp,
-    changing,
-    guards,
-    repeated,
-    returned_before,
-    simple,
-)
-from halfstep.migrate.leftovers import STARS
-from halfstep.migrate.losses import Losses, loss_name
-from halfstep.migrate.names import (
+from halfstep.migrate.analysis.understanding import PASSED_ON, PRIVATE
+from halfstep.migrate.analysis.uninitialized import NO_OBJECT, without_initialize
+from halfstep.migrate.program.names import (
     STARRED,
     calls,
     dotted,
     is_apex,
     plain,
 )
-from halfstep.migrate.on_engine import on_engine
-from halfstep.migrate.on_torch import on_torch
-from halfstep.migrate.placement import place
-from halfstep.migrate.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
-from halfstep.migrate.render import Edits, Region
-from halfstep.migrate.source import inner
-from halfstep.migrate.targets import O3, EngineTarget, TorchTarget
-from halfstep.migrate.understanding import PASSED_ON, PRIVATE, SEVERAL
-from halfstep.migrate.uninitialized import NO_OBJECT, without_initialize
+from halfstep.migrate.program.program import INITIALIZE, MASTER_PARAMS, SCALE_LOSS
+from halfstep.migrate.program.render import Edits, Region
+from halfstep.migrate.program.source import inner
+from halfstep.migrate.rewriting.formats import note_formats
+from halfstep.migrate.rewriting.initializations import Initializations
+from halfstep.migrate.rewriting.leftovers import STARS
+from halfstep.migrate.rewriting.losses import Losses, loss_name
+from halfstep.migrate.rewriting.on_engine import on_engine
+from halfstep.migrate.rewriting.on_torch import on_torch
+from halfstep.migrate.rewriting.placement import place
+from halfstep.migrate.rewriting.targets import O3, EngineTarget, TorchTarget
 
 if TYPE_CHECKING:
-    from halfstep.migrate.expressions import Expressions
-    from halfstep.migrate.program import Initialize
-    from halfstep.migrate.recipes import RecipeArgument
-    from halfstep.migrate.regions import Forward
-    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.analysis.regions import Forward
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.rewriting.expressions import Expressions
 
 NO_FORWARD = (
     "the forward pass of this loss is not found, and without autocast it would be in fp32; write "
@@ -56,17 +43,9 @@ NOT_AMPS = (
 HALF = "the program calls .half() itself, and torch.amp has fp32 parameters"
 STEP_FIRST = "the step comes before the first backward, where there are no gradients to step with"
 NOT_ALWAYS = "the backward stands under a test, and its step does not: there may be nothing to step"
-NOT_THERE = (
-    "what amp.initialize is given has no plain names, by which it could be found without amp"
-)
-MADE = "what amp.initialize is given is made in its arguments; give it names of their own before"
-IN_FP32 = (
-    "amp.initialize without an optimizer: `{}` runs in fp32 here, but for what is under autocast"
-)
 HALF_FUNCTION = "apex.amp.register_half_function"
 _MODULE_AND_NAME = ("module", "name")
 _CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}
-_PAIR = ("models", "optimizers")
 
 
 @dataclass
@@ -104,11 +83,9 @@ class Rewriter:
         else:
             on_torch(self.about, self.target, self.edits)
         self._without_backward()
+        initializations = Initializations(self.about, self.target, self.edits)
         for given in self.about.program.initializes:
-            if given.optimizers:
-                self._initialize(given)
-            else:
-                self._without_optimizer(given)
+            initializations.write(given)
         for statement in self.about.outside:
             self.edits.notes[statement].append(NOT_AMPS)
         for each in reversed(list(inner(self.about.program.source.tree))):
@@ -250,114 +227,6 @@ class Rewriter:
         ]
         return not all(holds)
 
-    def _initialize(self, given: Initialize) -> None:
-        """Write what takes the place of `amp.initialize`."""
-        about = self.about
-        recipe = about.recipes[given.call]
-        self.edits.notes[given.statement] += self.target.reasons(recipe)
-        tests = guards(about, given)
-        obstacle = self._obstacle(given, tests)
-        if obstacle is not None:
-            about.leave(*obstacle)
-            return
-        alone = simple(about, given, tests)
-        rest = self._rest(given)
-        if alone is not None and rest is None:
-            when = about.program.source.code(alone.test)
-            self.edits.replaced[alone] = [self.target.setup(given, recipe, when)]
-            self.edits.notes[alone] += self.edits.notes.pop(given.statement)
-            return
-        setup = self._setup(given, recipe, rest)
-        if setup is None:
-            return
-        self.edits.replaced[given.statement] = [*setup]
-        for test in tests:
-            ends, no_else = branches_without(about, test)
-            named = self._named_without(given, no_else=no_else)
-            if named is None:
-                about.leave(given.call, NOT_THERE)
-                return
-            off = self.target.setup(named, recipe, "False")
-            for each in ends:
-                if off not in self.edits.after[each]:
-                    self.edits.after[each].append(off)
-            if no_else:
-                lines = off.replace("\n", "\n    ")
-                self.edits.after[test].append(f"else:\n    {lines}")
-
-    def _obstacle(self, given: Initialize, tests: list[ast.If]) -> tuple[ast.AST, str] | None:
-        """Return why nothing can be built where amp is initialized, with the place."""
-        about = self.about
-        if changing(about, given, tests):
-            return given.call, CHANGES
-        sometimes = called_for_amp(about, given)
-        if sometimes is not None:
-            return sometimes, SOMETIMES
-        returned = returned_before(about, given, tests)
-        if returned is not None:
-            return returned, RETURNS
-        engine = isinstance(self.target, EngineTarget)
-        if engine and not self.target.object.startswith("self.") and repeated(about, given):
-            return given.call, SEVERAL.format(about.called)
-        return None
-
-    def _without_optimizer(self, given: Initialize) -> None:
-        """Take an `amp.initialize` away that was for inference."""
-        rest = None
-        if isinstance(given.statement, ast.Return):
-            rest = f"return {given.models_text}"
-        elif isinstance(given.statement, ast.Assign):
-            bound = self.about.program.source.code(given.statement.targets[0])
-            same = _bare(bound) == _bare(given.models_text)
-            rest = None if same else f"{bound} = {given.models_text}"
-        self.edits.replaced[given.statement] = [rest] if rest else []
-        if self.about.recipes[given.call].level != "O0":
-            self.edits.notes[given.statement].append(IN_FP32.format(given.models_text))
-
-    def _setup(
-        self, given: Initialize, recipe: RecipeArgument, rest: str | None
-    ) -> list[str] | None:
-        """Return the lines in the place of `amp.initialize`, or None where it is left."""
-        made = "(" in given.models_text + given.optimizers_text
-        if rest is None or isinstance(self.target, TorchTarget) or not made:
-            return [self.target.setup(given, recipe, None), *([rest] if rest else [])]
-        pair = self._bound_to_a_pair(given)
-        if pair is None:
-            self.about.leave(given.call, MADE)
-            return None
-        return [rest, self.target.setup(pair, recipe, None)]
-
-    def _named_without(self, given: Initialize, *, no_else: bool) -> Initialize | None:
-        """Return the models and optimizers by names that they have in branches without amp."""
-        texts = [*given.models, *given.optimizers]
-        if isinstance(self.target, TorchTarget) or all(map(str.isidentifier, texts)):
-            return given
-        simple_names = [each.removeprefix("self.") for each in texts]
-        if all(map(str.isidentifier, simple_names)):
-            return given
-        return None if no_else else self._bound_to_a_pair(given)
-
-    def _bound_to_a_pair(self, given: Initialize) -> Initialize | None:
-        """Return the models and optimizers by the names that the result of amp is bound to."""
-        value = given.statement.targets[0] if isinstance(given.statement, ast.Assign) else None
-        if not isinstance(value, ast.Tuple) or len(value.elts) != len(_PAIR):
-            return None
-        code = self.about.program.source.code
-        models, optimizers = value.elts
-        return replace(given, models_text=code(models), optimizers_text=code(optimizers))
-
-    def _rest(self, given: Initialize) -> str | None:
-        """Return what is left of the statement: names that it binds anew, or a return."""
-        values = [given.models_text, given.optimizers_text]
-        if isinstance(given.statement, ast.Return):
-            return f"return {', '.join(values)}"
-        if not isinstance(given.statement, ast.Assign):
-            return None
-        bound = self.about.program.source.code(given.statement.targets[0])
-        if _bare(bound) == _bare(", ".join(values)):
-            return None
-        return f"{bound} = {', '.join(values)}"
-
     def _registered(self) -> None:
         """Drop what told O1 to cast a function that autocast casts by itself."""
         about = self.about
@@ -398,10 +267,6 @@ class Rewriter:
                 about.leave(node, PASSED_ON)
             else:
                 about.leave(node, PRIVATE.format(name, self.target.called))
-
-
-def _bare(text: str) -> str:
-    return text.translate(str.maketrans("", "", "()[] \n"))
 
 
 def starred(statement: ast.AST) -> str | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from halfstep.migrate.names import STARRED, Imports, calls, is_apex, plain
-from halfstep.migrate.render import Edits, rendered
-from halfstep.migrate.source import Function, Source, first_line, inner, suites
+from halfstep.migrate.program.names import STARRED, Imports, calls, is_apex, plain
+from halfstep.migrate.program.render import Edits, rendered
+from halfstep.migrate.program.source import Function, Source, first_line, inner, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

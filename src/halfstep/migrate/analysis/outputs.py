@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import assigned, dotted, last_name, paths
-from halfstep.migrate.source import inner, suites
+from halfstep.migrate.program.names import assigned, dotted, last_name, paths
+from halfstep.migrate.program.source import inner, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.program import Program
 
 _ONE_FORMAT = {
     *("mm", "matmul", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "mv", "einsum", "linear"),

@@ -11,16 +11,16 @@ import ast
 import builtins
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, last_name, paths
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.names import calls, last_name, paths
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import ScaledLoss
-    from halfstep.migrate.render import Edits
-    from halfstep.migrate.source import Loop
-    from halfstep.migrate.steps import Move
-    from halfstep.migrate.targets import EngineTarget
-    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.analysis.steps import Move
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.program.program import ScaledLoss
+    from halfstep.migrate.program.render import Edits
+    from halfstep.migrate.program.source import Loop
+    from halfstep.migrate.rewriting.targets import EngineTarget
 
 NOT_ZEROED = "gradients of {} are never zeroed in this file, {}"
 OUTLIVE = "gradients are not always zeroed after this step, {}"

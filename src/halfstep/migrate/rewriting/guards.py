@@ -11,12 +11,12 @@ import re
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import assigned, bound, calls, dotted, last_name, paths
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.names import assigned, bound, calls, dotted, last_name, paths
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Initialize
-    from halfstep.migrate.understanding import Understanding
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.program.program import Initialize
 
 CHANGES = (
     "whether amp is initialized changes while the program runs, and its losses are scaled only then"

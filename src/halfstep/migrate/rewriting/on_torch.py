@@ -9,17 +9,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate import norms
-from halfstep.migrate.source import inner
-from halfstep.migrate.targets import MASTERS
-from halfstep.migrate.zeroing import UNSCALED, keeping
+from halfstep.migrate.program.source import inner
+from halfstep.migrate.rewriting import norms
+from halfstep.migrate.rewriting.targets import MASTERS
+from halfstep.migrate.rewriting.zeroing import UNSCALED, keeping
 
 if TYPE_CHECKING:
-    from halfstep.migrate.render import Edits
-    from halfstep.migrate.steps import Move
-    from halfstep.migrate.targets import TorchTarget
-    from halfstep.migrate.understanding import Understanding
-    from halfstep.migrate.windows import Touch
+    from halfstep.migrate.analysis.steps import Move
+    from halfstep.migrate.analysis.understanding import Understanding
+    from halfstep.migrate.analysis.windows import Touch
+    from halfstep.migrate.program.render import Edits
+    from halfstep.migrate.rewriting.targets import TorchTarget
 
 TWICE = "gradients are read after every backward, and a GradScaler unscales them once for each step"
 GIVEN_TWICE = (

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from halfstep.migrate.names import dotted, elements, last_name
-from halfstep.migrate.source import inner
+from halfstep.migrate.program.names import dotted, elements, last_name
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.branches import Branches
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.branches import Branches
+    from halfstep.migrate.program.program import Program
 
 _OPTIMIZER = re.compile(r"opt(?!ion|s$)|adam|sgd|solver|^o[pt]?_?\w?$", re.IGNORECASE)
 _NO_OPTIMIZER = re.compile(

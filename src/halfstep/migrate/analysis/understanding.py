@@ -10,18 +10,18 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.branches import OTHERWISE, Branches, read_branches
-from halfstep.migrate.call_graph import CallGraph
-from halfstep.migrate.names import argument, bound, calls, dotted, last_name, parameters
-from halfstep.migrate.passed_on import asks_for_state
-from halfstep.migrate.recipes import RecipeArgument, recipe_argument
-from halfstep.migrate.regions import Forwards
-from halfstep.migrate.source import Function, inner
-from halfstep.migrate.steps import Move, Owners
-from halfstep.migrate.windows import Windows
+from halfstep.migrate.analysis.passed_on import asks_for_state
+from halfstep.migrate.analysis.recipes import RecipeArgument, recipe_argument
+from halfstep.migrate.analysis.regions import Forwards
+from halfstep.migrate.analysis.steps import Move, Owners
+from halfstep.migrate.analysis.windows import Windows
+from halfstep.migrate.program.branches import OTHERWISE, Branches, read_branches
+from halfstep.migrate.program.call_graph import CallGraph
+from halfstep.migrate.program.names import argument, bound, calls, dotted, last_name, parameters
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Initialize, Program, ScaledLoss
+    from halfstep.migrate.program.program import Initialize, Program, ScaledLoss
 
 LEFT = "; amp is left as it is in this file, which `python -m halfstep.apex` runs"
 NO_INITIALIZE = (

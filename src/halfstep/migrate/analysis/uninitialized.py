@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls
-from halfstep.migrate.source import inner
+from halfstep.migrate.program.names import calls
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.migrate.regions import Forwards
-    from halfstep.migrate.source import Function, Source
+    from halfstep.migrate.analysis.regions import Forwards
+    from halfstep.migrate.program.source import Function, Source
 
 NO_OBJECT = (
     "{} comes here too, where amp may not have been initialized: build {} before that, or it fails"

@@ -11,17 +11,17 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.initialized import follows_initialize, precedes_initialize
-from halfstep.migrate.names import argument, assigned, calls, dotted, last_name, paths
-from halfstep.migrate.outputs import used_behind
-from halfstep.migrate.source import Function, inner, last_line, suites
+from halfstep.migrate.analysis.initialized import follows_initialize, precedes_initialize
+from halfstep.migrate.analysis.outputs import used_behind
+from halfstep.migrate.program.names import argument, assigned, calls, dotted, last_name, paths
+from halfstep.migrate.program.source import Function, inner, last_line, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from halfstep.migrate.call_graph import CallGraph
-    from halfstep.migrate.program import Program, ScaledLoss
-    from halfstep.migrate.windows import Windows
+    from halfstep.migrate.analysis.windows import Windows
+    from halfstep.migrate.program.call_graph import CallGraph
+    from halfstep.migrate.program.program import Program, ScaledLoss
 
 _MOVES_DATA = {
     *("to", "cuda", "cpu", "float", "long", "int", "next", "size", "view", "permute", "tuple"),

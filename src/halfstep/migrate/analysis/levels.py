@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import argument, calls, dotted, elements, last_name
-from halfstep.migrate.source import inner
+from halfstep.migrate.program.names import argument, calls, dotted, elements, last_name
+from halfstep.migrate.program.source import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfstep.migrate.source import Function, Source
+    from halfstep.migrate.program.source import Function, Source
 
 LEVELS = frozenset({"O0", "O1", "O2", "O3"})
 

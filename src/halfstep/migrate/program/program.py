@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import (
+from halfstep.migrate.program.names import (
     Imports,
     all_names,
     argument,
@@ -22,10 +22,10 @@ from halfstep.migrate.names import (
     last_name,
     targets,
 )
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.source import Source
+    from halfstep.migrate.program.source import Source
 
 INITIALIZE = "apex.amp.initialize"
 SCALE_LOSS = "apex.amp.scale_loss"

@@ -10,11 +10,11 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, dotted
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.names import calls, dotted
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.program import Program
 
 NOTE = "`{}` gets {} in amp's place, which has `state_dict` and `load_state_dict` as amp had"
 _STATE = ("state_dict", "load_state_dict")

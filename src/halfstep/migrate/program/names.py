@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.source import Function, inner, suites
+from halfstep.migrate.program.source import Function, inner, suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

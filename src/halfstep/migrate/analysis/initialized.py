@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.names import calls, last_name
-from halfstep.migrate.source import Function
+from halfstep.migrate.program.names import calls, last_name
+from halfstep.migrate.program.source import Function
 
 if TYPE_CHECKING:
     import ast
 
-    from halfstep.migrate.call_graph import CallGraph
-    from halfstep.migrate.program import Program
+    from halfstep.migrate.program.call_graph import CallGraph
+    from halfstep.migrate.program.program import Program
 
 
 def precedes_initialize(program: Program, statement: ast.stmt) -> bool:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from halfstep.migrate.branches import CLIPS
-from halfstep.migrate.names import argument, calls, dotted, last_name, targets, used_names
-from halfstep.migrate.source import Function, inner
+from halfstep.migrate.program.branches import CLIPS
+from halfstep.migrate.program.names import argument, calls, dotted, last_name, targets, used_names
+from halfstep.migrate.program.source import Function, inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.migrate.branches import Branches
-    from halfstep.migrate.program import Program
-    from halfstep.migrate.steps import Move
+    from halfstep.migrate.analysis.steps import Move
+    from halfstep.migrate.program.branches import Branches
+    from halfstep.migrate.program.program import Program
 
 
 LOOPS_NAME = "this clip is for each turn of a loop that the step does not stand in"

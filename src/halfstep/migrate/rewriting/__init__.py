@@ -1,0 +1,1 @@
+"""What is written in the place of amp, on `halfstep.Engine` or on `torch.amp`."""
