@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def put(page: str, mark: str, lines: Sequence[str]) -> None:
-    """Write lines into a page of the docs.
+    """Write lines into a page of the docs, and into its translation where that has the mark too.
 
     Args:
         page: Its file, within `docs`.
@@ -24,12 +24,20 @@ def put(page: str, mark: str, lines: Sequence[str]) -> None:
         ValueError: If the page has no such mark.
     """
     path = DOCS / page
+    translation = path.with_suffix(".zh.md")
+    if not _put(path, mark, lines):
+        raise ValueError(f"docs/{page} has no <!-- {mark} -->")
+    if translation.exists():
+        _put(translation, mark, lines)
+
+
+def _put(path: Path, mark: str, lines: Sequence[str]) -> bool:
+    """Write lines into one file, and tell whether it has the mark."""
     text, count = re.subn(
         rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)",
         lambda found: found[1] + "".join(f"{line}\n" for line in lines) + found[2],
         path.read_text(),
         flags=re.DOTALL,
     )
-    if not count:
-        raise ValueError(f"docs/{page} has no <!-- {mark} -->")
     path.write_text(text)
+    return count > 0

@@ -1,0 +1,69 @@
+"""Pages in Chinese: the commands and figures of the English ones, and links that lead somewhere."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.zh.md"), *ROOT.glob("docs/**/*.zh.md")])
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+# A number with what belongs to it: a sign, thousands, decimals, an exponent.
+FIGURE = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+COMMAND = re.compile(r"`(?:halfstep|python|torchrun|pip|make) [^`]*`")
+
+
+def english(page: Path) -> Path:
+    """Return the page that another one is a translation of."""
+    return page.with_name(page.name.replace(".zh.md", ".md"))
+
+
+def prose(page: Path) -> str:
+    """Return a page without its fenced blocks and addresses."""
+    return re.sub(r"\]\([^)]*\)|https?://\S+", "", FENCED.sub("", page.read_text()))
+
+
+def figures(text: str) -> Counter[str]:
+    """Return the figures of a text, each as often as it is there."""
+    return Counter(figure.rstrip(",") for figure in FIGURE.findall(text))
+
+
+def tables(page: Path) -> list[Counter[str]]:
+    """Return the figures of each row of each table, in their order."""
+    return [figures(line) for line in prose(page).splitlines() if line.startswith("|")]
+
+
+def test_there_are_translations():
+    assert len(PAGES) >= 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+class TestTranslation:
+    def test_fenced_blocks_are_the_same(self, page):
+        assert FENCED.findall(page.read_text()) == FENCED.findall(english(page).read_text())
+
+    def test_tables_have_the_same_figures(self, page):
+        assert tables(page) == tables(english(page))
+
+    def test_prose_has_the_same_figures(self, page):
+        # Numbers up to ten may be words in one of the languages.
+        here, there = (
+            {figure for figure in figures(prose(each)) if len(figure.strip("+-")) > 1}
+            for each in (page, english(page))
+        )
+        assert here - there == set(), "in the translation alone"
+        assert there - here == set(), "in English alone"
+
+    def test_commands_are_the_same(self, page):
+        # Wrapped lines may break a command.
+        here, there = (
+            {" ".join(each.split()) for each in COMMAND.findall(prose(page))}
+            for page in (page, english(page))
+        )
+        assert here == there
+
+    def test_links_lead_somewhere(self, page):
+        targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", FENCED.sub("", page.read_text()))
+        local = [target for target in targets if "://" not in target]
+        assert [each for each in local if not (page.parent / each).exists()] == []
