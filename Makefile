@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oldest soak check bench clean
+.PHONY: demo test oldest soak check site bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ check: $(VENV)/installed  ## linter, formatter, type checker
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+site: $(VENV)/installed  ## the documentation as a site, in build/site; a broken link fails
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed  ## measure every claim; results go to benchmarks/results
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

@@ -47,7 +47,7 @@ __all__ = [
     "train",
     "watch",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ENGINE = "EMA SWA Engine LossScaleCollapse StepResult load_sharded save_sharded shard"
 _NEEDS_TORCH = dict.fromkeys(_ENGINE.split(), "halfstep.engine") | {

@@ -102,6 +102,26 @@ def test_errors_of_the_system_are_one_line_and_own_bugs_are_not_hidden(halfstep,
         halfstep("train", "digits")
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("halfstep con", ["config", "configs"]), ("halfstep train --reci", ["--recipe"])],
+)
+def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, offered):
+    monkeypatch.setenv("_HALFSTEP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    with pytest.raises(SystemExit) as done:
+        main([])
+    assert not done.value.code
+    assert sorted(capsys.readouterr().out.split()) == offered
+
+
+def test_bash_is_given_a_script_that_asks_this_program(halfstep):
+    with pytest.raises(SystemExit) as done:
+        halfstep("--show-completion", "bash")
+    assert not done.value.code
+
+
 def test_commands_on_the_line_are_those_of_the_app():
     commands = {command.name for command in app.registered_commands}
     assert commands | {group.name for group in app.registered_groups} == set(COMMANDS)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from halfstep.doctor import Watch, diagnose
 
@@ -70,3 +71,35 @@ def test_gradients_of_a_small_loss_vanish_without_a_loss_scale(without_loss_scal
     }
     assert accuracy["half"] < accuracy["fp32"] - 0.05
     assert abs(accuracy["fp16"] - accuracy["fp32"]) < 0.03
+
+
+def test_a_checkpoint_beyond_fp16_is_fine_tuned_with_one_part_in_fp32(capsys):
+    losses = load("fine_tune").main(30)
+    assert losses["fp16"] == []
+    assert "the loss scale collapsed" in capsys.readouterr().out
+    with_exception = torch.tensor(losses["fp16, feed-forward in fp32"])
+    torch.testing.assert_close(with_exception, torch.tensor(losses["fp32"]), rtol=0, atol=0.02)
+    assert losses["fp32"][-1] < losses["fp32"][0] - 1
+
+
+def test_a_gan_whose_halves_take_turns_finds_the_ring():
+    distance, places = load("gan").main(["--steps", "300"])
+    assert distance < 0.4
+    assert places == 8
+
+
+def test_a_gradient_penalty_under_fp16_keeps_the_critic_at_slope_one():
+    example = load("gradient_penalty")
+    half, single, without = (
+        example.main(options)
+        for options in ([], ["--recipe", "fp32"], ["--weight", "0", "--steps", "60"])
+    )
+    assert half == pytest.approx(single, rel=0.02)
+    assert half == pytest.approx((example.DISTANCE, 1.0), rel=0.1)
+    assert without[0] > 2 * example.DISTANCE
+
+
+def test_a_detector_with_a_scale_for_each_loss_finds_objects():
+    iou, right = load("detector").main(["--steps", "80"])
+    assert iou > 0.5
+    assert right > 0.8

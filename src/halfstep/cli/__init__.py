@@ -4,6 +4,7 @@ A command parses, calls one function, and prints. Exit codes: 0 done, 1 the resu
 input is wrong, 130 stopped by Ctrl-C, 141 the reader of its output left (`| head`).
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -34,11 +35,12 @@ from halfstep.cli.interrupts import Interrupts
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+COMPLETE = "_HALFSTEP_COMPLETE"
+"""What a shell sets to ask how a line may go on; see `halfstep --install-completion`."""
 
 app = typer.Typer(
     name="halfstep",
     help="Mixed-precision training you can trust: measured side by side, explained when it breaks.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -103,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments  # the parser empties the list
     command = typer.main.get_command(app)
+    if COMPLETE in os.environ:
+        command.main(prog_name="halfstep", complete_var=COMPLETE)
     interrupts = Interrupts()
     try:
         # Not command(): typer would turn Ctrl-C and usage errors into exits and boxes of its own.

@@ -1,0 +1,182 @@
+"""A language model fine-tuned in fp16 in a plain loop, with one part of it kept in fp32.
+
+fp16 has three more bits of mantissa than bf16, so that the probabilities which a policy samples with
+and those which it is trained with differ less: fine-tuning by reinforcement has gone back to it. Its
+range is the difficulty. Checkpoints that were trained in bf16 or fp32 may hold activations beyond
+65504, as T5's do in its feed-forward networks, and a loss scale does not help there: a forward pass
+overflows at every scale. What helps is an exception, for that part alone.
+
+The checkpoint here is made that way on purpose: the hidden features of its feed-forward networks are
+a hundred thousand times larger and the weights behind them as much smaller, which is the same
+function in fp32. Two tokens are swapped throughout the new text, and three recipes learn that:
+
+- `fp32`, the reference;
+- `fp16`: no step is ever taken, and the engine says why when the loss scale has collapsed;
+- `fp16` with the exception: as fp32.
+
+    python examples/fine_tune.py
+    halfstep doctor examples/fine_tune.py    # names the module
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  (torch's own custom)
+
+from halfstep import Engine, LossScaleCollapse
+
+TEXT = "pack my box with five dozen liquor jugs and quickly judge the fox's brown quiz. " * 12
+CONTEXT = 24
+BATCH = 16
+FACTOR = 1e5
+RECIPES: dict[str, str | dict[str, Any]] = {
+    "fp32": "fp32",
+    "fp16": "fp16",
+    "fp16, feed-forward in fp32": {"base": "fp16", "exceptions": {"blocks.*.feed_forward": "fp32"}},
+}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class FeedForward(nn.Module):
+    """Two layers with ReLU between, through which a positive factor passes.
+
+    Args:
+        width: Of what goes in and out.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features of the same shape."""
+        return self.down(self.up(x).relu())
+
+    @torch.no_grad()
+    def enlarge(self, factor: float) -> None:
+        """Make the hidden features larger and leave the function as it is."""
+        self.up.weight *= factor
+        self.up.bias *= factor
+        self.down.weight /= factor
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward network, each with a norm before it.
+
+    Args:
+        width: Of the features.
+        heads: Of the attention.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return new features, shape (batch, context, width)."""
+        batch, context, width = x.shape
+        split = self.qkv(self.norms[0](x)).reshape(batch, context, 3, self.heads, -1)
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, context, width))
+        return x + self.feed_forward(self.norms[1](x))
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next character.
+
+    Args:
+        characters: How many there are.
+        width: Of the features.
+    """
+
+    def __init__(self, characters: int, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, width))
+        self.blocks = nn.Sequential(Block(width, 2), Block(width, 2))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, characters)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (batch, context, characters)."""
+        return self.head(self.norm(self.blocks(self.embedding(tokens) + self.position)))
+
+
+def encoded() -> tuple[torch.Tensor, int]:
+    """Return the text as numbers, and how many characters there are."""
+    characters = sorted(set(TEXT))
+    return torch.tensor([characters.index(each) for each in TEXT]), len(characters)
+
+
+def batches(tokens: torch.Tensor, count: int, seed: int) -> list[torch.Tensor]:
+    """Return windows of the text, shape (batch, context + 1), the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(tokens) - CONTEXT - 1, (count, BATCH), generator=generator)
+    spans = starts[..., None] + torch.arange(CONTEXT + 1)
+    return list(tokens[spans].to(DEVICE))
+
+
+def train(
+    model: nn.Module, data: list[torch.Tensor], recipe: str | dict[str, Any], lr: float
+) -> list[float]:
+    """Train for one pass over the batches and return the loss of every step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    losses = []
+    with Engine(model, optimizer, recipe=recipe, clip_norm=1.0) as engine:
+        for tokens in engine.batches(data):
+            with engine.autocast():
+                logits = engine.model(tokens[:, :-1])
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+    return losses
+
+
+def checkpoint(steps: int = 80) -> LanguageModel:
+    """Return a model that has learnt the text, with hidden features beyond fp16."""
+    torch.manual_seed(0)
+    tokens, characters = encoded()
+    model = LanguageModel(characters).to(DEVICE)
+    train(model, batches(tokens, steps, seed=1), "fp32", lr=3e-3)
+    for block in model.blocks:
+        block.feed_forward.enlarge(FACTOR)
+    return model
+
+
+def swapped(tokens: torch.Tensor) -> torch.Tensor:
+    """Return the text with its two commonest characters in each other's places."""
+    first, second = torch.bincount(tokens).topk(2).indices
+    new = tokens.clone()
+    new[tokens == first], new[tokens == second] = second, first
+    return new
+
+
+def main(steps: int = 40) -> dict[str, list[float]]:
+    """Fine-tune under each recipe, print how it went, and return the losses."""
+    start = checkpoint()
+    data = batches(swapped(encoded()[0]), steps, seed=2)
+    found: dict[str, list[float]] = {}
+    for name, recipe in RECIPES.items():
+        try:
+            found[name] = train(copy.deepcopy(start), data, recipe, lr=1e-3)
+        except LossScaleCollapse as collapse:
+            found[name] = []
+            print(f"{name}: {collapse}\n")
+        else:
+            print(f"{name}: loss {found[name][0]:.3f} at first, {found[name][-1]:.3f} at last\n")
+    return found
+
+
+if __name__ == "__main__":
+    main()

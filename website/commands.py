@@ -1,0 +1,53 @@
+"""The page of all commands, from the command line's own definitions."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = "reference/commands.md"
+
+
+def pages() -> dict[str, str]:
+    """Return the page by its path: a section for each command, with a table of what it takes."""
+    import typer
+
+    from halfstep.cli import app
+
+    lines = ["# Commands", "", "The same as `halfstep COMMAND --help` prints."]
+    for name, command in _commands(typer.main.get_command(app), "halfstep"):
+        lines += ["", f"## {name}", "", _escaped(_paragraphs(command.help or ""))]
+        rows = [row for each in command.params if (row := _row(each))]
+        if rows:
+            lines += ["", "| argument or option | purpose |", "| --- | --- |", *rows]
+    return {PAGE: "\n".join(lines) + "\n"}
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for each in getattr(command, "commands", {}).values():
+        full = f"{name} {each.name}"
+        if getattr(each, "commands", None):
+            yield from _commands(each, full)
+        else:
+            yield full, each
+
+
+def _row(parameter: Any) -> str:
+    if parameter.name == "help" or getattr(parameter, "hidden", False):
+        return ""
+    metavar = parameter.metavar or ""
+    names = [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []
+    shown = " ".join([", ".join(names), metavar]).strip() or parameter.name.upper()
+    said = " ".join((getattr(parameter, "help", "") or "").split())
+    return f"| `{shown.replace('|', chr(92) + '|')}` | {_escaped(said).replace('|', chr(92) + '|')} |"
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", r"\*").replace("[", r"\[")
