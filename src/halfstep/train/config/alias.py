@@ -16,11 +16,7 @@ _WITHOUT = "fp32"
 
 
 def expand(values: Mapping[str, Any], below: Any = None) -> dict[str, Any]:
-    """Return the values of one source with the alias written as a recipe.
-
-    Args:
-        values: What the source says.
-        below: The recipe in force before it.
+    """Return the values of one source with the alias as a recipe; `below` is the recipe before.
 
     Raises:
         UserError: If it names another recipe as well.

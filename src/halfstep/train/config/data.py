@@ -224,10 +224,6 @@ def of_every_source(values: Mapping[str, Any], name: object) -> dict[str, Any]:
 
     They say how images are loaded and what the model sees of them; where images lie, and which of
     them a split has, is the business of each source.
-
-    Args:
-        values: The section as plain data.
-        name: The other source.
     """
     taken = (DigitsConfig if name == "digits" else ImagesConfig).model_fields
     shared = ImagesConfig.model_fields.keys() & taken.keys()

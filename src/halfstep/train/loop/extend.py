@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
-from halfstep.train.config import CosineConfig, OneCycleConfig
+from halfstep.train.config.schedule import CosineConfig, OneCycleConfig
 from halfstep.train.observers.early_stopping import waited
 
 if TYPE_CHECKING:
@@ -27,16 +27,7 @@ def is_another_length(stored: Checkpoint, config: Config) -> bool:
 
 
 def refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
-    """Refuse another number of epochs where the run would not be one that had it from the start.
-
-    Args:
-        stored: The checkpoint; everything else of its config is as in `config`.
-        config: What the run is to go on as.
-        file: Where the checkpoint lies.
-
-    Raises:
-        UserError: Naming what to write instead.
-    """
+    """Refuse another number of epochs where the run would not be one that had it from the start."""
     if not is_another_length(stored, config):
         return
     before, now = stored.config["epochs"], config.epochs

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.train.config import Config
+from halfstep.train.config.files import flat
 from halfstep.train.loop import extend
 from halfstep.train.store import checkpoint, metrics_log, rotation
 
@@ -115,10 +116,7 @@ def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]
 def tidy(run: Path, start: Start) -> None:
     """Make a run directory what it was when the checkpoint was made, so that nothing comes twice.
 
-    Args:
-        run: The run directory, which is another one's copy in the making where the checkpoint is
-            from elsewhere.
-        start: What the run goes on from.
+    Where the checkpoint is from elsewhere, the directory becomes that of a copy of its run.
     """
     stored = start.checkpoint
     for left in run.rglob(".*.tmp"):
@@ -143,40 +141,27 @@ def tidy(run: Path, start: Start) -> None:
 
 
 def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
-    before = len(stored.ranks)
-    images = stored.config.get("batch_size", config.batch_size) * before
-    if processes != before and config.batch_size * processes == images:
+    made_by = len(stored.ranks)
+    images = stored.config.get("batch_size", config.batch_size) * made_by
+    if processes != made_by and config.batch_size * processes == images:
         stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
-    elif processes != before:
+    elif processes != made_by:
         fits = images // processes if images % processes == 0 else stored.config["batch_size"]
-        needs = processes if images % processes == 0 else before
+        needs = processes if images % processes == 0 else made_by
         raise UserError(
-            f"--resume {wanted}: the checkpoint was made by {before} processes with batch_size="
+            f"--resume {wanted}: the checkpoint was made by {made_by} processes with batch_size="
             f"{stored.config['batch_size']}, and now there are {processes} with "
             f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
             f"keeps its {images} images"
         )
-    here, there = (_leaves(each) for each in (config.model_dump(mode="json"), stored.config))
+    here, there = (flat(each) for each in (config.model_dump(mode="json"), stored.config))
     for key in {**here, **there}:
         if key.split(".")[0] in _MAY_DIFFER or key in _PARTS_MAY_DIFFER:
             continue
-        if here.get(key) != there.get(key):
+        now, before = here.get(key), there.get(key)
+        if now != before:
             raise UserError(
-                f"--resume {wanted}: the checkpoint was made with {key}={_said(there.get(key))}, "
-                f"and the config says {_said(here.get(key))}; write the same, or leave --resume "
-                "out to start anew"
+                f"--resume {wanted}: the checkpoint was made with {key}={json.dumps(before)}, and "
+                f"the config says {json.dumps(now)}; write the same, or leave --resume out to "
+                "start anew"
             )
-
-
-def _leaves(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    return {
-        name: leaf
-        for key, value in values.items()
-        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
-    }
-
-
-def _said(value: Any) -> str:
-    return json.dumps(value)

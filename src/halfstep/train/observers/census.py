@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from halfstep.kernels.observed import format_of_products
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
@@ -51,11 +52,7 @@ class Counted:
 
 
 class Census(TorchDispatchMode):
-    """Counts products while it is entered; a context manager over forward and backward.
-
-    Args:
-        model: Whose layers are told apart.
-    """
+    """Counts products of a model while it is entered, around forward and backward."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -66,8 +63,10 @@ class Census(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         for module, name in self._names.items():
-            self._hooks.append(module.register_forward_pre_hook(self._entering(name)))
-            self._hooks.append(module.register_forward_hook(self._leaving(), always_call=True))
+            self._hooks += [
+                module.register_forward_pre_hook(partial(self._enter, name)),
+                module.register_forward_hook(self._leave, always_call=True),
+            ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -97,14 +96,11 @@ class Census(TorchDispatchMode):
                 self.counted.by_layer[self._running[-1], format_] += flops
         return out
 
-    def _entering(self, name: str) -> Callable[..., None]:
-        return lambda *_: self._running.append(name)
+    def _enter(self, name: str, *_: Any) -> None:
+        self._running.append(name)
 
-    def _leaving(self) -> Callable[..., None]:
-        def leave(*_: Any) -> None:
-            self._running.pop()
-
-        return leave
+    def _leave(self, *_: Any) -> None:
+        self._running.pop()
 
 
 def _reason(layer: nn.Module | None, format_: str, expected: str) -> str:

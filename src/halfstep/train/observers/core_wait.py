@@ -48,13 +48,7 @@ def thread_times() -> Times:
 
 
 class CoreWait:
-    """Adds up what the threads of this process compute and wait in training.
-
-    Args:
-        device: Where the run computes.
-        read: Gives the times of all threads.
-        clock: Counts seconds.
-    """
+    """Adds up what the threads of this process compute and wait in training."""
 
     def __init__(
         self,

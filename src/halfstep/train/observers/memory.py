@@ -33,11 +33,7 @@ _SAMPLE_EVERY_S = 0.01
 
 
 class PeakMemory(Observer):
-    """Measures from the beginning of training to its end.
-
-    Args:
-        device: Where the training runs.
-    """
+    """Measures from the beginning of training to its end."""
 
     def __init__(self, device: torch.device) -> None:
         self.kind: MemoryKind = "device" if device.type == "cuda" else "resident-rise"
@@ -51,7 +47,6 @@ class PeakMemory(Observer):
         self._done = threading.Event()
 
     def begin(self, training: Training) -> None:
-        """Measure from now on."""
         if self.kind == "device":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
@@ -62,13 +57,11 @@ class PeakMemory(Observer):
             self._sampler.start()
 
     def end(self, error: BaseException | None) -> None:
-        """Measure no more."""
         self._done.set()
         if self._sampler:
             self._sampler.join()
 
     def summary(self) -> dict[str, Any]:
-        """Return the peak, its kind, and what torch had taken from a GPU."""
         return {
             "peak_memory_bytes": self.peak(),
             "peak_memory_kind": self.kind,

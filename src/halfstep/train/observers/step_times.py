@@ -30,10 +30,6 @@ class StepTimes(Observer):
 
     The first step after a pause, which may start data workers, is not counted, nor is warm-up.
 
-    Args:
-        device: Where the steps run.
-        clock: What counts seconds where the device is no GPU.
-
     Attributes:
         cores: How long the steps waited for a core.
     """

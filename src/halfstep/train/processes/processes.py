@@ -26,11 +26,7 @@ _OTHER_ERROR = 1
 
 
 class FailedElsewhere(Exception):  # noqa: N818  (the error is another process's, and said there)
-    """Another process has an error, and says so itself.
-
-    Args:
-        code: The exit code of that error.
-    """
+    """Another process has an error, for which it exits with `code`, and says so itself."""
 
     def __init__(self, code: int) -> None:
         super().__init__("another process has an error")

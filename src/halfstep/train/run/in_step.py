@@ -45,20 +45,12 @@ class Portion(NamedTuple):
 
 
 def in_step(
-    processes: Processes,
-    batches: Batches,
-    epoch: int = 1,
-    start: int = 0,
+    processes: Processes, batches: Batches, epoch: int = 1, start: int = 0
 ) -> Iterator[Portion]:
     """Iterate over this process's portions of the batches of one epoch.
 
-    A process that has fewer of them, in validation, has empty portions in the end.
-
-    Args:
-        processes: All of them; each one must iterate to the end, or until an exception.
-        batches: A split.
-        epoch: As in `Batches.epoch`.
-        start: As there.
+    A process that has fewer of them, in validation, has empty portions in the end. Each process
+    must iterate to the end, or until an exception. See `Batches.epoch` for the last arguments.
 
     Raises:
         Asked: Everywhere, if a signal came anywhere.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from halfstep.train.data import Data
     from halfstep.train.data.pipeline.batches import Batch, Batches
@@ -26,12 +26,7 @@ _SIGNALS = tuple(
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to)
-    """The run was asked to stop; what is left is in the message.
-
-    Args:
-        number: The signal that asked.
-        line: What is left, and how to go on.
-    """
+    """The run was asked to stop by a signal; the message says what is left, and how to go on."""
 
     def __init__(self, number: int, line: str) -> None:
         super().__init__(line)
@@ -58,12 +53,7 @@ class StopRequests:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -118,11 +108,7 @@ class _Obedient:
 
 
 class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
-    """A signal came; raised between two batches.
-
-    Args:
-        number: Which one.
-    """
+    """A signal came; raised between two batches."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -42,19 +42,13 @@ def path(run: Path, step: int) -> Path:
 
 
 def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
-    """Write a checkpoint beside the others, then let go of the oldest.
+    """Write a checkpoint beside the others, and keep so many of the newest.
 
     A disk that is full or gone does not end a run here: it is warned of, and what was written
     before stays as it was.
 
-    Args:
-        run: The run directory.
-        state: What to write.
-        keep: How many of the newest to keep.
-        names: What else it is from now on.
-
     Returns:
-        Whether it was written, and is known by all of these names.
+        Whether it was written, and is known by all of the names that it has from now on.
     """
     file = path(run, state.step)
     try:

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
-    """Data that cannot be trained on; the message has the first reason.
-
-    Args:
-        reasons: Each of them, the first one first.
-    """
+    """Data that cannot be trained on; the message has the first of the reasons."""
 
     def __init__(self, reasons: Sequence[UserError]) -> None:
         more = len(reasons) - 1
@@ -49,11 +45,7 @@ class Faults:
         return len(self._seen)
 
     def report(self, lines: Iterable[str]) -> None:
-        """Take note of images that could not be read, a line for each.
-
-        Raises:
-            UserError: If that is fatal.
-        """
+        """Take note of images that could not be read, a line for each."""
         for line in lines:
             if self.on_error == "fatal":
                 raise UserError(f"{line}; or write data.on_error=skip to go on without such images")
