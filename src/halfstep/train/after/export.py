@@ -140,15 +140,8 @@ def _torch(trained: Trained, facts: dict[str, str]) -> tuple[Callable[[BinaryIO]
         trained.model, (_images(trained, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
     )
     difference = _compare(trained, program.module())
-    return functools.partial(_save_torch, program, facts), difference
-
-
-def _save_torch(
-    program: torch.export.ExportedProgram, facts: dict[str, str], file: BinaryIO
-) -> None:
-    torch.export.save(
-        program, file, extra_files={f"{name}.txt": text for name, text in facts.items()}
-    )
+    extra = {f"{name}.txt": text for name, text in facts.items()}
+    return functools.partial(torch.export.save, program, extra_files=extra), difference
 
 
 def _onnx(trained: Trained, facts: dict[str, str]) -> tuple[bytes, float]:

@@ -111,7 +111,7 @@ class ImagesConfig(Section):
     order of the images nor their augmentation depends on it."""
     on_error: Literal["fatal", "skip"] = "fatal"
     """What an image that cannot be read does: "fatal" ends the run and names it; "skip" leaves it
-    out, names it once in a warning, and counts it."""
+    out, and names it once in a warning."""
     augment: AugmentConfig = AugmentConfig()
     """What happens to the pixels between the file and the model."""
 

@@ -17,7 +17,7 @@ from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
 from halfstep.train.environment import describe, pick_device
-from halfstep.train.loop import ending, extend, resume, saving
+from halfstep.train.loop import ending, resume, saving
 from halfstep.train.loop.epoch import Loop, train_epoch
 from halfstep.train.loop.saving import CheckpointWriter
 from halfstep.train.observers import observing
@@ -77,7 +77,7 @@ def train(
     with _claimed(run, config, processes):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
         config = start.config if start is not None else config
-        goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+        goes_further = start is not None and resume.is_another_length(start.checkpoint, config)
         ended = start is not None and not goes_further
         done = processes.from_first(lambda: run_directory.finished(run)) if ended else None
         if done is not None and go_on == resume.AUTO:

@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """How the gradients of a recipe compare with fp32's at the same weights.
-
-    Attributes:
-        gradient_cosine: Cosine of the angle between them, all parameters taken together.
-        gradient_error: Norm of the difference over the norm of fp32's.
-    """
-
-    gradient_cosine: float
-    gradient_error: float
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """Bytes, counted tensor by tensor; the same on every device.
 
@@ -83,12 +70,17 @@ class Probe:
         self._twin = twin
         self._batch = images, labels
 
-    def gradients(self) -> Gradients:
-        """Compare gradients with those of the twin at the weights of now."""
+    def gradients(self) -> dict[str, float]:
+        """Compare gradients with those of the twin at the weights of now.
+
+        Returns:
+            `gradient_cosine`, of the angle between all of them and fp32's, and `gradient_error`,
+            the norm of the difference over the norm of fp32's.
+        """
         ours, exact = self._ours(), self._exact()
         error = torch.linalg.vector_norm(ours - exact) / torch.linalg.vector_norm(exact)
         cosine = functional.cosine_similarity(ours, exact, 0)
-        return Gradients(float(cosine), float(error))
+        return {"gradient_cosine": float(cosine), "gradient_error": float(error)}
 
     def formats(self, expected: str) -> dict[str, Any]:
         """Count which format a step's arithmetic runs in; the recipe asks for `expected`.
@@ -98,11 +90,10 @@ class Probe:
         """
         with Census(self._engine.bare_model) as census:
             self._ours()
-        counted = census.counted
         return {
-            "flops": sum(counted.flops.values()),
-            "shares": counted.shares(),
-            "exceptions": counted.exceptions(self._engine.bare_model, expected),
+            "flops": sum(census.flops.values()),
+            "shares": census.shares(),
+            "exceptions": census.exceptions(expected),
         }
 
     def held(self) -> Held:

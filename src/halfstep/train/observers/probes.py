@@ -121,7 +121,7 @@ class Probes(Observer):
         if self._formats is None:
             self._formats = probe.formats(self._setup.engine.recipe.product_format)
             self._held_bytes = asdict(probe.held())
-        return asdict(probe.gradients())
+        return probe.gradients()
 
     def _give_up(self, error: RuntimeError | MemoryError) -> None:
         if not is_out_of_memory(error):

@@ -32,23 +32,21 @@ class Faults:
     """The images of a run that could not be read.
 
     Args:
-        on_error: "fatal" makes the first one an error; "skip" counts them and warns once for each.
+        on_error: "fatal" makes the first one an error; "skip" warns once for each.
+
+    Attributes:
+        seen: A line on each so far.
     """
 
     def __init__(self, on_error: Literal["fatal", "skip"]) -> None:
         self.on_error = on_error
-        self._seen: set[str] = set()
-
-    @property
-    def skipped(self) -> int:
-        """Images that were left out so far; one that is met again counts once."""
-        return len(self._seen)
+        self.seen: set[str] = set()
 
     def report(self, lines: Iterable[str]) -> None:
         """Take note of images that could not be read, a line for each."""
         for line in lines:
             if self.on_error == "fatal":
                 raise UserError(f"{line}; or write data.on_error=skip to go on without such images")
-            if line not in self._seen:
-                self._seen.add(line)
+            if line not in self.seen:
+                self.seen.add(line)
                 warnings.warn(f"left out: {line}", DataWarning, stacklevel=2)
