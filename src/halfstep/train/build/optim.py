@@ -141,7 +141,7 @@ def _timms(
 
 
 def _try_out(name: str, settings: dict[str, Any]) -> None:
-    """Make a step on a parameter of no account: many arguments are looked at only then."""
+    """Make a step on a dummy parameter: many arguments are checked only then."""
     param = nn.Parameter(torch.zeros(2, 2))
     param.grad = torch.zeros_like(param)
     create_optimizer_v2([{"params": [param]}], name, **settings).step()

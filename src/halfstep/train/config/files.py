@@ -17,10 +17,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from halfstep.errors import UserError, closest
-from halfstep.train.config.alias import expand
 from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
-from halfstep.train.config.schema import Config
+from halfstep.train.config.schema import Config, expand
 from halfstep.train.config.text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"

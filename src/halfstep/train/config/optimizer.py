@@ -45,15 +45,11 @@ class SgdConfig(Section):
     parameters where not set."""
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> SgdConfig:
+    def _has_what_needs_momentum(self) -> SgdConfig:
         if self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov is true but momentum is 0; write momentum: 0.9 or nesterov: false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _state_is_momentum(self) -> SgdConfig:
         if self.state and not self.momentum:
             raise ValueError(
                 "state is 'bf16' but momentum is 0, so that there is no state; write "

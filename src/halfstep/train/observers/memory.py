@@ -105,7 +105,7 @@ class PeakMemory(Observer):
 
 
 def _give_back_freed_memory() -> None:
-    """Return what loading and building freed to the system, lest training reuse it unnoticed."""
+    """Return freed memory to the system, so that training does not reuse it unmeasured."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:

@@ -216,13 +216,13 @@ def build(
     require(names)
     own = {"tensorboard": partial(TensorBoard, run, resumed_at)}
     return [
-        Mortal(name, own.get(name) or partial(Tracked, name, run, title, settings, resumed_at))
+        _Guarded(name, own.get(name) or partial(Tracked, name, run, title, settings, resumed_at))
         for name in dict.fromkeys(names)
     ]
 
 
-class Mortal:
-    """A sink that may fail at any time, and is warned of once and left alone from then on."""
+class _Guarded:
+    """A sink whose first failure is a warning, and which is not called again."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
         self._name = name

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _ROLL_CALL_S = 5.0
 _POLL_S = 0.02
-_LATER_S = 60.0
-"""What gradients wait longer than words, so that the words find out who is missing."""
-_WORDS_OF_TIME = ("timed out", "timeout")
-_WORDS_OF_GLOO = ("gloo", "connection closed by peer", "connection reset", "broken pipe")
+_NCCL_GRACE_S = 60.0
+"""How much later NCCL's collectives time out than the trainer's, which name the missing rank."""
+_TIMEOUT_ERRORS = ("timed out", "timeout")
+_CONNECTION_ERRORS = ("gloo", "connection closed by peer", "connection reset", "broken pipe")
 
 
 class Lost(Exception):  # noqa: N818  (nothing is wrong with this process)
@@ -87,7 +87,7 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         yield ALONE
         return
     device = own_device(device_name)
-    waits, later = (timedelta(seconds=each) for each in (timeout, timeout + _LATER_S))
+    waits, later = (timedelta(seconds=each) for each in (timeout, timeout + _NCCL_GRACE_S))
     try:
         store, rank, size = _meet(timeout)
     except (RuntimeError, dist.DistError) as error:
@@ -141,7 +141,7 @@ def _ask(store: Store, rank: int, timeout: float) -> str:
 
 
 def _invite(store: Store, size: int, deadline: float) -> str:
-    """Answer every question, old ones too, until all ranks have heard the name."""
+    """Answer every question, old ones too, until all ranks have the name."""
     name = f"halfstep/{uuid.uuid4().hex}"
     answered: set[str] = set()
     while store.add(f"{name}/here", 0) < size - 1:
@@ -196,10 +196,12 @@ def refuse_too_few_gpus(name: str, processes: int) -> None:
 def _explained(
     error: Exception, store: Store, rank: int, hosts: list[str], timeout: float
 ) -> str | None:
-    """Return what a collective's error means; empty if another says it, None if it is no such."""
+    """Return what a collective's error means; "" if another rank reports it, else None."""
     said = str(error).lower()
-    of_others = isinstance(error, dist.DistError) or any(word in said for word in _WORDS_OF_GLOO)
-    late = any(word in said for word in _WORDS_OF_TIME)
+    of_others = isinstance(error, dist.DistError) or any(
+        word in said for word in _CONNECTION_ERRORS
+    )
+    late = any(word in said for word in _TIMEOUT_ERRORS)
     if not of_others:
         return None
     here = f"rank {rank} ({hosts[rank]})"
@@ -215,7 +217,7 @@ def _explained(
 
 
 def _roll_call(store: Store, rank: int, size: int) -> set[int]:
-    """Return the ranks that answer: those that have waited in vain as this one has."""
+    """Return the ranks that answer: those whose collective has timed out, too."""
     present = {rank}
     with suppress(RuntimeError, dist.DistError):  # the store may have gone with its process
         store.set(f"here/{rank}", "")

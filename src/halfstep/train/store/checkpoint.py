@@ -263,7 +263,7 @@ def _verify(file: Path) -> None:
         raise OSError(f"the checksum of {damaged} is wrong")
 
 
-class _Heard:
+class _Recording:
     """Passes on what is written, and remembers why that failed.
 
     Attributes:
@@ -298,11 +298,11 @@ def _with_strings_once(value: Any) -> Any:
 
 
 def _write(state: dict[str, Any], file: BinaryIO) -> None:
-    heard = _Heard(file)
+    recording = _Recording(file)
     try:
-        torch.save(state, cast("IO[bytes]", heard))
+        torch.save(state, cast("IO[bytes]", recording))
     except RuntimeError:
         # torch ends the archive even so, and hides a full disk behind an error of that.
-        if heard.error is not None:
-            raise heard.error from None
+        if recording.error is not None:
+            raise recording.error from None
         raise

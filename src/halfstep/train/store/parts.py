@@ -110,10 +110,11 @@ def bring(folder: Path, parts: Parts, to: Path) -> None:
     target = to / parts["directory"]
     if target.is_dir():
         shutil.rmtree(target)  # a kill may have left half of it
-    shutil.copytree(folder / parts["directory"], target, copy_function=_link_or_copy)
+    shutil.copytree(folder / parts["directory"], target, copy_function=link_or_copy)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or where the file system has no links a copy."""
     try:
         os.link(source, target)
     except OSError:

@@ -9,7 +9,6 @@ nothing. What lies in parts beside them (see `parts`) stays as long as one of th
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import warnings
@@ -148,10 +147,7 @@ def link(file: Path, to: Path) -> None:
         parts.bring(file.parent, named, to.parent)
     temporary = to.with_name(f".{to.name}.{file.stem}.tmp")
     temporary.unlink(missing_ok=True)
-    try:
-        os.link(file, temporary)
-    except OSError:
-        shutil.copyfile(file, temporary)
+    parts.link_or_copy(file, temporary)
     try:
         temporary.replace(to)
     finally:

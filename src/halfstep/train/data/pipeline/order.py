@@ -103,7 +103,7 @@ class Order:
 
         A shuffled epoch has the order that torch's own `DataLoader(shuffle=True)` has in it, with a
         generator of this seed and no workers. Batches of which this process has no part are left
-        out in validation; in training it keeps the others company with images that do not count.
+        out in validation; in training it gets a dummy batch, whose images do not count.
         """
         order = torch.arange(self.images) if self.seed is None else self._shuffled(epoch)
         for number in range(start, self.batches):
