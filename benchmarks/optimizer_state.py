@@ -35,7 +35,7 @@ from torch.nn.functional import cross_entropy
 
 from halfstep import Engine
 from halfstep.train.build.optim import build_optimizer
-from halfstep.train.config import (
+from halfstep.train.config.optimizer import (
     AdamWConfig,
     LowBitAdamWConfig,
     OptimizerConfig,

@@ -41,6 +41,11 @@ def in_a_line(error: BaseException, most: int = 200) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]
 
 
+def reason(error: BaseException, most: int = 200) -> str:
+    """Return what an error says in a line of so many characters; its type if it says nothing."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
 def closest(given: object, allowed: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the name nearest to `given`, or "" when none is near."""
     matches = difflib.get_close_matches(str(given), list(allowed), n=1)

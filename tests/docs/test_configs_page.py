@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from halfstep.train.config import ModelConfig
 from halfstep.train.config.files import load
+from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.text import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "configs.md"

@@ -21,8 +21,8 @@ from halfstep.compare.arguments import parse_recipes
 from halfstep.errors import UserError
 from halfstep.show.units import milliseconds
 from halfstep.train.build.setup import set_up
-from halfstep.train.config import CheckpointsConfig
 from halfstep.train.config.files import load
+from halfstep.train.config.loop import CheckpointsConfig
 from halfstep.train.environment import pick_device
 from halfstep.train.loop.epoch import train_epoch
 from halfstep.train.loop.loop import assemble

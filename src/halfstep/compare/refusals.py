@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.build import dry_run, in_parallel, models
+from halfstep.train.build import in_parallel, models
+from halfstep.train.build.setup import dry_run
 from halfstep.train.processes.processes import Processes
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def refuse(arms: Mapping[Arm, Config], device: torch.device, processes: int) -> 
         model = models.build(
             config.model, classes=len(loaded.classes), image_shape=loaded.image_shape
         )
-        _refuse(alike, partial(dry_run.refuse, loaded=loaded, model=model))
+        _refuse(alike, partial(dry_run, loaded=loaded, model=model))
 
 
 def _refuse(arms: Mapping[Arm, Config], check: Callable[[Config], None]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from halfstep.compare.measures import MEASURES
 from halfstep.compare.results import Spread
 from halfstep.compare.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
-from halfstep.train.observers.core_wait import DISTURBED
+from halfstep.train.observers.step_times import DISTURBED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

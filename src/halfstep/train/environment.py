@@ -18,11 +18,7 @@ _OF_THE_PROCESS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PO
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device that a config asks for; "auto" is the first GPU, or the CPU without one.
-
-    Raises:
-        UserError: If it asks for a GPU that is not here.
-    """
+    """Return the device that a config asks for; "auto" is the first GPU, or the CPU without one."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     here = ["cpu", *(f"cuda:{index}" for index in range(count))]
     if name == "auto":

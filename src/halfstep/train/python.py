@@ -59,15 +59,13 @@ def train(
         KeyboardInterrupt: After an interruption in training; the run can go on with `resume`.
     """
     chosen = _loaded(config, overrides or {})
-    run = Path(out) if out is not None else run_directory.place(chosen, tag)
-    go_on = None if resume is None else str(resume)
     return train_run(
         chosen,
-        run,
+        Path(out) if out is not None else run_directory.place(chosen, tag),
         tag=tag,
         overwrite=overwrite,
         quiet=quiet,
-        go_on=go_on,
+        go_on=None if resume is None else str(resume),
         observers=observers,
     )
 

@@ -3,7 +3,8 @@ import torch
 
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.build import dry_run, models
+from halfstep.train.build import models
+from halfstep.train.build.setup import dry_run
 
 
 @pytest.fixture
@@ -18,14 +19,14 @@ def parts(tiny):
 
 def test_a_recipe_that_refuses_the_optimizer_is_refused_as_in_the_run(tiny, parts):
     with pytest.raises(UserError, match=r"knows torch.optim.SGD, Adam and AdamW, not Lamb"):
-        dry_run.refuse(tiny("optimizer={name: lamb, lr: 0.1}", recipe="bf16-sr"), *parts)
+        dry_run(tiny("optimizer={name: lamb, lr: 0.1}", recipe="bf16-sr"), *parts)
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "o2", "half", "fp8", "bf16-sr"])
 def test_the_model_comes_back_in_its_own_format(tiny, parts, recipe):
     loaded, model = parts
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    dry_run.refuse(tiny("average={decay: 0.9}", recipe=recipe), loaded, model)
+    dry_run(tiny("average={decay: 0.9}", recipe=recipe), loaded, model)
     after = model.state_dict()
     assert after.keys() == before.keys()
     for name, value in before.items():

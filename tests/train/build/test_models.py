@@ -10,7 +10,7 @@ from torch import nn
 from halfstep.engine import Engine
 from halfstep.errors import UserError
 from halfstep.train.build.models import build, compiled, resolve
-from halfstep.train.config import ModelConfig
+from halfstep.train.config.model import ModelConfig
 
 SMALL = {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 8]}
 

@@ -10,7 +10,7 @@ from halfstep.errors import UserError
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
 from halfstep.train.build.optim import build_optimizer
-from halfstep.train.config import (
+from halfstep.train.config.optimizer import (
     AdamConfig,
     AdamWConfig,
     LowBitAdamConfig,

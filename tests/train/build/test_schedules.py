@@ -1,6 +1,5 @@
 import math
 import warnings
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from halfstep.errors import UserError
 from halfstep.train.build import schedules
-from halfstep.train.config import (
+from halfstep.train.config.schedule import (
     ConstantConfig,
     CosineConfig,
     MultiStepConfig,
@@ -18,10 +17,7 @@ from halfstep.train.config import (
     StepConfig,
 )
 
-
-class Figures(NamedTuple):
-    loss: float = 1.0
-    accuracy: float = 0.5
+FIGURES = {"loss": 1.0, "accuracy": 0.5}
 
 
 def optimizer_of(lr=1.0):
@@ -138,7 +134,7 @@ def test_plateau_is_torchs_after_each_validation(metric):
     assert built.per_step is None
     seen = []
     for value in (0.5, 0.6, 0.6, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4):
-        built.per_epoch(Figures(**{metric: value}))
+        built.per_epoch(FIGURES | {metric: value})
         reference.step(value)
         seen.append(ours.param_groups[0]["lr"])
         assert seen[-1] == theirs.param_groups[0]["lr"]
@@ -154,7 +150,7 @@ def test_plateau_waits_for_its_warm_up():
         for _ in range(2):
             optimizer.step()
             built.per_step.step()
-        built.per_epoch(Figures(loss=1.0))
+        built.per_epoch(FIGURES)
         seen.append(optimizer.param_groups[0]["lr"])
     assert seen == pytest.approx([0.6, 1.0, 0.5, 0.25])
 
@@ -167,7 +163,7 @@ def test_plateau_goes_on_from_its_state():
         built = schedules.build(config, optimizer, steps=100, steps_per_epoch=10)
         built.load_state_dict(state or built.state_dict())
         for loss in losses:
-            built.per_epoch(Figures(loss=loss))
+            built.per_epoch(FIGURES | {"loss": loss})
         return optimizer.param_groups[0]["lr"], built.state_dict()
 
     whole, wanted = run([1.0, 1.0, 1.0, 1.0])

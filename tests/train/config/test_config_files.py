@@ -1,9 +1,9 @@
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.config import AdamWConfig
 from halfstep.train.config.data import DigitsConfig
 from halfstep.train.config.files import find, load, merge, parse_options, resolved, shipped
+from halfstep.train.config.optimizer import AdamWConfig
 
 
 def test_every_shipped_config_is_valid_and_described():

@@ -1,7 +1,7 @@
 import pytest
 
 from halfstep.errors import UserError
-from halfstep.train.config import LrScalingConfig
+from halfstep.train.config.loop import LrScalingConfig
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from halfstep.errors import UserError
-from halfstep.train.config import (
+from halfstep.train.config.optimizer import (
     AdamConfig,
     AdamWConfig,
     LowBitAdamConfig,

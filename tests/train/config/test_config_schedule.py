@@ -1,7 +1,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from halfstep.train.config import (
+from halfstep.train.config.schedule import (
     CosineConfig,
     MultiStepConfig,
     OneCycleConfig,

@@ -4,7 +4,8 @@ from pydantic import BaseModel
 from halfstep.errors import UserError
 from halfstep.recipe import LossScale
 from halfstep.train import config as config_module
-from halfstep.train.config import Config, Section
+from halfstep.train.config import Config
+from halfstep.train.config.section import Section
 
 
 def sections():

@@ -11,8 +11,7 @@ from PIL import Image
 
 from halfstep.train import data
 from halfstep.train.config.files import load
-from halfstep.train.data.pipeline.order import Order
-from halfstep.train.data.sources.part import BatchShare
+from halfstep.train.data.pipeline.order import BatchShare, Order
 
 CPU = torch.device("cpu")
 SHARDS, SAMPLES = 4, 8

@@ -6,7 +6,7 @@ import torch
 from halfstep.errors import UserError
 from halfstep.train.after.evaluate import evaluate
 from halfstep.train.build.setup import set_up
-from halfstep.train.config import DistributedConfig
+from halfstep.train.config.distributed import DistributedConfig
 from halfstep.train.loop.loop import train
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from halfstep.train.store import checkpoint
 
 from . import dying_worker
 
-KILLS = 10
+KILLS = 20
 MICRO_BATCHES = 9
 """Of the three epochs of the pictures, in two processes."""
 
@@ -74,7 +74,7 @@ def test_job_whose_worker_is_killed_ends_as_an_undisturbed_one(pictures_file, wh
 
 
 @pytest.mark.slow
-def test_ten_random_kills_leave_no_trace(pictures_file, whole, tmp_path, write_results):
+def test_twenty_random_kills_leave_no_trace(pictures_file, whole, tmp_path, write_results):
     chance = random.Random(0)
     kills = []
     for number in range(KILLS):

@@ -14,14 +14,14 @@ from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint, rotation
 
 RECIPES = ("fp32", "fp16", "o2")
-KILLS = 20
+KILLS = 40
 # A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
 MOMENTS = {"backward": 18, "write": 6, "link": 4}
 
 
-def kill(config, run, recipe, moment, count):
+def kill(config, run, recipe, moment, count, workers=2):
     """Train in a process of its own that dies at a moment."""
-    ended = warm.run(killed.main, config, run, recipe, 2, moment, count)
+    ended = warm.run(killed.main, config, run, recipe, workers, moment, count)
     assert ended.code == -signal.SIGKILL, ended.err
 
 
@@ -66,7 +66,7 @@ def test_workers_of_a_process_that_is_killed_while_they_hand_images_over_say_not
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_leave_no_trace(
+def test_forty_random_kills_leave_no_trace(
     pictures, pictures_file, wholes, tmp_path, write_results
 ):
     chance = random.Random(0)
@@ -76,7 +76,7 @@ def test_twenty_random_kills_leave_no_trace(
         moment = chance.choice(sorted(MOMENTS))
         count = chance.randint(1, MOMENTS[moment])
         run = tmp_path / str(number)
-        kill(pictures_file, run, recipe, moment, count)
+        kill(pictures_file, run, recipe, moment, count, workers=0)
         left = rotation.newest_first(run)
         began = checkpoint.load(left[0]).step if left else 0
         train(pictures(recipe=recipe), run, quiet=True, go_on="auto")

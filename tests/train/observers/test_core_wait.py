@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from halfstep.train.loop.loop import train
-from halfstep.train.observers.core_wait import CoreWait, CoreWaitWarning, thread_times
+from halfstep.train.observers.step_times import CoreWait, CoreWaitWarning, thread_times
 
 CPU = torch.device("cpu")
 needs_schedstat = pytest.mark.skipif(
@@ -134,6 +134,6 @@ def test_the_kernel_counts_what_this_thread_computes():
 
 @needs_schedstat
 def test_a_run_says_how_long_it_waited(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("halfstep.train.observers.core_wait._EVERY_S", 0.0)
+    monkeypatch.setattr("halfstep.train.observers.step_times._EVERY_S", 0.0)
     summary = train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     assert 0.0 <= summary.core_wait_share < 1.0

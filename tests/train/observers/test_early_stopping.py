@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from halfstep.train.config import EarlyStoppingConfig
+from halfstep.train.config.loop import EarlyStoppingConfig
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.observers.early_stopping import EarlyStopping

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from halfstep.recipe import recipe
-from halfstep.train.observers.nonfinite_steps import NonFiniteSteps
+from halfstep.train.observers.nonfinite import NonFiniteSteps
 from halfstep.train.run.progress import Progress
 
 TAKEN, SKIPPED = SimpleNamespace(stepped=True), SimpleNamespace(stepped=False)

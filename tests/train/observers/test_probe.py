@@ -53,15 +53,15 @@ def test_a_probed_run_is_the_same_run(recipe, batch) -> None:
 
 def test_gradients_of_single_precision_are_its_own(batch) -> None:
     _, seen = trained("fp32", batch, probing=True, steps=1)
-    assert seen[0][0].gradient_cosine == pytest.approx(1, abs=1e-9)
-    assert seen[0][0].gradient_error == pytest.approx(0, abs=1e-6)
+    assert seen[0][0]["gradient_cosine"] == pytest.approx(1, abs=1e-9)
+    assert seen[0][0]["gradient_error"] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(("recipe", "least", "most"), [("tf32", 1e-6, 2e-2), ("fp8", 1e-2, 0.6)])
 def test_coarser_formats_are_further_away(recipe, least, most, batch) -> None:
     _, seen = trained(recipe, batch, probing=True, steps=1)
-    assert least < seen[0][0].gradient_error < most
-    assert seen[0][0].gradient_cosine < 1
+    assert least < seen[0][0]["gradient_error"] < most
+    assert seen[0][0]["gradient_cosine"] < 1
 
 
 def test_memory_is_what_the_tensors_add_up_to(batch) -> None:

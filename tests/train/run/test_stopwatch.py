@@ -1,12 +1,12 @@
 import pytest
 
-from halfstep.train.run import stopwatch
-from halfstep.train.run.stopwatch import Stopwatch
+from halfstep.train.run import training
+from halfstep.train.run.training import Stopwatch
 
 
 def test_counts_while_it_runs(monkeypatch):
     now = [5.0]
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
     watch = Stopwatch()
     watch.add(10.0)
     assert (watch.seconds, watch.running) == (10.0, False)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import safetensors.torch
 import torch
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.files import write_atomically
 from halfstep.train.after.trained import open_run
 from halfstep.train.store import links
@@ -61,13 +61,7 @@ class Exported:
 
 
 def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None = None) -> Exported:
-    """Write a run's model.
-
-    Args:
-        run: The run directory.
-        kind: The form.
-        which: The run's best or last checkpoint.
-        file: Where to; `export/<which>` in the run directory by default.
+    """Write a run's model, to `export/<which>` in its directory unless a file is named.
 
     Raises:
         UserError: If the run or its checkpoint cannot be had, if a package is missing, if the
@@ -92,9 +86,8 @@ def export(run: Path, kind: Format, *, which: Which = "best", file: Path | None 
         except UserError:
             raise
         except Exception as error:  # a tracer fails in as many ways as there are models
-            reason = " ".join(str(error).split())[:300]
             raise UserError(
-                f"{trained.config.model.name!r} cannot be exported as {kind}: {reason}; "
+                f"{trained.config.model.name!r} cannot be exported as {kind}: {reason(error)}; "
                 "write --format safetensors for the weights alone"
             ) from error
     try:
@@ -147,15 +140,8 @@ def _torch(trained: Trained, facts: dict[str, str]) -> tuple[Callable[[BinaryIO]
         trained.model, (_images(trained, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
     )
     difference = _compare(trained, program.module())
-    return functools.partial(_save_torch, program, facts), difference
-
-
-def _save_torch(
-    program: torch.export.ExportedProgram, facts: dict[str, str], file: BinaryIO
-) -> None:
-    torch.export.save(
-        program, file, extra_files={f"{name}.txt": text for name, text in facts.items()}
-    )
+    extra = {f"{name}.txt": text for name, text in facts.items()}
+    return functools.partial(torch.export.save, program, extra_files=extra), difference
 
 
 def _onnx(trained: Trained, facts: dict[str, str]) -> tuple[bytes, float]:
@@ -188,11 +174,7 @@ def _images(trained: Trained, count: int) -> torch.Tensor:
 
 @torch.no_grad()
 def _compare(trained: Trained, program: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Return how far a program's logits are from the model's, on batches that it was not made of.
-
-    Raises:
-        UserError: If they are of another shape, or further than rounding explains.
-    """
+    """Return how far a program's logits are from the model's, on batches of other sizes."""
     difference = 0.0
     for count in (1, 3):
         images = _images(trained, count)

@@ -9,21 +9,24 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.data import usable_workers
 from halfstep.train.data.pipeline import transforms
+from halfstep.train.data.pipeline.loader import Loader
+from halfstep.train.data.pipeline.order import Order
+from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_rows
-from halfstep.train.data.sources.decode import CorruptImage, read_image
+from halfstep.train.data.sources.decode import read_image
 from halfstep.train.data.sources.faults import DataWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import torch
 
     from halfstep.train.after.trained import Trained
     from halfstep.train.config.data import ColumnsConfig
@@ -61,7 +64,7 @@ class DecodedBatch(NamedTuple):
 
     listed: list[Listed]
     images: torch.Tensor
-    faults: list[str]
+    faults: tuple[str, ...]
 
 
 def find(
@@ -95,8 +98,8 @@ def find(
         else:
             found.append(Listed(str(path), path, where=str(path)))
     if not found:
-        given = ", ".join(map(str, inputs))
-        raise UserError(f"no image is in {given}; allowed: files ending in {_allowed()}")
+        given, allowed = ", ".join(map(str, inputs)), " ".join(sorted(SUFFIXES))
+        raise UserError(f"no image is in {given}; allowed: files ending in {allowed}")
     return found
 
 
@@ -107,17 +110,7 @@ def of_csv(
     *,
     labelled: bool = False,
 ) -> list[Listed]:
-    """Return the images that a CSV file lists.
-
-    Args:
-        file: With a column image, and perhaps label.
-        root: What its paths start from; its own folder by default.
-        columns: What it calls its columns.
-        labelled: Whether it must have labels.
-
-    Raises:
-        UserError: If it is no such file; the message has the row.
-    """
+    """Return the images that a CSV file lists; paths start from `root`, or its own folder."""
     base = root or file.parent
     return [
         Listed(row.image, base / row.image, row.label, f"{file}, row {row.number}: {row.image}")
@@ -140,67 +133,43 @@ def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> 
 
 
 def batches(trained: Trained, listed: Sequence[Listed]) -> Iterator[DecodedBatch]:
-    """Read images in order, as many at a time and by as many workers as the run had.
-
-    Args:
-        trained: Whose resolution, crop and channels the images get.
-        listed: Which images.
-    """
+    """Read images in order, as many at a time and by as many workers as the run had."""
     data = trained.config.data
     channels, side, _ = trained.image_shape
     augment = getattr(data, "augment", AugmentConfig())
     _warn_of_unknown_preprocessing(trained, augment)
-    pixels = Pixels(listed, transforms.build(augment, side, train=False), channels)
-    loader: DataLoader[torch.Tensor | str] = DataLoader(
-        pixels,
-        trained.config.batch_size,
-        num_workers=min(usable_workers(data.workers), len(listed) // trained.config.batch_size),
-        collate_fn=list,
-        # Without one of its own it would draw from the process's generator.
-        generator=torch.Generator().manual_seed(0),
+    transform = transforms.build(augment, side, train=False)
+    samples = Samples(
+        _Asked(listed, channels), trained.image_shape, transform, seed=0, refill=False
     )
-    start = 0
-    for read in loader:
-        part = listed[start : start + len(read)]
-        start += len(read)
-        good = [each for each, image in zip(part, read, strict=True) if not isinstance(image, str)]
-        images = [image for image in read if not isinstance(image, str)]
-        faults = [fault for fault in read if isinstance(fault, str)]
-        empty = torch.empty(0, *trained.image_shape, dtype=torch.uint8)
-        yield DecodedBatch(good, torch.stack(images) if images else empty, faults)
+    size = trained.config.batch_size
+    workers = min(usable_workers(data.workers), len(listed) // size)
+    jobs = Order(len(listed), size, seed=None).jobs(0)
+    for read in Loader(samples, workers=workers, pinned=False).load(jobs):
+        if read.mistake is not None:
+            raise read.mistake
+        good = [listed[number] for number in read.labels.tolist()]
+        yield DecodedBatch(good, read.images, read.faults)
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels(Dataset[torch.Tensor | str]):
-    """The pixels of listed images, or a line that says why there are none.
+class _Asked:
+    """Listed images as a split, in which each one's label is its place in the list.
 
     Attributes:
         listed: Which images.
-        transform: From uint8 of any size to the run's resolution.
         channels: Of the model; 1 makes them grey.
     """
 
     listed: Sequence[Listed]
-    transform: Callable[[torch.Tensor], torch.Tensor]
     channels: int
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.listed)
 
-    def __getitem__(self, index: int) -> torch.Tensor | str:
-        """Return the pixels of one image, or what is wrong with it."""
-        wanted = self.listed[index]
-        try:
-            image = read_image(wanted.file, wanted.where)
-        except CorruptImage as error:
-            return str(error)
-        except OSError as error:
-            return f"{wanted.where} cannot be read: {error.strerror or error}"
-        if self.channels == 1:
-            image = functional.rgb_to_grayscale(image)
-        return self.transform(image)
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        image = read_image(self.listed[index].file, self.where(index))
+        return (functional.rgb_to_grayscale(image) if self.channels == 1 else image), index
 
-
-def _allowed() -> str:
-    return " ".join(sorted(SUFFIXES))
+    def where(self, index: int) -> str:
+        return self.listed[index].where

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from halfstep.errors import UserError
 from halfstep.train.after import image_files
 from halfstep.train.after.trained import columns_of, open_run
+from halfstep.train.data.sources.csv_rows import csv_text
 from halfstep.train.environment import pick_device
-from halfstep.train.run.metrics import csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

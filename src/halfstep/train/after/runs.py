@@ -55,11 +55,7 @@ class Run:
 
 
 def find(root: Path) -> list[Run]:
-    """Return the runs under a folder, by path.
-
-    Raises:
-        UserError: If there is no such folder.
-    """
+    """Return the runs under a folder, by path."""
     if not root.is_dir():
         raise UserError(
             f"{str(root)!r} is no folder; write one that runs lie in, such as runs, the default of "

@@ -72,16 +72,7 @@ class Trained:
 
 
 def config_of(run: Path, device: str | None = None, options: Sequence[str] = ()) -> Config:
-    """Return the config of a run.
-
-    Args:
-        run: The run directory.
-        device: Where to work, in place of the config's.
-        options: Overrides, as on the command line.
-
-    Raises:
-        UserError: If there is no such run.
-    """
+    """Return the config of a run, with overrides as on the command line."""
     config_file = run / "config.yaml"
     if not config_file.is_file():
         problem = "does not exist"
@@ -95,11 +86,7 @@ def config_of(run: Path, device: str | None = None, options: Sequence[str] = ())
 
 
 def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
-    """Return what a CSV file beside a run calls its columns: what is given, or as the run's data.
-
-    Raises:
-        UserError: If there is no such run.
-    """
+    """Return what a CSV file beside a run calls its columns: as given, or as the run's data."""
     if columns is not None:
         return columns
     data = config_of(run).data
@@ -107,11 +94,7 @@ def columns_of(run: Path, columns: ColumnsConfig | None) -> ColumnsConfig:
 
 
 def open_run(run: Path, which: Which = "best", device: str | None = None) -> Trained:
-    """Return a run's model as its best or last checkpoint has it.
-
-    Raises:
-        UserError: If there is no such run or checkpoint, or if it is damaged.
-    """
+    """Return a run's model as its best or last checkpoint has it."""
     config = config_of(run, device)
     stored = checkpoint.load(checkpoint.path(run, which))
     channels, height, width = stored.preprocessing["image_shape"]
@@ -119,12 +102,7 @@ def open_run(run: Path, which: Which = "best", device: str | None = None) -> Tra
     model = models.build(
         config.model, classes=len(stored.classes), image_shape=shape, initial_weights=False
     )
-    try:
-        model.load_state_dict(stored.weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(
-            f"the weights of {str(run)!r} do not fit its model {config.model.name!r}: {reason}"
-        ) from error
+    otherwise = f"the weights of {str(run)!r} do not fit its model {config.model.name!r}"
+    models.load(model, stored.weights, otherwise)
     normalisation = (tuple(stored.preprocessing["mean"]), tuple(stored.preprocessing["std"]))
     return Trained(config, stored, model.eval(), tuple(stored.classes), shape, normalisation)

@@ -27,9 +27,6 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     Args:
         model: The model.
         patterns: Names of modules (with all that is in them) or of parameters, with * ? [...].
-
-    Raises:
-        UserError: If a pattern names nothing.
     """
     modules = dict(model.named_modules())
     params = dict(model.named_parameters())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from halfstep.engine import shard
 from halfstep.errors import UserError
-from halfstep.train.config import LowBitAdamConfig
+from halfstep.train.config.optimizer import LowBitAdamConfig
 
 if TYPE_CHECKING:
     import torch
@@ -33,15 +33,7 @@ def way(config: Config, processes: Processes) -> Literal["ddp", "fsdp", "dp"] | 
 
 
 def shared_out(model: nn.Module, config: Config) -> nn.Module:
-    """Leave each process its part of a model that all of them have, before there is an optimizer.
-
-    Args:
-        model: On its device, the same everywhere.
-        config: Names the recipe, which the engine is given too.
-
-    Raises:
-        UserError: If the model cannot be shared out.
-    """
+    """Leave each process its part of a model that all of them have, before an optimizer."""
     try:
         return shard(
             model,
@@ -58,11 +50,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
 
 
 def refuse(config: Config, device: torch.device, processes: Processes) -> None:
-    """Refuse what cannot work with so many processes, or on this device.
-
-    Raises:
-        UserError: Naming what to write instead.
-    """
+    """Refuse what cannot work with so many processes, or on this device."""
     if config.distributed.strategy == "dp":
         _refuse_dp(config, device, processes)
     if processes.size == 1:

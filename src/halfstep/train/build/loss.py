@@ -23,12 +23,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def build(config: Config, classes: int, device: torch.device) -> Loss:
-    """Return the loss that `config` names.
-
-    Args:
-        config: Whose `loss` and `label_smoothing`.
-        classes: Number of classes.
-        device: Where logits are.
+    """Return the loss that `config` names, for logits on `device`.
 
     Raises:
         UserError: If there is another number of class weights than of classes, if a loss of the

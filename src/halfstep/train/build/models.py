@@ -14,13 +14,15 @@ import torch
 import torchvision
 from torch import nn
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, reason
 from halfstep.train.build import weights
 from halfstep.train.build.freeze import freeze
 from halfstep.train.config import import_path
 
 if TYPE_CHECKING:
-    from halfstep.train.config import ModelConfig
+    from collections.abc import Mapping
+
+    from halfstep.train.config.model import ModelConfig
 
 _LIBRARIES = ("timm", "torchvision")
 _OWN = "import:"
@@ -87,13 +89,16 @@ def build(
     return model
 
 
-def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
-    """Compile the model in place, if its config says so: it stays the module that the engine owns.
+def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) -> None:
+    """Load all weights of a checkpoint into a model; `otherwise` is the error's line."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{otherwise}: {reason(error)}") from error
 
-    Args:
-        model: The model, after the engine has prepared it.
-        config: Its section.
-    """
+
+def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """Compile a model in place, if its config says so: it stays what the engine owns."""
     if config.compile:
         model.compile()
     return model
@@ -138,7 +143,7 @@ def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
     except Exception as error:  # the user's own code may raise anything
         raise UserError(
             f"{config.name} called with num_classes={classes}, in_chans={channels} and model.args "
-            f"{config.args} failed: {type(error).__name__}: {_line(error)}"
+            f"{config.args} failed: {type(error).__name__}: {reason(error)}"
         ) from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")
@@ -157,14 +162,14 @@ def _published(name: str) -> dict[str, torch.Tensor]:
 def _not_published(library: str, name: str, error: Exception) -> UserError:
     return UserError(
         f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
-        f"{_line(error)}; write --options model.pretrained=false model.weights=FILE with a "
+        f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
         ".safetensors or .pth file of them"
     )
 
 
 def _refused(config: ModelConfig, library: str, name: str, error: Exception) -> UserError:
     return UserError(
-        f"model.args is {config.args}, which {library}'s {name} refuses: {_line(error)}"
+        f"model.args is {config.args}, which {library}'s {name} refuses: {reason(error)}"
     )
 
 
@@ -236,7 +241,7 @@ def _try_on(model: nn.Module, name: str, image_shape: tuple[int, int, int], clas
             logits = model.eval()(torch.zeros(1, *image_shape))
     except _REFUSALS as error:
         raise UserError(
-            f"model.name is {name!r}, which cannot take {shape} images: {_line(error)}; "
+            f"model.name is {name!r}, which cannot take {shape} images: {reason(error)}; "
             "write another --options data.resolution=... or model.name=..."
         ) from error
     finally:
@@ -246,7 +251,3 @@ def _try_on(model: nn.Module, name: str, image_shape: tuple[int, int, int], clas
             f"model.name is {name!r}, which does not return {classes} logits an image; "
             "write the name of a classifier"
         )
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

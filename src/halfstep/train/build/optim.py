@@ -15,13 +15,13 @@ from timm.optim import (  # type: ignore[attr-defined]  # timm's public names, w
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, reason
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
-from halfstep.train.config import AdamConfig, AdamWConfig, LowBitAdamConfig, SgdConfig
+from halfstep.train.config.optimizer import AdamConfig, AdamWConfig, LowBitAdamConfig, SgdConfig
 
 if TYPE_CHECKING:
-    from halfstep.train.config import OptimizerConfig, TimmOptimizerConfig
+    from halfstep.train.config.optimizer import OptimizerConfig, TimmOptimizerConfig
 
 _LOOKAHEAD = "lookahead_"
 
@@ -49,26 +49,16 @@ def build_optimizer(
         return _low_bit(config, groups, lr)
     if isinstance(config, SgdConfig | AdamConfig | AdamWConfig) and config.state:
         return _in_bf16(config, groups, lr, seed)
-    if isinstance(config, SgdConfig):
-        return SGD(
-            groups,
-            lr=lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-            fused=fused,
-        )
-    if isinstance(config, AdamConfig | AdamWConfig):
-        kind = Adam if isinstance(config, AdamConfig) else AdamW
-        return kind(
-            groups,
-            lr=lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=fused,
-        )
+    if isinstance(config, SgdConfig | AdamConfig | AdamWConfig):
+        kind: Any = {"sgd": SGD, "adam": Adam, "adamw": AdamW}[config.name]
+        own: Optimizer = kind(groups, lr=lr, fused=fused, **_settings(config))
+        return own
     return _timms(config, groups, lr, fused=fused)
+
+
+def _settings(config: OptimizerConfig) -> dict[str, Any]:
+    """Return what a constructor takes besides the learning rate, by its own names."""
+    return config.model_dump(exclude={"name", "lr", "decay_norms_and_biases", "state"})
 
 
 def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) -> Optimizer:
@@ -79,9 +69,8 @@ def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) 
             f"optimizer.name is {config.name!r}, which needs torchao; write "
             "pip install 'halfstep[torchao]', or optimizer.name=adamw optimizer.state=bf16"
         ) from error
-    settings = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
     try:
-        built: Optimizer = kind(groups, lr=lr, **settings)
+        built: Optimizer = kind(groups, lr=lr, **_settings(config))
     except TypeError as error:  # parameters of another format
         raise UserError(str(error)) from error
     return built
@@ -90,15 +79,11 @@ def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) 
 def _in_bf16(
     config: SgdConfig | AdamConfig | AdamWConfig, groups: list[dict[str, Any]], lr: float, seed: int
 ) -> Optimizer:
-    decay = config.weight_decay
     try:
         if isinstance(config, SgdConfig):
-            momentum, nesterov = config.momentum, config.nesterov
-            return SGDBf16(groups, lr, momentum, nesterov=nesterov, weight_decay=decay, seed=seed)
+            return SGDBf16(groups, lr, seed=seed, **_settings(config))
         decoupled = isinstance(config, AdamWConfig)
-        return AdamBf16(
-            groups, lr, config.betas, config.eps, weight_decay=decay, decoupled=decoupled, seed=seed
-        )
+        return AdamBf16(groups, lr, decoupled=decoupled, seed=seed, **_settings(config))
     except TypeError as error:  # parameters of another format
         raise UserError(str(error)) from error
 
@@ -149,15 +134,14 @@ def _timms(
             f"optimizer {config.name!r} needs {error.name}; write pip install {error.name}"
         ) from error
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"optimizer {config.name!r} cannot be had with args {config.args}: {reason}"
+            f"optimizer {config.name!r} cannot be had with args {config.args}: {reason(error)}"
         ) from error
     return built
 
 
 def _try_out(name: str, settings: dict[str, Any]) -> None:
-    """Make a step on a parameter of no account: many arguments are looked at only then."""
+    """Make a step on a dummy parameter: many arguments are checked only then."""
     param = nn.Parameter(torch.zeros(2, 2))
     param.grad = torch.zeros_like(param)
     create_optimizer_v2([{"params": [param]}], name, **settings).step()

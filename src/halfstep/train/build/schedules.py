@@ -7,7 +7,7 @@ happened. `plateau` moves with every validation, after a warm-up that moves with
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from halfstep.errors import UserError
-from halfstep.train.config import (
+from halfstep.train.config.schedule import (
     CosineConfig,
     MultiStepConfig,
     OneCycleConfig,
@@ -30,25 +30,15 @@ from halfstep.train.config import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch.optim import Optimizer
 
-    from halfstep.train.config import ScheduleConfig
+    from halfstep.train.config.schedule import ScheduleConfig
 
 
 class ScheduleWarning(UserWarning):
     """The learning rate will not do what its schedule is for."""
-
-
-class Validated(Protocol):
-    """What a plateau looks at: the figures of one validation."""
-
-    @property
-    def loss(self) -> float:
-        """Mean loss."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers, 0 to 1."""
 
 
 class Schedules:
@@ -79,13 +69,13 @@ class Schedules:
         self._drops = drops
         self._milestones = drops.milestones if drops else None
 
-    def per_epoch(self, figures: Validated) -> None:
-        """Let the schedule see a validation; settle the engine's last step before."""
+    def per_epoch(self, figures: Mapping[str, float]) -> None:
+        """Let the schedule see `loss` and `accuracy`; settle the engine's last step before."""
         if self._plateau is None:
             return
         done = self.per_step.last_epoch if self.per_step else self._held_until
         if done >= self._held_until:
-            self._plateau.step(getattr(figures, self._metric))
+            self._plateau.step(figures[self._metric])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the engine does not keep, as plain data."""

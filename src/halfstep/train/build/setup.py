@@ -16,8 +16,8 @@ from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, loss, models, optim, schedules
+from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
-from halfstep.train.data.sources.part import BatchShare
 from halfstep.train.data.sources.seeding import derive
 from halfstep.train.processes.processes import ALONE
 
@@ -124,7 +124,7 @@ def set_up(
         initial_weights=initial_weights and weights is None,
     )
     if weights is not None:
-        _load(model, weights, config)
+        models.load(model, weights, f"the weights do not fit model {config.model.name!r}")
     model.to(device)
     parallel = in_parallel.way(config, processes)
     if parallel == "fsdp":
@@ -146,15 +146,7 @@ def assemble(
     *,
     parallel: Literal["ddp", "fsdp", "dp"] | None = None,
 ) -> Setup:
-    """Build the optimizer, the schedules and the engine that `config` names over a model.
-
-    Args:
-        config: What to build.
-        loaded: What is learned from.
-        model: Where it is trained; under "fsdp", shared out.
-        device: Where that is.
-        processes: Those that train together.
-        parallel: How they do.
+    """Build optimizer, schedules and engine over a model, which under "fsdp" is shared out.
 
     Raises:
         UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
@@ -193,9 +185,10 @@ def assemble(
     return Setup(engine, device, loaded, schedule, steps, minimised, processes)
 
 
-def _load(model: nn.Module, weights: Mapping[str, torch.Tensor], config: Config) -> None:
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"the weights do not fit model {config.model.name!r}: {reason}") from error
+def dry_run(config: Config, loaded: Data, model: nn.Module) -> None:
+    """Refuse, as the run would, an optimizer, a schedule or a recipe that a model cannot have.
+
+    The model comes back in its own format, perhaps with rounded weights.
+    """
+    # A GPU's memory is for runs. What the engine refuses there, it refuses on the CPU too.
+    assemble(config, loaded, model, torch.device("cpu")).engine.close()

@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from timm.models import adapt_input_conv
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.train.store.checkpoint import refuse_compressed
 
 if TYPE_CHECKING:
@@ -47,14 +47,20 @@ def read(path: str) -> dict[str, torch.Tensor]:
             refuse_compressed(file)
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes that are no pickle raise anything in torch
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
-            f"model.weights is {path!r}, which cannot be read as tensors alone: {reason}"
+            f"model.weights is {path!r}, which cannot be read as tensors alone: {reason(error)}"
         ) from error
     for key in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
-    if not isinstance(found, Mapping) or not found or not all(map(_is_entry, found.items())):
+    if (
+        not isinstance(found, Mapping)
+        or not found
+        or not all(
+            isinstance(name, str) and isinstance(value, torch.Tensor)
+            for name, value in found.items()
+        )
+    ):
         raise UserError(
             f"model.weights is {path!r}, which holds no state dict; "
             "write the file of torch.save(model.state_dict(), ...)"
@@ -74,9 +80,6 @@ def fit(
             the model's names.
         classes: Number of logits of the model.
         source: What errors and the note call the weights.
-
-    Raises:
-        UserError: If they do not fit.
     """
     state = model.state_dict()
     head = head_of(model, classes)
@@ -111,16 +114,7 @@ def fit(
 def _without_prefix(
     weights: Mapping[str, torch.Tensor], needed: Sequence[str], source: str
 ) -> Mapping[str, torch.Tensor]:
-    """Return the weights under the model's own names, and say what was taken off them.
-
-    Args:
-        weights: As they are in the file.
-        needed: Names that the model cannot do without.
-        source: What errors and the note call the weights.
-
-    Raises:
-        UserError: If there are several models in the file, each with a prefix of its own.
-    """
+    """Return the weights under the model's own names, and say what was taken off them."""
     if not needed or needed[0] in weights:
         return weights
     ends_alike = [name for name in weights if name.endswith(f".{needed[0]}")]
@@ -160,10 +154,6 @@ def head_of(model: nn.Module, classes: int) -> tuple[str, ...]:
 def note(line: str) -> None:
     """Tell the person at the terminal something that is no error, beside what a program reads."""
     Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _is_entry(entry: tuple[Any, Any]) -> bool:
-    return isinstance(entry[0], str) and isinstance(entry[1], torch.Tensor)
 
 
 def _is_needed(name: str, head: Sequence[str]) -> bool:

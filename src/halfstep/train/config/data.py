@@ -111,7 +111,7 @@ class ImagesConfig(Section):
     order of the images nor their augmentation depends on it."""
     on_error: Literal["fatal", "skip"] = "fatal"
     """What an image that cannot be read does: "fatal" ends the run and names it; "skip" leaves it
-    out, names it once in a warning, and counts it."""
+    out, and names it once in a warning."""
     augment: AugmentConfig = AugmentConfig()
     """What happens to the pixels between the file and the model."""
 
@@ -224,10 +224,6 @@ def of_every_source(values: Mapping[str, Any], name: object) -> dict[str, Any]:
 
     They say how images are loaded and what the model sees of them; where images lie, and which of
     them a split has, is the business of each source.
-
-    Args:
-        values: The section as plain data.
-        name: The other source.
     """
     taken = (DigitsConfig if name == "digits" else ImagesConfig).model_fields
     shared = ImagesConfig.model_fields.keys() & taken.keys()

@@ -26,11 +26,7 @@ def one_line(
 ) -> str:
     """Describe the first thing that is wrong, and say how many more there are.
 
-    Args:
-        error: What pydantic raised.
-        config: The class that `given` was checked against.
-        given: The merged values.
-        sources: Where they came from, the last one having the last word.
+    `given` are the merged values of `sources`, the last of which has the last word.
     """
     first, *others = error.errors(include_url=False)
     path = _path(first["loc"], given)

@@ -17,10 +17,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from halfstep.errors import UserError, closest
-from halfstep.train.config.alias import expand
 from halfstep.train.config.data import of_every_source
 from halfstep.train.config.errors import Source, one_line
-from halfstep.train.config.schema import Config
+from halfstep.train.config.schema import Config, expand
 from halfstep.train.config.text import dump, parse
 
 _FOLDER = Path(__file__).parents[2] / "configs"
@@ -92,6 +91,17 @@ def resolved(config: Config) -> str:
     return dump(config.model_dump(mode="json"))
 
 
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted name."""
+    if not isinstance(values, Mapping) or (prefix and not values):
+        return {prefix: values}
+    return {
+        name: leaf
+        for key, value in values.items()
+        for name, leaf in flat(value, f"{prefix}.{key}".lstrip(".")).items()
+    }
+
+
 def find(config: str) -> Path:
     """Return the file of a shipped config's name or of a path.
 
@@ -114,10 +124,6 @@ def find(config: str) -> Path:
 
 def parse_options(options: Sequence[str], flag: str = "--options") -> dict[str, Any]:
     """Turn "optimizer.lr=0.02" and the like into nested data; the last of equal keys wins.
-
-    Args:
-        options: As the command line has them.
-        flag: What they follow there.
 
     Raises:
         UserError: If an option is not key=value, or its value is not YAML.
@@ -155,13 +161,7 @@ class _Cleared(dict[str, Any]):
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Lay one config over another; see the module's docstring for the rules.
-
-    Args:
-        below: The config that has the first word.
-        above: The one that has the last.
-        section: Which part of a config they are, dotted; "" is the whole of it.
-    """
+    """Lay one config, or its dotted `section`, over another as the module's docstring says."""
     laid = {
         key: _lay(below.get(key), value, f"{section}.{key}".lstrip("."))
         for key, value in above.items()

@@ -45,15 +45,11 @@ class SgdConfig(Section):
     parameters where not set."""
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> SgdConfig:
+    def _has_what_needs_momentum(self) -> SgdConfig:
         if self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov is true but momentum is 0; write momentum: 0.9 or nesterov: false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _state_is_momentum(self) -> SgdConfig:
         if self.state and not self.momentum:
             raise ValueError(
                 "state is 'bf16' but momentum is 0, so that there is no state; write "
@@ -62,64 +58,51 @@ class SgdConfig(Section):
         return self
 
 
-class AdamConfig(Section):
+class _Adam(Section):
+    """What all kinds of Adam share."""
+
+    name: str
+    """Which optimizer."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate; a schedule's highest one."""
+    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
+    """Decay rates of the running mean of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+
+
+class AdamConfig(_Adam):
     """Adam with an L2 penalty, `torch.optim.Adam`."""
 
     name: Literal["adam"]
     """Which optimizer."""
-    lr: float = Field(1e-3, gt=0)
-    """Learning rate; a schedule's highest one."""
-    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
-    """Decay rates of the running mean of the gradient and of its square."""
-    eps: float = Field(1e-8, gt=0)
-    """Added to the denominator."""
-    weight_decay: float = Field(0.0, ge=0)
-    """L2 penalty."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
     state: Literal["bf16"] | None = None
     """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
     parameters where not set."""
 
 
-class AdamWConfig(Section):
+class AdamWConfig(_Adam):
     """Adam with decoupled weight decay, `torch.optim.AdamW`."""
 
     name: Literal["adamw"]
     """Which optimizer."""
-    lr: float = Field(1e-3, gt=0)
-    """Learning rate; a schedule's highest one."""
-    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
-    """Decay rates of the running mean of the gradient and of its square."""
-    eps: float = Field(1e-8, gt=0)
-    """Added to the denominator."""
     weight_decay: float = Field(1e-2, ge=0)
     """Decoupled weight decay."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
     state: Literal["bf16"] | None = None
     """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
     parameters where not set."""
 
 
-class LowBitAdamConfig(Section):
+class LowBitAdamConfig(_Adam):
     """Adam with an L2 penalty whose moments take 8 or 4 bits an element, of torchao."""
 
     name: Literal["adam8bit", "adam4bit", "adamfp8"]
     """Which optimizer, and so in which format its moments are kept."""
-    lr: float = Field(1e-3, gt=0)
-    """Learning rate; a schedule's highest one."""
-    betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
-    """Decay rates of the running mean of the gradient and of its square."""
-    eps: float = Field(1e-8, gt=0)
-    """Added to the denominator."""
-    weight_decay: float = Field(0.0, ge=0)
-    """L2 penalty."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
 
 
 class LowBitAdamWConfig(LowBitAdamConfig):

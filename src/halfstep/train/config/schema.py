@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, field_validator, model_validator
 
+from halfstep.errors import UserError
 from halfstep.recipe import Recipe, recipe
-from halfstep.train.config.alias import expand
 from halfstep.train.config.data import DataConfig, DigitsConfig
 from halfstep.train.config.distributed import DistributedConfig
 from halfstep.train.config.loop import (
@@ -22,6 +23,8 @@ from halfstep.train.config.model import ModelConfig
 from halfstep.train.config.optimizer import OptimizerConfig
 from halfstep.train.config.schedule import ScheduleConfig
 from halfstep.train.config.section import Section
+
+_FP16 = "fp16"
 
 
 class Config(Section):
@@ -152,3 +155,35 @@ class Config(Section):
     def build_recipe(self) -> Recipe:
         """Return the recipe that the `recipe` field describes."""
         return recipe(self.recipe)
+
+
+def expand(values: Mapping[str, Any], below: Any = None) -> dict[str, Any]:
+    """Return the values of one source with `fp16: true` written as `recipe: fp16`.
+
+    In each source by itself, before they are merged, so that the last source that sets either name
+    decides. `below` is the recipe before.
+
+    Raises:
+        UserError: If it names another recipe as well.
+    """
+    expanded = dict(values)
+    fp16 = expanded.get("fp16")
+    if not isinstance(fp16, bool):  # absent, or for the schema to refuse
+        return expanded
+    del expanded["fp16"]
+    given = expanded.get("recipe")
+    if not fp16:
+        if given == _FP16:
+            raise UserError(f"fp16 is false but recipe is {given!r}; leave one of them out")
+        if given is None and below == _FP16:
+            expanded["recipe"] = "fp32"
+        return expanded
+    if isinstance(given, Mapping):
+        given = {"base": _FP16, **given}
+    if (given["base"] if isinstance(given, Mapping) else given or _FP16) != _FP16:
+        raise UserError(
+            f"fp16 is true but recipe is {expanded['recipe']!r}; leave one of them out, or write "
+            f"recipe={_FP16}"
+        )
+    expanded["recipe"] = given or _FP16
+    return expanded

@@ -22,11 +22,7 @@ _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 def parse(text: str, source: str) -> Any:
-    """Return what a YAML text says, as plain Python data.
-
-    Args:
-        text: One YAML document.
-        source: What errors call it: a file's name or an option as it was typed.
+    """Return what a YAML text says, as plain Python data; errors call the text `source`.
 
     Raises:
         UserError: If it is not YAML; the message has the line.
@@ -50,11 +46,7 @@ def parse(text: str, source: str) -> Any:
 
 
 def _written_out(node: Node, known: dict[Node, int]) -> int:
-    """Return how many values a node holds where each alias counts as what it stands for.
-
-    Raises:
-        MarkedYAMLError: If a key in it is no text.
-    """
+    """Return how many values a node holds where each alias counts as what it stands for."""
     if node not in known:
         known[node] = 1  # a node may hold itself
         inner = node.value if isinstance(node, CollectionNode) else []

@@ -15,11 +15,10 @@ from halfstep.train.config.data import DigitsConfig
 from halfstep.train.data.pipeline import transforms
 from halfstep.train.data.pipeline.batches import Batches
 from halfstep.train.data.pipeline.data import Data
-from halfstep.train.data.pipeline.order import Order
+from halfstep.train.data.pipeline.order import WHOLE, BatchShare, Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_list, digits, image_folder, imported, tar_shards, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
-from halfstep.train.data.sources.part import WHOLE, BatchShare
 
 if TYPE_CHECKING:
     from collections.abc import Callable

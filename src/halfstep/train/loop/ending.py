@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from halfstep.train.build.setup import Setup
     from halfstep.train.run.observer import Observers
     from halfstep.train.run.training import Training
     from halfstep.train.store.checkpoint import Which
@@ -34,16 +33,7 @@ def leave(training: Training, number: int) -> None:
 
 
 def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> None:
-    """Write the summary, if the checkpoints hold what it says.
-
-    Args:
-        run: The run directory.
-        summary: What to write.
-        unsaved: Checkpoints that do not; see `CheckpointWriter`.
-
-    Raises:
-        UserError: If they do not, or if it cannot be written.
-    """
+    """Write the summary, if no checkpoint of what it says is unsaved."""
     missing = [f"checkpoints/{name}.pt" for name in sorted(unsaved)]
     try:
         if not missing:
@@ -64,17 +54,12 @@ def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> Non
 def summary(
     training: Training, observers: Observers, tag: str | None, wall_seconds: float
 ) -> Summary:
-    """Return the summary of a run that has come to its end.
-
-    Args:
-        training: The run.
-        observers: Who has watched it, and adds fields.
-        tag: What the user called it.
-        wall_seconds: How long it took.
-    """
+    """Return the summary of a run that has come to its end."""
     config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
     seen = observers.figures("summary")
+    scalers = setup.engine.loss_scales
+    history = scalers[None].history if scalers else []
     fields = Summary.__dataclass_fields__
     return Summary(
         status=progress.status,
@@ -99,19 +84,12 @@ def summary(
         error=progress.error,
         note=progress.note,
         rehearsed=setup.engine.resolution.those("rehearsed"),
-        loss_scales=_loss_scales(setup),
+        loss_scales=[[change.step, change.scale] for change in history],
         checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
         processes=training.processes.size,
         **{name: value for name, value in seen.items() if name in fields},
         observed={name: value for name, value in seen.items() if name not in fields},
     )
-
-
-def _loss_scales(setup: Setup) -> list[list[float]]:
-    """Return each change of the shared loss scale: after which step, and to what."""
-    scalers = setup.engine.loss_scales
-    history = scalers[None].history if scalers else []
-    return [[change.step, change.scale] for change in history]
 
 
 def _size(file: Path) -> int | None:

@@ -17,10 +17,10 @@ from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
 from halfstep.train.environment import describe, pick_device
-from halfstep.train.loop import ending, extend, resume, saving
+from halfstep.train.loop import ending, resume, saving
 from halfstep.train.loop.epoch import Loop, train_epoch
 from halfstep.train.loop.saving import CheckpointWriter
-from halfstep.train.observers import observing, sinks
+from halfstep.train.observers import observing
 from halfstep.train.processes import distributed
 from halfstep.train.processes.processes import ALONE
 from halfstep.train.run.microbatch import MicroBatches, out_of_memory_explained
@@ -58,22 +58,10 @@ def train(
 ) -> Summary:
     """Train what `config` says and leave the run directory `run`.
 
-    Of several processes each one calls this; the first one reads checkpoints, writes, and draws.
-
-    Args:
-        config: What to train, and how.
-        run: The directory; made if need be. No other process may train in it meanwhile.
-        tag: What the user called the run, for the summary.
-        overwrite: Whether a run that is in the directory may be replaced. Its checkpoints stay in
-            `replaced/` until the new run has one.
-        quiet: Whether to draw no progress bar.
-        go_on: Where to go on from: "auto" for the newest whole checkpoint in `run`, if there is
-            any; or the path of a checkpoint or of a run directory.
-        processes: Those that train together.
-        observers: Who watches the run besides the observers that the config names.
-
-    Returns:
-        The summary, as `summary.json` has it. A run that went wrong numerically has one too.
+    Of several processes each one calls this; the first one reads checkpoints, writes, and draws. No
+    other may train in the directory meanwhile. The checkpoints of a run that is replaced there stay
+    in `replaced/` until the new run has one. See `halfstep.train` for the arguments and the result;
+    `go_on` is its `resume`.
 
     Raises:
         UserError: If anything about the config, the device or the directory is wrong; nothing was
@@ -85,12 +73,11 @@ def train(
     """
     began = time.perf_counter()
     device = processes.device or pick_device(config.device)
-    processes.together(lambda: sinks.require(config.tracking))
     own = [*processes.together(lambda: observing.named(config)), *observers]
     with _claimed(run, config, processes):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
         config = start.config if start is not None else config
-        goes_further = start is not None and extend.is_another_length(start.checkpoint, config)
+        goes_further = start is not None and resume.is_another_length(start.checkpoint, config)
         ended = start is not None and not goes_further
         done = processes.from_first(lambda: run_directory.finished(run)) if ended else None
         if done is not None and go_on == resume.AUTO:
@@ -147,12 +134,7 @@ def _set_up(
     return setup
 
 
-def _take_directory(
-    run: Path,
-    config: Config,
-    setup: Setup,
-    start: Start | None,
-) -> None:
+def _take_directory(run: Path, config: Config, setup: Setup, start: Start | None) -> None:
     goes_on = start is not None and start.here
     environment = {**describe(setup.device), **setup.processes.describe()}
     run_directory.prepare(run, config, environment, goes_on=goes_on)
@@ -162,12 +144,7 @@ def _take_directory(
 
 
 def assemble(training: Training, observers: Observers) -> Loop:
-    """Return a loop over a run that was set up.
-
-    Args:
-        training: The run.
-        observers: Who watches it.
-    """
+    """Return a loop over a run that was set up."""
     setup = training.setup
     return Loop(
         training,
@@ -226,7 +203,7 @@ def _finish_epoch(loop: Loop) -> None:
     due = epoch % config.val_every == 0 or epoch == config.epochs or training.all_steps_done
     if due:
         figures = validate(setup)
-        setup.schedules.per_epoch(figures)
+        setup.schedules.per_epoch(figures.scalars())
         observers.record("val", {"epoch": epoch, "step": training.step, **figures.scalars()})
         observers.call("validated", figures)
         progress.final = Score(figures.loss, figures.accuracy, epoch, figures.top5)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.train.config import Config
-from halfstep.train.loop import extend
+from halfstep.train.config.files import flat
+from halfstep.train.config.schedule import CosineConfig, OneCycleConfig
+from halfstep.train.observers.early_stopping import waited
 from halfstep.train.store import checkpoint, metrics_log, rotation
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ _MAY_DIFFER = frozenset(
         *("auto_microbatch", "doctor", "epochs", "observers"),
     }
 )
-"""Fields that do not change what is learned (but for rounding, of the device); `extend` decides on
-epochs."""
+"""Fields that do not change what is learned (but for rounding, of the device); `_refuse_inexact`
+decides on epochs."""
 _PARTS_MAY_DIFFER = frozenset(
     {
         "data.cache",
@@ -93,7 +95,7 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
     with checkpoint.explained(file):
         config, found = _as_started(config, found)
         _refuse_another_config(found, config, wanted, processes)
-        extend.refuse_inexact(found, config, file)
+        _refuse_inexact(found, config, file)
     here = file.parent.resolve() == checkpoint.path(run, "last").parent.resolve()
     return Start(config, found, file, here)
 
@@ -115,10 +117,7 @@ def _as_started(config: Config, stored: Checkpoint) -> tuple[Config, Checkpoint]
 def tidy(run: Path, start: Start) -> None:
     """Make a run directory what it was when the checkpoint was made, so that nothing comes twice.
 
-    Args:
-        run: The run directory, which is another one's copy in the making where the checkpoint is
-            from elsewhere.
-        start: What the run goes on from.
+    Where the checkpoint is from elsewhere, the directory becomes that of a copy of its run.
     """
     stored = start.checkpoint
     for left in run.rglob(".*.tmp"):
@@ -143,40 +142,81 @@ def tidy(run: Path, start: Start) -> None:
 
 
 def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, processes: int) -> None:
-    before = len(stored.ranks)
-    images = stored.config.get("batch_size", config.batch_size) * before
-    if processes != before and config.batch_size * processes == images:
+    made_by = len(stored.ranks)
+    images = stored.config.get("batch_size", config.batch_size) * made_by
+    if processes != made_by and config.batch_size * processes == images:
         stored = replace(stored, config={**stored.config, "batch_size": config.batch_size})
-    elif processes != before:
+    elif processes != made_by:
         fits = images // processes if images % processes == 0 else stored.config["batch_size"]
-        needs = processes if images % processes == 0 else before
+        needs = processes if images % processes == 0 else made_by
         raise UserError(
-            f"--resume {wanted}: the checkpoint was made by {before} processes with batch_size="
+            f"--resume {wanted}: the checkpoint was made by {made_by} processes with batch_size="
             f"{stored.config['batch_size']}, and now there are {processes} with "
             f"{config.batch_size}; write batch_size={fits} for {needs} processes, so that a batch "
             f"keeps its {images} images"
         )
-    here, there = (_leaves(each) for each in (config.model_dump(mode="json"), stored.config))
+    here, there = (flat(each) for each in (config.model_dump(mode="json"), stored.config))
     for key in {**here, **there}:
         if key.split(".")[0] in _MAY_DIFFER or key in _PARTS_MAY_DIFFER:
             continue
-        if here.get(key) != there.get(key):
+        now, before = here.get(key), there.get(key)
+        if now != before:
             raise UserError(
-                f"--resume {wanted}: the checkpoint was made with {key}={_said(there.get(key))}, "
-                f"and the config says {_said(here.get(key))}; write the same, or leave --resume "
-                "out to start anew"
+                f"--resume {wanted}: the checkpoint was made with {key}={json.dumps(before)}, and "
+                f"the config says {json.dumps(now)}; write the same, or leave --resume out to "
+                "start anew"
             )
 
 
-def _leaves(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    return {
-        name: leaf
-        for key, value in values.items()
-        for name, leaf in _leaves(value, f"{prefix}.{key}" if prefix else key).items()
-    }
+def is_another_length(stored: Checkpoint, config: Config) -> bool:
+    """Tell whether a checkpoint was made by a run of another number of epochs."""
+    return bool(stored.config["epochs"] != config.epochs)
 
 
-def _said(value: Any) -> str:
-    return json.dumps(value)
+def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
+    """Refuse another number of epochs where the run would not be one that had it from the start.
+
+    A cosine, a one-cycle and a warm-up over a share of the run are laid out over all epochs from
+    the first step on, so that what goes on with another number would be no run that a config
+    describes.
+    """
+    if not is_another_length(stored, config):
+        return
+    before, now = stored.config["epochs"], config.epochs
+    said = f"--resume: the run in {str(file.parent.parent)!r} was started with epochs={before}"
+    if stored.epoch >= now:
+        raise UserError(
+            f"{said} and has finished {stored.epoch}, and the config says {now}; write --options "
+            f"epochs={max(before, stored.epoch + 1)}"
+        )
+    reason = _of_the_schedule(config, min(before, now))
+    if reason:
+        weights = file.with_name("last.pt")
+        raise UserError(
+            f"{said}, and {reason}, so that it cannot go on as one of {now}; write --tag NEW "
+            f"--options model.weights={weights} epochs={now - stored.epoch} without --resume for a "
+            f"new run that starts from its weights, or --resume with epochs={before}"
+        )
+    if config.max_steps is not None and stored.step >= config.max_steps:
+        raise UserError(
+            f"{said} and was ended by max_steps={config.max_steps}, so that more epochs add "
+            f"nothing; write --resume with epochs={before}"
+        )
+    stopping = config.early_stopping
+    if stopping is not None and waited(stored.observers) >= stopping.patience:
+        raise UserError(
+            f"{said} and was stopped early after {stored.epoch}, so that more epochs add nothing; "
+            f"write --resume with epochs={before}"
+        )
+
+
+def _of_the_schedule(config: Config, shorter: int) -> str | None:
+    """Return why the rates of the epochs that both lengths have differ, or None."""
+    schedule = config.schedule
+    if isinstance(schedule, CosineConfig | OneCycleConfig):
+        return f"schedule {schedule.name} is laid out over all epochs"
+    if schedule.warmup and not schedule.warmup_epochs:
+        return f"schedule.warmup={schedule.warmup:g} is a share of all epochs"
+    if schedule.warmup_epochs >= shorter:
+        return f"schedule.warmup_epochs={schedule.warmup_epochs:g} is cut off at the last step"
+    return None

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run.
-
-    Args:
-        training: The run.
-        observers: Who watches it; each may have a state in a checkpoint, or a veto.
+    """Writes the checkpoints of one run, whose observers may have a state in them, or a veto.
 
     Attributes:
         unsaved: Names of checkpoints that are not of the validation that they should be of, as that
@@ -60,11 +56,7 @@ class CheckpointWriter:
 
         A resume goes on from the newest checkpoint. So what belongs to one is written before it,
         and none is written while the best validation so far is in none: it has to be made again.
-
-        Args:
-            names: See `save_if_sound`.
-            validated: As there.
-            confusion: As there.
+        See `save_if_sound` for the arguments.
 
         Returns:
             Whether this process has written it.
@@ -117,11 +109,7 @@ class CheckpointWriter:
         return written
 
     def _tensors(self) -> dict[str, Any]:
-        """Return what a checkpoint has of weights and engine, or where it was written in parts.
-
-        Raises:
-            OSError: If that cannot be done.
-        """
+        """Return what a checkpoint has of weights and engine, or where it was written in parts."""
         training = self._training
         engine, averaged = training.setup.engine, training.config.average is not None
         if training.setup.model_is_shared:

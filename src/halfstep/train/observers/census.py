@@ -7,7 +7,7 @@ fp32 as a norm, or have widths that FP8 cannot take. Here each product is counte
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -18,56 +18,47 @@ from torch.utils.flop_counter import flop_registry
 from halfstep.kernels.observed import format_of_products
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
 
-@dataclass(slots=True)
-class Counted:
-    """Floating-point operations by format and layer.
+class Census(TorchDispatchMode):
+    """Counts products of a model while it is entered, around forward and backward.
 
     Attributes:
-        flops: By format ("fp16"), forward and backward.
+        flops: Floating-point operations by format ("fp16"), forward and backward.
         by_layer: Those of the forward pass, by the innermost layer's name and the format.
     """
 
-    flops: Counter[str] = field(default_factory=Counter)
-    by_layer: Counter[tuple[str, str]] = field(default_factory=Counter)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.flops: Counter[str] = Counter()
+        self.by_layer: Counter[tuple[str, str]] = Counter()
+        self._names: Mapping[nn.Module, str] = {m: n for n, m in model.named_modules()}
+        self._running: list[str] = []
+        self._hooks: list[Any] = []
 
     def shares(self) -> dict[str, float]:
         """Return each format's share of all operations, 0 to 1, the largest first."""
         total = sum(self.flops.values())
         return {name: count / total for name, count in self.flops.most_common()} if total else {}
 
-    def exceptions(self, model: nn.Module, expected: str) -> dict[str, str]:
+    def exceptions(self, expected: str) -> dict[str, str]:
         """Return the layers that computed in another format than `expected`, with a reason."""
-        layers = dict(model.named_modules())
-        found = {}
-        for (name, format_), _ in sorted(self.by_layer.items()):
-            if format_ != expected:
-                found[name] = f"{format_}: {_reason(layers.get(name), format_, expected)}"
-        return found
-
-
-class Census(TorchDispatchMode):
-    """Counts products while it is entered; a context manager over forward and backward.
-
-    Args:
-        model: Whose layers are told apart.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.counted = Counted()
-        self._names: Mapping[nn.Module, str] = {m: n for n, m in model.named_modules()}
-        self._running: list[str] = []
-        self._hooks: list[Any] = []
+        layers = {name: module for module, name in self._names.items()}
+        return {
+            name: f"{format_}: {_reason(layers.get(name), format_, expected)}"
+            for name, format_ in sorted(self.by_layer)
+            if format_ != expected
+        }
 
     def __enter__(self) -> Self:
         for module, name in self._names.items():
-            self._hooks.append(module.register_forward_pre_hook(self._entering(name)))
-            self._hooks.append(module.register_forward_hook(self._leaving(), always_call=True))
+            self._hooks += [
+                module.register_forward_pre_hook(partial(self._enter, name)),
+                module.register_forward_hook(self._leave, always_call=True),
+            ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -92,19 +83,16 @@ class Census(TorchDispatchMode):
             factors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             format_ = format_of_products(factors[-1])
             flops = count(*args, **kwargs, out_val=out)
-            self.counted.flops[format_] += flops
+            self.flops[format_] += flops
             if self._running and torch._C._current_graph_task_id() == -1:  # noqa: SLF001
-                self.counted.by_layer[self._running[-1], format_] += flops
+                self.by_layer[self._running[-1], format_] += flops
         return out
 
-    def _entering(self, name: str) -> Callable[..., None]:
-        return lambda *_: self._running.append(name)
+    def _enter(self, name: str, *_: Any) -> None:
+        self._running.append(name)
 
-    def _leaving(self) -> Callable[..., None]:
-        def leave(*_: Any) -> None:
-            self._running.pop()
-
-        return leave
+    def _leave(self, *_: Any) -> None:
+        self._running.pop()
 
 
 def _reason(layer: nn.Module | None, format_: str, expected: str) -> str:

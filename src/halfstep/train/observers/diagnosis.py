@@ -160,11 +160,7 @@ def _leave(run: Path, report: Report, name: str) -> None:
 
 
 def read(run: Path) -> Report | None:
-    """Return the report that a run has left; None without one.
-
-    Raises:
-        UserError: If it cannot be read.
-    """
+    """Return the report that a run has left; None without one."""
     found = diagnosis_file.read(run)
     if found is None:
         return None

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
-    from halfstep.train.config import EarlyStoppingConfig
+    from halfstep.train.config.loop import EarlyStoppingConfig
     from halfstep.train.run.validate import Figures
     from halfstep.train.store.checkpoint import State
 
 
 class EarlyStopping(Observer):
-    """Counts the validations since a better one.
-
-    Args:
-        config: Which figure counts, and how long to wait.
-    """
+    """Counts the validations since a better one."""
 
     name = "early_stopping"
 
@@ -27,7 +23,6 @@ class EarlyStopping(Observer):
         self._target: float | None = None
 
     def validated(self, figures: Figures) -> None:
-        """Take a validation into account."""
         value = getattr(figures, self._config.metric)
         sign = 1 if self._config.metric == "accuracy" else -1
         # A loss that is not a number is no better than any: the comparison is False.
@@ -37,7 +32,6 @@ class EarlyStopping(Observer):
             self._waiting += 1
 
     def ends(self) -> str | None:
-        """Return why the run ends here, or None."""
         if self._target is None or self._waiting < self._config.patience:
             return None
         return (
@@ -50,7 +44,6 @@ class EarlyStopping(Observer):
         return {"waiting": self._waiting, "target": self._target}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
         self._waiting, self._target = state["waiting"], state["target"]
 
 

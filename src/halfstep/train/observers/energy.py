@@ -19,12 +19,7 @@ _JOULES_PER_MILLIJOULE = 1e-3
 
 
 class Energy(Observer):
-    """Counts from when it is made, whatever else the GPU does included.
-
-    Args:
-        device: A GPU, or any other device, of which nothing is known.
-        processes: Those that train together, each on a GPU.
-    """
+    """Counts from when it is made what this process's GPU uses, for whatever it does."""
 
     def __init__(self, device: torch.device, processes: Processes = ALONE) -> None:
         self._processes = processes

@@ -33,11 +33,7 @@ _SAMPLE_EVERY_S = 0.01
 
 
 class PeakMemory(Observer):
-    """Measures from the beginning of training to its end.
-
-    Args:
-        device: Where the training runs.
-    """
+    """Measures from the beginning of training to its end."""
 
     def __init__(self, device: torch.device) -> None:
         self.kind: MemoryKind = "device" if device.type == "cuda" else "resident-rise"
@@ -51,7 +47,6 @@ class PeakMemory(Observer):
         self._done = threading.Event()
 
     def begin(self, training: Training) -> None:
-        """Measure from now on."""
         if self.kind == "device":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
@@ -62,13 +57,11 @@ class PeakMemory(Observer):
             self._sampler.start()
 
     def end(self, error: BaseException | None) -> None:
-        """Measure no more."""
         self._done.set()
         if self._sampler:
             self._sampler.join()
 
     def summary(self) -> dict[str, Any]:
-        """Return the peak, its kind, and what torch had taken from a GPU."""
         return {
             "peak_memory_bytes": self.peak(),
             "peak_memory_kind": self.kind,
@@ -112,7 +105,7 @@ class PeakMemory(Observer):
 
 
 def _give_back_freed_memory() -> None:
-    """Return what loading and building freed to the system, lest training reuse it unnoticed."""
+    """Return freed memory to the system, so that training does not reuse it unmeasured."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:

@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Observer):
-    """Adds up losses and hits.
-
-    Args:
-        device: Where logits are.
-        clock: Counts the seconds of training.
-        processes: Those whose sums are added up when they are read.
-    """
+    """Adds up losses and hits, in the end over all processes."""
 
     name = "meter"
 
@@ -97,7 +91,6 @@ class Meter(Observer):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
         self._start()
         self._open_window()
         self._loss_sum += state["loss_sum"]

@@ -1,7 +1,7 @@
 """What becomes of a step whose loss is not finite: `on_nonfinite` of a config.
 
-Under "stop" there is no guard, and `nonfinite_steps` ends the run. The other two ask the device
-before every update, whatever the recipe:
+Under "stop" there is no guard, and `NonFiniteSteps` ends the run. The other two, `NonFinite`, ask
+the device before every update, whatever the recipe:
 
 - "skip" leaves the step out.
 - "rollback" goes back to the newest checkpoint with all its weights finite, and on with the batch
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.engine.parallel.shards import local
+from halfstep.train.processes.processes import ALONE
 from halfstep.train.run import restore
 from halfstep.train.run.observer import Observer
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from halfstep.engine import StepResult
     from halfstep.recipe import Recipe
+    from halfstep.train.processes.processes import Processes
+    from halfstep.train.run.progress import Progress
     from halfstep.train.run.training import Training
     from halfstep.train.store.checkpoint import State
 
@@ -42,11 +45,7 @@ def remedy(recipe: Recipe) -> str:
 
 
 class NonFinite(Observer):
-    """Leaves out the steps of one run whose loss was not finite.
-
-    Args:
-        training: The run; its progress counts what was left out.
-    """
+    """Leaves out the steps of one run whose loss was not finite."""
 
     name = "nonfinite"
 
@@ -57,7 +56,6 @@ class NonFinite(Observer):
         self._refused = False
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Look at the loss of a micro-batch, on the device."""
         self._finite &= loss.isfinite()
 
     def veto(self) -> bool:
@@ -66,7 +64,6 @@ class NonFinite(Observer):
         return self._refused
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """End the window."""
         self._finite.fill_(True)  # noqa: FBT003  (torch's signature)
 
     def step_done(self, result: StepResult | None) -> None:
@@ -82,15 +79,12 @@ class NonFinite(Observer):
         return True
 
     def state_dict(self) -> State:
-        """Return what is known of the open window."""
         return {"finite": bool(self._finite)}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
         self._finite.fill_(state["finite"])
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        """Give every process what all of them know."""
         return {"finite": all(each["finite"] for each in states)}
 
     def _leave_behind(self) -> None:
@@ -124,3 +118,78 @@ class NonFinite(Observer):
         tensors = map(local, self._training.setup.engine.bare_model.state_dict().values())
         finite = all(bool(each.isfinite().all()) for each in tensors if each.is_floating_point())
         return not self._training.processes.any(not finite)
+
+
+class NonFiniteSteps(Observer):
+    """Finds the first step whose loss was not finite, and ends a run that was updated with one.
+
+    It looks at each log interval, which costs nothing, at the losses of all processes. Where a loss
+    scale skips the update, there is nothing to end the run for.
+    """
+
+    name = "nonfinite_steps"
+
+    def __init__(
+        self, device: torch.device, progress: Progress, recipe: Recipe, processes: Processes = ALONE
+    ) -> None:
+        self._progress = progress
+        self._recipe = recipe
+        self._processes = processes
+        self._windows: list[tuple[int, torch.Tensor, StepResult | None]] = []
+        self._before: list[list[int | None]] = []
+        self._device = device
+        self._open_window()
+
+    def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        self._finite &= loss.isfinite()
+
+    def stepped(self, step: int, result: StepResult | None) -> None:
+        self._windows.append((step, self._finite, result))
+        self._open_window()
+
+    def interval(self) -> dict[str, float]:
+        """Wait for the device, and end the run if the weights were updated with such a loss."""
+        nonfinite, poisoned = self._bad_steps()
+        self._windows, self._before = [], []
+        if self._progress.first_nonfinite_step is None:
+            self._progress.first_nonfinite_step = nonfinite
+        if poisoned is not None:
+            self._progress.stop(
+                "nonfinite",
+                f"the loss was not finite at step {poisoned}, and the weights were updated; try "
+                f"{remedy(self._recipe)}",
+            )
+        return {}
+
+    def state_dict(self) -> State:
+        """Return what is known of the interval; waits for the device."""
+        return {
+            "windows": len(self._windows),
+            "bad": list(self._bad_steps()),
+            "finite": bool(self._finite),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self._open_window()
+        self._windows = []
+        self._before = [state["bad"]] if state["windows"] else []
+        self._finite &= state["finite"]
+
+    def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
+        return {**states[0], "finite": all(each["finite"] for each in states)}
+
+    def _bad_steps(self) -> tuple[int | None, int | None]:
+        """Return the first step whose loss was not finite, and the first that was still made."""
+        finite = []
+        if self._windows:
+            own = torch.stack([window for _, window, _ in self._windows]).tolist()
+            finite = [all(each) for each in zip(*self._processes.numbers(own), strict=True)]
+        bad = [each for each, is_finite in zip(self._windows, finite, strict=True) if not is_finite]
+        poisoned = next((step for step, _, result in bad if result and result.stepped), None)
+        nonfinite = bad[0][0] if bad else None
+        for earlier in self._before:
+            nonfinite, poisoned = earlier[0] or nonfinite, earlier[1] or poisoned
+        return nonfinite, poisoned
+
+    def _open_window(self) -> None:
+        self._finite = torch.ones((), dtype=torch.bool, device=self._device)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError, failing
 from halfstep.train.config import import_path
+from halfstep.train.observers import sinks
 from halfstep.train.observers.diagnosis import Doctor
 from halfstep.train.observers.early_stopping import EarlyStopping
 from halfstep.train.observers.energy import Energy
 from halfstep.train.observers.memory import PeakMemory
 from halfstep.train.observers.meter import Meter
-from halfstep.train.observers.nonfinite import NonFinite
-from halfstep.train.observers.nonfinite_steps import NonFiniteSteps
+from halfstep.train.observers.nonfinite import NonFinite, NonFiniteSteps
 from halfstep.train.observers.probes import Probes
 from halfstep.train.observers.statistics import StatisticsKeeper
 from halfstep.train.observers.step_times import StepTimes
@@ -32,8 +32,10 @@ def named(config: Config) -> list[Observer]:
     """Make the observers that `observers` of a config names.
 
     Raises:
-        UserError: If one cannot be imported or made, or is no observer.
+        UserError: If one cannot be imported or made, or is no observer; or if a package is missing
+            that `tracking` needs.
     """
+    sinks.require(config.tracking)
     found = []
     for path in config.observers:
         make = import_path.load(path.removeprefix(_PREFIX), "observers")
@@ -49,35 +51,25 @@ def named(config: Config) -> list[Observer]:
 
 
 def of_run(training: Training, own: Sequence[Observer], *, quiet: bool) -> list[Observer]:
-    """Return the observers of a run, in their order.
-
-    Args:
-        training: The run.
-        own: The user's.
-        quiet: Whether to draw no progress bar.
-    """
-    device, processes = training.setup.device, training.processes
+    """Return the observers of a run, in their order; `own` are the user's."""
+    config, device, processes = training.config, training.setup.device, training.processes
     memory = PeakMemory(device)
     recording = [MetricsLines(), Bar(memory.peak, quiet=quiet), Sinks()]
     return [
         memory,
         Energy(device, processes),
         *(recording if processes.is_first else []),
-        *_of_config(training, memory),
+        *([Probes(config, training.setup, memory.paused)] if config.probes else []),
+        *([EarlyStopping(config.early_stopping)] if config.early_stopping else []),
         *steps_and_losses(training, own),
         StepTimes(device, lambda: training.stopwatch.seconds),
         *own,
-        *([Doctor()] if training.config.doctor else []),
+        *([Doctor()] if config.doctor else []),
     ]
 
 
 def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[Observer]:
-    """Return those that every step needs: sums of its losses, and the watch over them.
-
-    Args:
-        training: The run.
-        own: The user's, who may have a step left out.
-    """
+    """Return those that every step needs; one of `own`, the user's, may have a step left out."""
     config, device = training.config, training.setup.device
     guards: list[Observer] = [NonFinite(training)] if config.on_nonfinite != "stop" else []
     veto = any(overrides(each, "veto") for each in (*guards, *own))
@@ -87,13 +79,3 @@ def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[O
         Meter(device, lambda: training.stopwatch.seconds, training.processes),
         NonFiniteSteps(device, training.progress, training.setup.engine.recipe, training.processes),
     ]
-
-
-def _of_config(training: Training, memory: PeakMemory) -> list[Observer]:
-    config = training.config
-    found: list[Observer] = []
-    if config.probes:
-        found.append(Probes(config, training.setup, memory.paused))
-    if config.early_stopping is not None:
-        found.append(EarlyStopping(config.early_stopping))
-    return found

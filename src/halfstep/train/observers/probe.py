@@ -30,19 +30,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
-    """How the gradients of a recipe compare with fp32's at the same weights.
-
-    Attributes:
-        gradient_cosine: Cosine of the angle between them, all parameters taken together.
-        gradient_error: Norm of the difference over the norm of fp32's.
-    """
-
-    gradient_cosine: float
-    gradient_error: float
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """Bytes, counted tensor by tensor; the same on every device.
 
@@ -68,9 +55,6 @@ class Probe:
     Args:
         engine: Whose model; between two windows whenever something is measured.
         twin: The same model in fp32, on the same device; its weights do not matter.
-        images: A micro-batch, prepared for the model.
-        labels: Theirs.
-        loss: What training minimises.
     """
 
     def __init__(
@@ -86,31 +70,30 @@ class Probe:
         self._twin = twin
         self._batch = images, labels
 
-    def gradients(self) -> Gradients:
-        """Compare gradients with those of the twin at the weights of now."""
-        ours = self._ours()
-        exact = self._exact()
-        scale = torch.linalg.vector_norm(exact)
-        error = torch.linalg.vector_norm(ours - exact) / scale
+    def gradients(self) -> dict[str, float]:
+        """Compare gradients with those of the twin at the weights of now.
+
+        Returns:
+            `gradient_cosine`, of the angle between all of them and fp32's, and `gradient_error`,
+            the norm of the difference over the norm of fp32's.
+        """
+        ours, exact = self._ours(), self._exact()
+        error = torch.linalg.vector_norm(ours - exact) / torch.linalg.vector_norm(exact)
         cosine = functional.cosine_similarity(ours, exact, 0)
-        return Gradients(float(cosine), float(error))
+        return {"gradient_cosine": float(cosine), "gradient_error": float(error)}
 
     def formats(self, expected: str) -> dict[str, Any]:
-        """Count which format the arithmetic of a step runs in.
-
-        Args:
-            expected: The format that the recipe asks of its products.
+        """Count which format a step's arithmetic runs in; the recipe asks for `expected`.
 
         Returns:
             Plain data: shares by format, and the layers that are exceptions with the reason.
         """
         with Census(self._engine.bare_model) as census:
             self._ours()
-        counted = census.counted
         return {
-            "flops": sum(counted.flops.values()),
-            "shares": counted.shares(),
-            "exceptions": counted.exceptions(self._engine.bare_model, expected),
+            "flops": sum(census.flops.values()),
+            "shares": census.shares(),
+            "exceptions": census.exceptions(expected),
         }
 
     def held(self) -> Held:
@@ -128,11 +111,14 @@ class Probe:
             for param in group["params"]
             if id(param) not in own
         ]
-        grads = self._grad_dtypes()
+        wide = engine.recipe.gradient_format == "fp32" or engine.accumulate > 1
         whole, compressed = self._activations()
         return Held(
             parameters=_size(model_tensors),
-            gradients=sum(param.numel() * dtype.itemsize for param, dtype in grads),
+            gradients=sum(
+                param.numel() * (torch.float32 if wide else param.dtype).itemsize
+                for param in _trained(engine.bare_model)
+            ),
             optimizer=_size([*kept, *masters]),
             activations=whole,
             compressed=compressed,
@@ -169,14 +155,6 @@ class Probe:
     def _loss(self, model: nn.Module) -> torch.Tensor:
         images, labels = self._batch
         return self._minimised(model(images).float(), labels)
-
-    def _grad_dtypes(self) -> list[tuple[torch.Tensor, torch.dtype]]:
-        kept = self._engine.recipe.gradient_format
-        wide = kept == "fp32" or self._engine.accumulate > 1
-        return [
-            (param, torch.float32 if wide else param.dtype)
-            for param in _trained(self._engine.bare_model)
-        ]
 
     def _activations(self) -> tuple[int, int | None]:
         """Return the bytes that are kept as they are, and those of what is compressed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -32,31 +32,11 @@ class ProbeWarning(UserWarning):
     """A run cannot be looked into any more."""
 
 
-@dataclass(slots=True)
-class Findings:
-    """What the probes of a run found.
-
-    Attributes:
-        formats: See `Probe.formats`; None before the first look.
-        held_bytes: See `Held`; None before the first look.
-        newest: Figures of the newest look: gradient_cosine, gradient_error, unchanged_share.
-    """
-
-    formats: dict[str, Any] | None = None
-    held_bytes: dict[str, int | None] | None = None
-    newest: dict[str, float] = field(default_factory=dict)
-
-
 class Probes(Observer):
     """Looks into a run.
 
     Args:
-        config: What the run is.
-        setup: Its parts.
         paused: Leaves out of the peak of memory what a look takes.
-
-    Attributes:
-        findings: What was found so far.
     """
 
     name = "probes"
@@ -75,7 +55,9 @@ class Probes(Observer):
         self._before: list[torch.Tensor] | None = None
         self._unchanged: float | None = None
         self._too_large = False
-        self.findings = Findings()
+        self._formats: dict[str, Any] | None = None
+        self._held_bytes: dict[str, int | None] | None = None
+        self._newest: dict[str, float] = {}
 
     def before_step(self, *, last: bool) -> None:
         """Remember the weights before the last step of an epoch, outside of the GPU's memory."""
@@ -115,29 +97,31 @@ class Probes(Observer):
         if self._unchanged is not None:
             figures["unchanged_share"] = self._unchanged
             self._unchanged_shares.append(self._unchanged)
-        self.findings.newest = figures
+        self._newest = figures
         return figures
 
     def summary(self) -> dict[str, Any]:
         """Return what was found, and the share that a step leaves unchanged, on average."""
         shares = self._unchanged_shares
-        return {**asdict(self.findings), "unchanged_share": mean(shares) if shares else None}
+        return {
+            "formats": self._formats,
+            "held_bytes": self._held_bytes,
+            "newest": self._newest,
+            "unchanged_share": mean(shares) if shares else None,
+        }
 
     def state_dict(self) -> State:
-        """Return the share of each look."""
         return {"unchanged_shares": list(self._unchanged_shares)}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
         self._unchanged_shares = list(state["unchanged_shares"])
 
     def _look(self) -> dict[str, float]:
         probe = self._build()
-        if self.findings.formats is None:
-            recipe = self._setup.engine.recipe
-            self.findings.formats = probe.formats(recipe.product_format)
-            self.findings.held_bytes = asdict(probe.held())
-        return asdict(probe.gradients())
+        if self._formats is None:
+            self._formats = probe.formats(self._setup.engine.recipe.product_format)
+            self._held_bytes = asdict(probe.held())
+        return probe.gradients()
 
     def _give_up(self, error: RuntimeError | MemoryError) -> None:
         if not is_out_of_memory(error):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from halfstep.errors import UserError, in_a_line
 from halfstep.files import parse_json, write_atomically
+from halfstep.train.config.files import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +54,6 @@ class TensorBoard:
     """Event files in the run directory.
 
     Args:
-        run: The run directory.
         resumed_at: The step that the run goes on from; what was written after it is hidden.
     """
 
@@ -67,16 +67,13 @@ class TensorBoard:
         self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=purge)
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
-        """Record figures."""
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Record an image."""
         self._writer.add_image(name, image, step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
         self._writer.close()
 
 
@@ -100,9 +97,8 @@ class _Service:
         tracker: The tracker's class.
         title: The argument that is the run's title, if there is one.
         known: The argument that is the id of a run that goes on.
-        new: Arguments of a new run.
-        again: Arguments of one that goes on.
         id_of: Returns the id of what the tracker holds.
+        again: Further arguments for a run that goes on.
     """
 
     package: str
@@ -110,7 +106,6 @@ class _Service:
     title: str | None
     known: str
     id_of: Callable[[Any], str]
-    new: Mapping[str, Any] = field(default_factory=dict)
     again: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -139,12 +134,7 @@ _SERVICES = {
 class Tracked:
     """A run of a service; the service's own variables (WANDB_MODE, MLFLOW_TRACKING_URI) say where.
 
-    Args:
-        name: Of the service.
-        run: The run directory.
-        title: What the run is called there.
-        settings: The config, as plain data.
-        resumed_at: The step that the run goes on from.
+    See `build` for the arguments.
     """
 
     def __init__(
@@ -154,21 +144,18 @@ class Tracked:
 
         service = _SERVICES[name]
         known = _known_id(run, name, resumed_at)
-        given = dict(service.new if known is None else service.again)
-        if service.title is not None:
-            given[service.title] = title
+        given: dict[str, Any] = {} if service.title is None else {service.title: title}
         if known is not None:
-            given[service.known] = known
+            given |= {**service.again, service.known: known}
         _first_of_accelerate()
         project = os.environ.get(f"{name.upper()}_PROJECT", PROJECT)
         self._tracker = getattr(tracking, service.tracker)(project, **given)
         self._tracker.start()
         _keep_id(run, name, service.id_of(self._tracker.tracker))
         if known is None:
-            self._tracker.store_init_configuration(_flat(settings))
+            self._tracker.store_init_configuration(flat(settings))
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
-        """Record figures."""
         self._tracker.log(dict(figures), step=step)
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
@@ -181,7 +168,6 @@ class Tracked:
             importlib.import_module("mlflow").log_image(pixels, artifact_file=file)
 
     def close(self) -> None:
-        """Upload what is left."""
         self._tracker.finish()
 
 
@@ -200,11 +186,7 @@ def _first_of_accelerate() -> None:
 
 
 def require(names: Sequence[str]) -> None:
-    """Refuse places whose package is not installed, before a run begins.
-
-    Raises:
-        UserError: Naming what to install.
-    """
+    """Refuse places whose package is not installed, before a run begins."""
     for name in names:
         for package in (_SERVICES[name].package, "accelerate") if name in _SERVICES else ():
             if importlib.util.find_spec(package) is None:
@@ -230,27 +212,17 @@ def build(
         title: What the run is called.
         settings: The config, as plain data.
         resumed_at: The step that the run goes on from, if it does.
-
-    Raises:
-        UserError: If a package is not installed.
     """
     require(names)
-    sinks: list[Sink] = []
-    for name in dict.fromkeys(names):
-        if name == "tensorboard":
-            sinks.append(Mortal(name, partial(TensorBoard, run, resumed_at)))
-        else:
-            sinks.append(Mortal(name, partial(Tracked, name, run, title, settings, resumed_at)))
-    return sinks
+    own = {"tensorboard": partial(TensorBoard, run, resumed_at)}
+    return [
+        _Guarded(name, own.get(name) or partial(Tracked, name, run, title, settings, resumed_at))
+        for name in dict.fromkeys(names)
+    ]
 
 
-class Mortal:
-    """A sink that may fail at any time, and is warned of once and left alone from then on.
-
-    Args:
-        name: What the warning calls it.
-        make: Makes the sink.
-    """
+class _Guarded:
+    """A sink whose first failure is a warning, and which is not called again."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
         self._name = name
@@ -259,22 +231,18 @@ class Mortal:
             self._sink = make()
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
-        """Record figures."""
-        if self._sink is not None:
-            with self._until_it_fails():
-                self._sink.scalars(figures, step)
+        self._call("scalars", figures, step)
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Record an image."""
-        if self._sink is not None:
-            with self._until_it_fails():
-                self._sink.picture(name, image, step)
+        self._call("picture", name, image, step)
 
     def close(self) -> None:
-        """Write out what is not yet."""
+        self._call("close")
+
+    def _call(self, method: str, *given: Any) -> None:
         if self._sink is not None:
             with self._until_it_fails():
-                self._sink.close()
+                getattr(self._sink, method)(*given)
 
     @contextmanager
     def _until_it_fails(self) -> Iterator[None]:
@@ -286,7 +254,7 @@ class Mortal:
                 f"{self._name} gets no more figures of this run: {in_a_line(error)}; "
                 "the run goes on",
                 TrackingWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
@@ -302,13 +270,3 @@ def _keep_id(run: Path, name: str, known: str) -> None:
     file = run / _IDS
     others = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
     write_atomically(file, json.dumps({**others, name: known}) + "\n")
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat

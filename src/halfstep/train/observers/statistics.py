@@ -27,11 +27,9 @@ class StatisticsKeeper(Observer):
     name = "statistics"
 
     def begin(self, training: Training) -> None:
-        """Put hooks on the model."""
         self._statistics = RunningStatistics(training.setup.engine.bare_model)
 
     def end(self, error: BaseException | None) -> None:
-        """Take them off again."""
         self._statistics.close()
 
     def around_micro_batch(self) -> AbstractContextManager[None]:
@@ -50,5 +48,4 @@ class StatisticsKeeper(Observer):
         return {"saved": None if saved is None else [tensor.cpu() for tensor in saved]}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
         self._statistics.load_state_dict(state["saved"])

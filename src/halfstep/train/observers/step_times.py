@@ -1,38 +1,127 @@
 """How long each optimizer step takes, data included, on the device's own clock.
 
 A GPU is not waited for: events are put between its steps, and read when it has long passed them.
+
+`CoreWait` says how long the threads of a run wait for a core that other processes have. A thread
+that waits is ready to compute, so that the run is slower than it would be alone. Where several
+threads share an operation (OpenMP) it is much slower: those that are done wait for the others by
+spinning, which keeps cores from them.
 """
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from halfstep.train.observers.core_wait import CoreWait
 from halfstep.train.run.observer import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from halfstep.engine import StepResult
+
+    Times = Mapping[str, tuple[int, int]]
+    """By thread: nanoseconds that it computed, and that it was ready to and waited for a core."""
 
 _WARM_UP = 3
 """First steps of a process that choose kernels and fill caches."""
 _MOST_PENDING = 1000
+DISTURBED = 0.1
+"""From which share of waiting on the times of a run say little about the run."""
+_EVERY_S = 0.25
+_ENOUGH_S = 5.0
+"""Of computing and waiting, before there is a warning."""
+
+
+class CoreWaitWarning(UserWarning):
+    """The run is slow because others have the cores."""
+
+
+def thread_times() -> Times:
+    """Return the times of all threads of this process; none where the kernel does not say.
+
+    The source is Linux's `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
+    """
+    found = {}
+    for thread in Path("/proc/self/task").glob("*"):
+        # One that ends meanwhile is gone.
+        with suppress(OSError, ValueError):
+            computed, waited, _ = map(int, (thread / "schedstat").read_text().split())
+            found[thread.name] = (computed, waited)
+    return found
+
+
+class CoreWait:
+    """Adds up what the threads of this process compute and wait in training."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        read: Callable[[], Times] = thread_times,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._spins = device.type == "cpu"
+        self._read = read
+        self._clock = clock
+        self._computed = self._waited = 0.0
+        self._before: Times = {}
+        self._looked = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The share of the time, 0 to 1, in which threads that could compute had no core.
+
+        None where the kernel does not say, or there was no time to tell.
+        """
+        total = self._computed + self._waited
+        return self._waited / total if total else None
+
+    def begin(self) -> None:
+        """Start anew after a pause, which does not count."""
+        self._before, self._looked = self._read(), self._clock()
+
+    def step_done(self) -> None:
+        """Count the time since the last look, if that is some time ago."""
+        if self._clock() - self._looked < _EVERY_S:
+            return
+        before = self._before
+        self.begin()
+        for thread, (computed, waited) in self._before.items():
+            computed_before, waited_before = before.get(thread, (0, 0))
+            self._computed += (computed - computed_before) / 1e9
+            self._waited += (waited - waited_before) / 1e9
+        if self._computed + self._waited >= _ENOUGH_S:
+            self._warn_once()
+
+    def _warn_once(self) -> None:
+        """Say what to write where threads that spin make it worse, and that can be helped."""
+        passive = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+        if not self._spins or passive or torch.get_num_threads() == 1:
+            return
+        if self.share is not None and self.share >= DISTURBED:
+            self._spins = False
+            warnings.warn(
+                f"{self.share:.0%} of the time threads of this run waited for a core that other "
+                "processes had, and the others spun meanwhile, which makes steps several times "
+                "slower; write OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, or "
+                "run fewer at a time",
+                CoreWaitWarning,
+                stacklevel=2,
+            )
 
 
 class StepTimes(Observer):
     """Takes the time from the end of each step to the end of the next.
 
     The first step after a pause, which may start data workers, is not counted, nor is warm-up.
-
-    Args:
-        device: Where the steps run.
-        clock: What counts seconds where the device is no GPU.
 
     Attributes:
         cores: How long the steps waited for a core.

@@ -28,15 +28,12 @@ class MetricsLines(Observer):
     """Writes every line of figures to `metrics.jsonl`."""
 
     def begin(self, training: Training) -> None:
-        """Open the file."""
         self._log = MetricsLog(training.run, goes_on=training.resumed_at is not None)
 
     def end(self, error: BaseException | None) -> None:
-        """Close it."""
         self._log.close()
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Write a line."""
         try:
             self._log.append(kind, figures)
         except OSError as error:  # a full disk is no reason to end a run
@@ -48,13 +45,7 @@ class MetricsLines(Observer):
 
 
 class Bar(Observer):
-    """Draws how far a run is.
-
-    Args:
-        memory_bytes: Returns the most memory that was needed so far.
-        quiet: Whether to draw nothing even on a terminal.
-        console: Where the bar goes.
-    """
+    """Draws how far a run is, unless `quiet`."""
 
     def __init__(
         self, memory_bytes: Callable[[], int], *, quiet: bool, console: Console | None = None
@@ -72,17 +63,14 @@ class Bar(Observer):
         )
 
     def begin(self, training: Training) -> None:
-        """Draw it."""
         steps, done = training.setup.steps, training.resumed_at or 0
         self._task = self._bar.add_task(training.title, total=steps, completed=done, figures="")
         self._bar.start()
 
     def end(self, error: BaseException | None) -> None:
-        """Draw it no more."""
         self._bar.stop()
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Say how it goes."""
         if self._bar.disable:
             return
         if kind == "train":
@@ -104,7 +92,6 @@ class Sinks(Observer):
     """Gives figures to the sinks of the config."""
 
     def begin(self, training: Training) -> None:
-        """Open them."""
         self._training = training
         self._sinks: list[Sink] = sinks.build(
             training.config.tracking,
@@ -115,7 +102,6 @@ class Sinks(Observer):
         )
 
     def end(self, error: BaseException | None) -> None:
-        """Close them."""
         for sink in self._sinks:
             sink.close()
 
@@ -126,7 +112,6 @@ class Sinks(Observer):
             sink.scalars(scalars, figures["step"])
 
     def validated(self, figures: Figures) -> None:
-        """Hand on the picture of some predictions."""
         if figures.samples is not None:
             for sink in self._sinks:
                 sink.picture("val/samples", figures.samples, self._training.step)

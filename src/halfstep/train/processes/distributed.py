@@ -12,17 +12,19 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # made in C++
+from torch.distributed.rendezvous import rendezvous
 
 from halfstep.errors import UserError
 from halfstep.files import parse_json
 from halfstep.train.environment import pick_device
-from halfstep.train.processes.meeting import meet
 from halfstep.train.processes.processes import ALONE, Processes, job
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # made in C++
 
 _ROLL_CALL_S = 5.0
-_POLL_S = 0.1
-_LATER_S = 60.0
-"""What gradients wait longer than words, so that the words find out who is missing."""
-_WORDS_OF_TIME = ("timed out", "timeout")
-_WORDS_OF_GLOO = ("gloo", "connection closed by peer", "connection reset", "broken pipe")
+_POLL_S = 0.02
+_NCCL_GRACE_S = 60.0
+"""How much later NCCL's collectives time out than the trainer's, which name the missing rank."""
+_TIMEOUT_ERRORS = ("timed out", "timeout")
+_CONNECTION_ERRORS = ("gloo", "connection closed by peer", "connection reset", "broken pipe")
 
 
 class Lost(Exception):  # noqa: N818  (nothing is wrong with this process)
@@ -75,9 +77,7 @@ def began(run: Path) -> bool:
 def joined(device_name: str, timeout: float) -> Iterator[Processes]:
     """Join the other processes while the block runs; without torchrun this process is alone.
 
-    Args:
-        device_name: As in a config.
-        timeout: Seconds to wait for another process.
+    `timeout` is in seconds: how long another process is waited for.
 
     Raises:
         UserError: If there are too few GPUs.
@@ -87,9 +87,9 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         yield ALONE
         return
     device = own_device(device_name)
-    waits, later = (timedelta(seconds=each) for each in (timeout, timeout + _LATER_S))
+    waits, later = (timedelta(seconds=each) for each in (timeout, timeout + _NCCL_GRACE_S))
     try:
-        store, rank, size = meet(timeout)
+        store, rank, size = _meet(timeout)
     except (RuntimeError, dist.DistError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise Lost(
@@ -117,6 +117,46 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
+def _meet(timeout: float) -> tuple[Store, int, int]:
+    """Return a store for this attempt alone, the rank of this process, and how many there are.
+
+    torchrun keeps one store for all restarts of a job (torch 2.15), with the addresses of processes
+    that are dead. Each node counts restarts for itself, so the first rank makes up a unique prefix
+    for the attempt, and tells it to all who ask now.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+    deadline = time.monotonic() + timeout
+    name = _invite(store, size, deadline) if rank == 0 else _ask(store, rank, timeout)
+    return PrefixStore(name, store), rank, size
+
+
+def _ask(store: Store, rank: int, timeout: float) -> str:
+    question = uuid.uuid4().hex
+    store.set(f"halfstep/asks/{rank}", question)
+    answer = f"halfstep/told/{question}"
+    store.wait([answer], timedelta(seconds=timeout))
+    name = store.get(answer).decode()
+    store.add(f"{name}/here", 1)
+    return name
+
+
+def _invite(store: Store, size: int, deadline: float) -> str:
+    """Answer every question, old ones too, until all ranks have the name."""
+    name = f"halfstep/{uuid.uuid4().hex}"
+    answered: set[str] = set()
+    while store.add(f"{name}/here", 0) < size - 1:
+        asked = [
+            key for key in (f"halfstep/asks/{r}" for r in range(1, size)) if store.check([key])
+        ]
+        for question in {store.get(key).decode() for key in asked} - answered:
+            store.set(f"halfstep/told/{question}", name)
+            answered.add(question)
+        if time.monotonic() > deadline:
+            raise RuntimeError("timed out waiting for the other processes")
+        time.sleep(_POLL_S)
+    return name
+
+
 def own_device(name: str) -> torch.device:
     """Return the device of this one of several processes on a machine.
 
@@ -140,10 +180,6 @@ def own_device(name: str) -> torch.device:
 def refuse_too_few_gpus(name: str, processes: int) -> None:
     """Refuse more processes on this machine than there are GPUs for, if they want one each.
 
-    Args:
-        name: The device of a config.
-        processes: How many train here.
-
     Raises:
         UserError: If there are fewer GPUs, or none that torch can use.
     """
@@ -160,10 +196,12 @@ def refuse_too_few_gpus(name: str, processes: int) -> None:
 def _explained(
     error: Exception, store: Store, rank: int, hosts: list[str], timeout: float
 ) -> str | None:
-    """Return what a collective's error means; empty if another says it, None if it is no such."""
+    """Return what a collective's error means; "" if another rank reports it, else None."""
     said = str(error).lower()
-    of_others = isinstance(error, dist.DistError) or any(word in said for word in _WORDS_OF_GLOO)
-    late = any(word in said for word in _WORDS_OF_TIME)
+    of_others = isinstance(error, dist.DistError) or any(
+        word in said for word in _CONNECTION_ERRORS
+    )
+    late = any(word in said for word in _TIMEOUT_ERRORS)
     if not of_others:
         return None
     here = f"rank {rank} ({hosts[rank]})"
@@ -179,7 +217,7 @@ def _explained(
 
 
 def _roll_call(store: Store, rank: int, size: int) -> set[int]:
-    """Return the ranks that answer: those that have waited in vain as this one has."""
+    """Return the ranks that answer: those whose collective has timed out, too."""
     present = {rank}
     with suppress(RuntimeError, dist.DistError):  # the store may have gone with its process
         store.set(f"here/{rank}", "")

@@ -34,16 +34,7 @@ _LONGEST_SAVE_S = "120"
 
 
 def launch(arguments: Sequence[str], *, processes: int, max_restarts: int) -> int:
-    """Run `halfstep` with these arguments in several processes, and wait for them.
-
-    Args:
-        arguments: What follows `halfstep` on the command line.
-        processes: How many.
-        max_restarts: How often they are started again when one of them dies.
-
-    Returns:
-        The exit code.
-    """
+    """Run `halfstep ARGUMENTS` in several processes, restarted so often; return the exit code."""
     # Importing it is slow.
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -18,11 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Let this process be killed when its parent ends, now if it has ended already.
-
-    Args:
-        parent: Process id of the one that started this one.
-    """
+    """Let this process be killed when its parent ends, now if it has ended already."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -35,9 +31,6 @@ def end_with_distant(ancestor: int) -> None:
 
     A fork server lives as long as what it has started. Workers of a killed run would keep it alive,
     and never see their own parent end.
-
-    Args:
-        ancestor: Process id.
     """
     if sys.platform != "linux":
         return

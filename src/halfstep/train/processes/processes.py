@@ -26,11 +26,7 @@ _OTHER_ERROR = 1
 
 
 class FailedElsewhere(Exception):  # noqa: N818  (the error is another process's, and said there)
-    """Another process has an error, and says so itself.
-
-    Args:
-        code: The exit code of that error.
-    """
+    """Another process has an error, for which it exits with `code`, and says so itself."""
 
     def __init__(self, code: int) -> None:
         super().__init__("another process has an error")
@@ -76,9 +72,9 @@ class Processes:
         if self.size == 1:
             return [list(values)]
         own = torch.tensor(values, dtype=torch.int64)
-        heard = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(heard, own, group=self.group)
-        return [each.tolist() for each in heard]
+        gathered = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(gathered, own, group=self.group)
+        return [each.tolist() for each in gathered]
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sum of each number over the ranks, added up in fp64."""
@@ -96,9 +92,9 @@ class Processes:
         """Return the value of every rank, by rank: on the first one only, elsewhere nothing."""
         if self.size == 1:
             return [value]
-        heard: list[Any] | None = [None] * self.size if self.is_first else None
-        dist.gather_object(value, heard, group=self.group)
-        return heard or []
+        gathered: list[Any] | None = [None] * self.size if self.is_first else None
+        dist.gather_object(value, gathered, group=self.group)
+        return gathered or []
 
     def together(self, function: Callable[[], _Result]) -> _Result:
         """Call a function everywhere, and go on only if it fails nowhere.

@@ -29,7 +29,7 @@ class Portion(NamedTuple):
     Attributes:
         images: (N, channels, height, width); N may be 0 in validation.
         labels: int64 (N,).
-        counted: How many of them count: N, or 0 where a process only keeps the others company.
+        counted: How many of them count: N, or 0 of a dummy batch.
         total: How many count on all processes together.
     """
 
@@ -45,20 +45,12 @@ class Portion(NamedTuple):
 
 
 def in_step(
-    processes: Processes,
-    batches: Batches,
-    epoch: int = 1,
-    start: int = 0,
+    processes: Processes, batches: Batches, epoch: int = 1, start: int = 0
 ) -> Iterator[Portion]:
     """Iterate over this process's portions of the batches of one epoch.
 
-    A process that has fewer of them, in validation, has empty portions in the end.
-
-    Args:
-        processes: All of them; each one must iterate to the end, or until an exception.
-        batches: A split.
-        epoch: As in `Batches.epoch`.
-        start: As there.
+    A process that has fewer of them, in validation, has empty portions in the end. Each process
+    must iterate to the end, or until an exception. See `Batches.epoch` for the last arguments.
 
     Raises:
         Asked: Everywhere, if a signal came anywhere.
@@ -72,11 +64,11 @@ def in_step(
     number = start
     while True:
         batch, said, detail, error = _next(items, batches, number)
-        heard = processes.numbers([said, detail])
-        _raise_what_was_heard(processes, heard, error)
-        if all(each == _END for each, _ in heard):
+        told = processes.numbers([said, detail])
+        _raise_what_was_said(processes, told, error)
+        if all(each == _END for each, _ in told):
             return
-        total = sum(count for each, count in heard if each == _BATCH)
+        total = sum(count for each, count in told if each == _BATCH)
         number += 1
         images, labels = batch or (torch.empty(0), torch.empty(0, dtype=torch.int64))
         yield Portion(images, labels, counted=detail, total=total)
@@ -97,14 +89,14 @@ def _next(
     return batch, _BATCH, 0 if batches.idle(number) else len(batch[1]), None
 
 
-def _raise_what_was_heard(
-    processes: Processes, heard: list[list[int]], error: Exception | None
+def _raise_what_was_said(
+    processes: Processes, told: list[list[int]], error: Exception | None
 ) -> None:
-    failed = [rank for rank, (said, _) in enumerate(heard) if said == _ERROR]
+    failed = [rank for rank, (said, _) in enumerate(told) if said == _ERROR]
     if error is not None and failed[0] == processes.rank:
         raise error
     if failed:
-        raise FailedElsewhere(heard[failed[0]][1])
-    signals = [number for said, number in heard if said == _ASKED]
+        raise FailedElsewhere(told[failed[0]][1])
+    signals = [number for said, number in told if said == _ASKED]
     if signals:
         raise Asked(max(signals))

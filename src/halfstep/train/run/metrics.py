@@ -6,9 +6,7 @@ confusion.csv    a row for each true class, a column for each predicted one, cou
 
 from __future__ import annotations
 
-import csv
-import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -16,6 +14,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from halfstep.files import write_atomically
+from halfstep.train.data.sources.csv_rows import csv_text
 from halfstep.train.processes.processes import ALONE
 
 if TYPE_CHECKING:
@@ -43,28 +42,18 @@ class Metrics:
 
     def __init__(self, classes: int, device: torch.device, processes: Processes = ALONE) -> None:
         self._processes = processes
-        several = processes.size > 1
         # validate_args looks at the values of every batch, which would wait for the device.
+        settings: dict[str, Any] = {"validate_args": False, "sync_on_compute": processes.size > 1}
         chosen: dict[str, Metric | MetricCollection] = {
-            "top1": MulticlassAccuracy(
-                classes, average="micro", validate_args=False, sync_on_compute=several
-            )
+            f"top{among}": MulticlassAccuracy(classes, top_k=among, average="micro", **settings)
+            for among in (1, _TOP)
+            if among < max(2, classes)
         }
-        if classes > _TOP:
-            chosen["top5"] = MulticlassAccuracy(
-                classes,
-                top_k=_TOP,
-                average="micro",
-                validate_args=False,
-                sync_on_compute=several,
-            )
         self._ranks = MetricCollection(chosen, compute_groups=False).to(device)
         self._loss_sum = torch.zeros((), device=device)
         self._images = 0
         self._confusion = (
-            MulticlassConfusionMatrix(classes, validate_args=False, sync_on_compute=several).to(
-                device
-            )
+            MulticlassConfusionMatrix(classes, **settings).to(device)
             if classes <= _MOST_CLASSES
             else None
         )
@@ -107,12 +96,7 @@ class Metrics:
 
 
 def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:
-    """Return for each class its name, its images, how many were right, and the share of them.
-
-    Args:
-        confusion: Counts, shape (classes, classes).
-        classes: Their names; a class without images has the share nan.
-    """
+    """Return each class's name, images, how many were right, and their share (nan of none)."""
     images, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
     return [
         (name, total, hits, hits / total if total else float("nan"))
@@ -121,13 +105,7 @@ def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str,
 
 
 def write_tables(folder: Path, confusion: torch.Tensor, classes: Sequence[str]) -> None:
-    """Write `classes.csv` and `confusion.csv`, each whole or not at all.
-
-    Args:
-        folder: The run directory.
-        confusion: Counts, shape (classes, classes).
-        classes: Their names.
-    """
+    """Write `classes.csv` and `confusion.csv`, of counts (classes, classes)."""
     table = [(*row[:3], f"{row[3]:.6f}") for row in by_class(confusion, classes)]
     write_atomically(
         folder / "classes.csv", csv_text([("class", "images", "right", "accuracy"), *table])
@@ -135,10 +113,3 @@ def write_tables(folder: Path, confusion: torch.Tensor, classes: Sequence[str]) 
     counts = zip(classes, confusion.tolist(), strict=True)
     rows = [("true \\ predicted", *classes), *((name, *row) for name, row in counts)]
     write_atomically(folder / "confusion.csv", csv_text(rows))
-
-
-def csv_text(rows: Sequence[Sequence[object]]) -> str:
-    """Return rows as CSV, quoted where need be."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.train.processes.processes import ALONE
 
 if TYPE_CHECKING:
@@ -53,15 +53,7 @@ class MicrobatchWarning(UserWarning):
 
 
 class MicroBatches:
-    """Runs micro-batches through an engine.
-
-    Args:
-        engine: What does the work.
-        config: batch_size, auto_microbatch.
-        progress: Where the number of pieces is kept.
-        processes: Those that share the micro-batches.
-        loss: What is minimised.
-    """
+    """Runs micro-batches through an engine."""
 
     def __init__(
         self,
@@ -86,11 +78,7 @@ class MicroBatches:
         self._shared = portion.counted > 0, portion.total
 
     def add(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
-        """Add the gradients of a micro-batch to the window.
-
-        Args:
-            images: On the device, normalised.
-            labels: Theirs.
+        """Add the gradients of a micro-batch, on the device and normalised, to the window.
 
         Returns:
             Its mean loss, a scalar, and its logits (N, classes), both detached.
@@ -128,15 +116,16 @@ class MicroBatches:
 
     def _attempt(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits | None:
         """Return the loss and the logits of the last of `parts`, or None when out of memory."""
+        if not self._config.auto_microbatch:
+            return self._run(parts, samples)
         done = None
         try:
             done = self._run(parts, samples)
         except (RuntimeError, MemoryError) as error:
-            if not (self._config.auto_microbatch and is_out_of_memory(error)):
+            if not is_out_of_memory(error):
                 raise
         # Out of the except block, or the traceback would keep alive what did not fit.
-        agrees = self._config.auto_microbatch
-        if not (self._processes.any(done is None) if agrees else done is None):
+        if not self._processes.any(done is None):
             return done
         self._engine.zero_grad()
         if torch.cuda.is_initialized():
@@ -197,11 +186,7 @@ class MicroBatches:
 
 @contextmanager
 def out_of_memory_explained(config: Config) -> Iterator[None]:
-    """Say what to try when memory does not suffice.
-
-    Raises:
-        UserError: In place of torch's own error.
-    """
+    """Say what to try when memory does not suffice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -210,10 +195,9 @@ def out_of_memory_explained(config: Config) -> Iterator[None]:
         splitting = "" if config.auto_microbatch else "auto_microbatch=true, "
         smaller = f"batch_size={max(1, config.batch_size // 2)} accumulate={config.accumulate * 2}"
         narrow = "" if config.build_recipe().autocast else ", recipe=fp16 or recipe=bf16"
-        reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"memory does not suffice for batches of {config.batch_size} images ({reason}); try "
-            f"{splitting}{smaller}{narrow}, or a smaller data.resolution"
+            f"memory does not suffice for batches of {config.batch_size} images ({reason(error)}); "
+            f"try {splitting}{smaller}{narrow}, or a smaller data.resolution"
         ) from error
 
 

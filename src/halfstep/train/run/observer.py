@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,11 +71,7 @@ class Observer:
         return False
 
     def before_step(self, *, last: bool) -> None:
-        """Look at the run before an optimizer step.
-
-        Args:
-            last: Whether it is the last one of its epoch.
-        """
+        """Look at the run before an optimizer step, which may be the last one of its epoch."""
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         """Look at the run after an optimizer step.
@@ -134,14 +130,9 @@ class Observer:
         """Take over what `state_dict` returned."""
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        """Return what this process takes over where the run had another number of processes.
+        """Return what this process loads where the run had another number of processes.
 
-        Args:
-            states: By rank.
-            first: Whether this is the first process.
-
-        Returns:
-            The state to load, that of the first rank by default; None to begin without one.
+        States are by rank; the first rank's is loaded by default. None begins without one.
         """
         return states[0]
 
@@ -152,11 +143,7 @@ HOOKS = tuple(
 
 
 class Observers:
-    """The observers of one run, called in their order.
-
-    Args:
-        observers: Who watches; an earlier one begins before and ends after the later ones.
-        processes: Those that train together.
+    """The observers of one run, called in their order: the first begins first and ends last.
 
     Raises:
         UserError: If two of them have one name.
@@ -228,10 +215,7 @@ class Observers:
         return {name: state for name, state in states.items() if state is not None}
 
     def load(self, states: Sequence[Mapping[str, State]]) -> None:
-        """Take over the states of a checkpoint.
-
-        Args:
-            states: By rank, as `state_dict` has returned them there; of any number of processes.
+        """Take over the states of a checkpoint, by rank, of any number of processes.
 
         Raises:
             UserError: If a user's own observer raises, which says nothing of the checkpoint.
@@ -250,9 +234,9 @@ class Observers:
             except Exception as error:
                 if type(each).__module__.startswith("halfstep."):
                     raise
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 raise UserError(
-                    f"observer {each.name!r}: load_state_dict raised {reason}; --debug shows where"
+                    f"observer {each.name!r}: load_state_dict raised {in_a_line(error)}; "
+                    "--debug shows where"
                 ) from error
 
 

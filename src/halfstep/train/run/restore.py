@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def take_over(setup: Setup, stored: Checkpoint, folder: Path) -> None:
-    """Give engine and schedule the state of a checkpoint, each process its part.
-
-    Args:
-        setup: Of the run.
-        stored: The checkpoint.
-        folder: Where it lies.
-    """
+    """Give engine and schedule the state of a checkpoint in a folder, each process its part."""
     if stored.parts is None:
         load_whole({"models": [stored.model], "engine": stored.engine}, setup.engine)
     else:
@@ -33,11 +27,7 @@ def take_over(setup: Setup, stored: Checkpoint, folder: Path) -> None:
 
 
 def roll_back(training: Training) -> None:
-    """Take weights, optimizer and schedule from the newest checkpoint, and stay in the data.
-
-    Raises:
-        UserError: If none is whole.
-    """
+    """Take weights, optimizer and schedule from the newest checkpoint, and stay in the data."""
     file, stored = training.processes.from_first(lambda: _newest(training.run))
     before = training.step
     take_over(training.setup, stored, file.parent)

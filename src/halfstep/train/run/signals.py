@@ -10,14 +10,16 @@ from __future__ import annotations
 import signal
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from halfstep.train.data.pipeline.batches import Batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from halfstep.train.data import Data
-    from halfstep.train.data.pipeline.batches import Batch, Batches
+    from halfstep.train.data.pipeline.batches import Batch
 
 _Item = TypeVar("_Item")
 _SIGNALS = tuple(
@@ -26,12 +28,7 @@ _SIGNALS = tuple(
 
 
 class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to)
-    """The run was asked to stop; what is left is in the message.
-
-    Args:
-        number: The signal that asked.
-        line: What is left, and how to go on.
-    """
+    """The run was asked to stop by a signal; the message says what is left, and how to go on."""
 
     def __init__(self, number: int, line: str) -> None:
         super().__init__(line)
@@ -58,19 +55,13 @@ class StopRequests:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def obeyed(self, data: Data) -> Data:
         """Return the data with batches that end with `Asked` when a signal has come."""
-        train, val = (cast("Batches", _Obedient(each, self)) for each in (data.train, data.val))
-        return replace(data, train=train, val=val)
+        return replace(data, train=_Obedient(data.train, self), val=_Obedient(data.val, self))
 
     def until_asked(self, items: Iterator[_Item]) -> Iterator[_Item]:
         """Yield items, and raise `Asked` in place of the next one when a signal has come."""
@@ -97,32 +88,20 @@ class StopRequests:
             (before if callable(before) else signal.default_int_handler)(number, frame)
 
 
-class _Obedient:
+class _Obedient(Batches):
     """Batches whose epochs are left when a signal has come."""
 
     def __init__(self, batches: Batches, requests: StopRequests) -> None:
-        self.images = batches.images
-        self._batches = batches
+        self.__dict__ |= vars(batches)
         self._requests = requests
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def epoch(self, number: int = 1, start: int = 0) -> Iterator[Batch]:
         """Iterate over the batches of one epoch; see `Batches`."""
-        return self._requests.until_asked(self._batches.epoch(number, start))
-
-    def idle(self, number: int) -> bool:
-        """Tell whether the images of a batch do not count; see `Batches`."""
-        return self._batches.idle(number)
+        return self._requests.until_asked(super().epoch(number, start))
 
 
 class Asked(Exception):  # noqa: N818  (control flow between loader and loop)
-    """A signal came; raised between two batches.
-
-    Args:
-        number: Which one.
-    """
+    """A signal came; raised between two batches."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfstep import step_observer
 from halfstep.train.run.progress import Progress
-from halfstep.train.run.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +15,38 @@ if TYPE_CHECKING:
     from halfstep.train.build.setup import Setup
     from halfstep.train.config import Config
     from halfstep.train.processes.processes import Processes
+
+
+class Stopwatch:
+    """Counts the seconds in training, over all processes that worked on the run."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time so far."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self._seconds + running
+
+    @property
+    def running(self) -> bool:
+        """Whether it counts now."""
+        return self._since is not None
+
+    def add(self, seconds: float) -> None:
+        """Add what was counted before, in another process."""
+        self._seconds += seconds
+
+    def start(self) -> None:
+        """Count from now on."""
+        self.stop()
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._seconds, self._since = self.seconds, None
 
 
 @dataclass(frozen=True, slots=True)

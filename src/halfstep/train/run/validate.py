@@ -49,7 +49,7 @@ def validate(setup: Setup) -> Figures:
     """
     device, data, processes = setup.device, setup.data, setup.processes
     # Not the wrapper of several processes: some have a batch more than others. Where they share
-    # the model itself, those keep the others company.
+    # the model itself, the others run a dummy batch.
     model = setup.engine.bare_model
     metrics = Metrics(len(data.classes), device, processes)
     samples = None

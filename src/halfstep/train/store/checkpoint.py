@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, cast
 import torch
 import torch.distributed as dist
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.files import write_atomically
 from halfstep.train.store import migration
 from halfstep.train.store import parts as parts_of
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 Which = Literal["best", "last"]
 
 _OF_OTHER_CONTENT = (TypeError, KeyError, IndexError, ValueError, AttributeError)
-
+_OF_DAMAGE = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile),
+    *(RuntimeError, EOFError, OSError, MemoryError),
+)
 
 State = dict[str, Any]
 """What an observer has to save: tensors on the CPU and plain data."""
@@ -110,11 +113,7 @@ def path(run: Path, which: Which) -> Path:
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; one that was there before stays whole until the new one is.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a checkpoint; one that was there before stays whole until the new one is."""
     fields = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
     state = {"format": migration.FORMAT, **fields}
     write_atomically(file, functools.partial(_write, _with_strings_once(state)))
@@ -134,11 +133,7 @@ def load(file: Path) -> Checkpoint:
 
 
 def look_into(file: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU, but for what lies in parts, which are verified only.
-
-    Raises:
-        UserError: As `load` says.
-    """
+    """Read a checkpoint onto the CPU, but for what lies in parts, which are verified only."""
     with _readable(file):
         _verify(file)
         found = migration.migrated(torch.load(file, map_location="cpu", weights_only=True))
@@ -152,17 +147,10 @@ def look_into(file: Path) -> Checkpoint:
 
 
 def _refuse_other_types(stored: Checkpoint) -> None:
-    """Refuse fields that `save` never writes so.
-
-    Raises:
-        TypeError: If there are any.
-    """
-    sections = (
-        *("model", "engine", "schedule", "preprocessing", "rng", "progress", "config"),
-        "observers",
-    )
+    """Refuse fields that `save` never writes so."""
+    sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
-    if not all(isinstance(getattr(stored, name), dict) for name in sections):
+    if not all(isinstance(getattr(stored, name), dict) for name in (*sections, "observers")):
         raise TypeError("a section is no mapping")
     shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
     weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
@@ -219,22 +207,14 @@ def _glance(file: Path) -> dict[str, Any]:
 
 
 def size(file: Path) -> int:
-    """Return the bytes of a checkpoint, its parts included.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Return the bytes of a checkpoint, its parts included."""
     named = named_parts(file)
     return file.stat().st_size + (parts_of.size(file.parent, named) if named else 0)
 
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Refuse, in one line, a checkpoint of whose content something cannot be used.
-
-    Raises:
-        UserError: Naming the file.
-    """
+    """Refuse, in one line, a checkpoint of whose content something cannot be used."""
     try:
         yield
     except (UserError, torch.OutOfMemoryError, dist.DistError):
@@ -251,17 +231,9 @@ def _readable(file: Path) -> Iterator[None]:
         raise UserError(f"{str(file)!r} {error}") from error
     except FileNotFoundError as error:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
-    except (
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        RuntimeError,
-        EOFError,
-        OSError,
-        MemoryError,
-    ) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+    except _OF_DAMAGE as error:
         raise UserError(
-            f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason}"
+            f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason(error)}"
         ) from error
     except _OF_OTHER_CONTENT as error:
         raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
@@ -283,12 +255,7 @@ def refuse_compressed(file: Path) -> None:
 
 
 def _verify(file: Path) -> None:
-    """Compare all parts of a file with their checksums.
-
-    Raises:
-        OSError: If one differs.
-        zipfile.BadZipFile: If it is no archive, or not a whole one.
-    """
+    """Compare all parts of a file with their checksums."""
     refuse_compressed(file)
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
@@ -296,11 +263,8 @@ def _verify(file: Path) -> None:
         raise OSError(f"the checksum of {damaged} is wrong")
 
 
-class _Heard:
+class _Recording:
     """Passes on what is written, and remembers why that failed.
-
-    Args:
-        file: Where it goes.
 
     Attributes:
         error: Why a write failed, or None.
@@ -334,11 +298,11 @@ def _with_strings_once(value: Any) -> Any:
 
 
 def _write(state: dict[str, Any], file: BinaryIO) -> None:
-    heard = _Heard(file)
+    recording = _Recording(file)
     try:
-        torch.save(state, cast("IO[bytes]", heard))
+        torch.save(state, cast("IO[bytes]", recording))
     except RuntimeError:
         # torch ends the archive even so, and hides a full disk behind an error of that.
-        if heard.error is not None:
-            raise heard.error from None
+        if recording.error is not None:
+            raise recording.error from None
         raise

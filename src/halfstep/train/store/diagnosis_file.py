@@ -25,11 +25,7 @@ BUNDLE = "bundle"
 
 
 def read(run: Path) -> dict[str, Any] | None:
-    """Return the record of a diagnosis; None where a run has left none.
-
-    Raises:
-        UserError: If the file is no such record.
-    """
+    """Return the record of a diagnosis; None where a run has left none."""
     file = next((each for each in files(run) if each.suffix == ".json"), None)
     if file is None:
         return None

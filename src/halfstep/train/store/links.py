@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
 
 def refuse(directory: Path, written: Iterable[Path]) -> None:
-    """Refuse links that lead out of a directory, before anything is written there.
-
-    Args:
-        directory: The directory.
-        written: What is to be written in it; of directories, all that is in them too.
-
-    Raises:
-        UserError: Naming the first of them.
-    """
+    """Refuse links that lead out of a directory, in what is to be written there or below."""
     home = os.path.realpath(directory)
     for each in written:
         for link in _links(each):

@@ -20,12 +20,7 @@ FILE = "metrics.jsonl"
 
 
 class MetricsLog:
-    """The lines of a run in training.
-
-    Args:
-        run: The run directory.
-        goes_on: Whether lines are added to those that are there.
-    """
+    """The lines of a run in training, which are added to those of before if it `goes_on`."""
 
     def __init__(self, run: Path, *, goes_on: bool) -> None:
         # Without a buffer: it would lose what a full disk does not take.
@@ -33,11 +28,7 @@ class MetricsLog:
         self._unwritten = b""
 
     def append(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Write a line; one that the disk does not take is kept for the next time.
-
-        Args:
-            kind: "train", "val" or "probe".
-            figures: By name; at least `step` and `epoch`.
+        """Write a line of figures, at least `step` and `epoch`; kept if the disk does not take it.
 
         Raises:
             OSError: If the disk does not take it.
@@ -46,11 +37,7 @@ class MetricsLog:
         self.write_out()
 
     def write_out(self) -> None:
-        """Write the lines that the disk did not take when they came.
-
-        Raises:
-            OSError: If it still does not.
-        """
+        """Write the lines that the disk did not take when they came."""
         while self._unwritten:
             self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
@@ -65,12 +52,7 @@ def exists(run: Path) -> bool:
 
 
 def read(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return the lines of a run that are whole; none where there is no file.
-
-    Args:
-        run: The run directory.
-        kind: Of which kind; every kind by default.
-    """
+    """Return the whole lines of a run, of one kind or of all; none where there is no file."""
     try:
         text = (run / FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -80,13 +62,7 @@ def read(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def cut_after(run: Path, *, step: int, epochs: int) -> None:
-    """Remove the lines of a future that a run leaves by going on from a checkpoint.
-
-    Args:
-        run: The run directory.
-        step: The last optimizer step that counts.
-        epochs: Finished epochs; a validation of a later one is made again.
-    """
+    """Remove lines of a later step, and validations of a later epoch, which are made again."""
     file = run / FILE
     if not file.is_file():
         file.unlink(missing_ok=True)  # a link to nothing: what follows would be written there

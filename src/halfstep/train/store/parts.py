@@ -47,14 +47,7 @@ class Parts(TypedDict):
 def write(
     folder: Path, step: int, engine: Engine, processes: Processes, *, averaged: bool
 ) -> Parts | None:
-    """Write this process's part of a new directory; every process calls it.
-
-    Args:
-        folder: Where the directory is made.
-        step: Gives it its name.
-        engine: Whose models are shared.
-        processes: Those that share them.
-        averaged: Whether the engine keeps averages of the weights.
+    """Write this process's part of a new directory in a folder; every process calls it.
 
     Returns:
         What the file beside it is to say; on the first process only.
@@ -79,9 +72,6 @@ def read(folder: Path, parts: Parts) -> dict[str, Any]:
 
     Returns:
         The fields `model`, `averaged` and `engine` of a checkpoint: whole tensors, on the CPU.
-
-    Raises:
-        OSError: If they cannot be read.
     """
     state = read_sharded(folder / parts["directory"])
     (model,), engine = state["models"], state["engine"]
@@ -93,11 +83,7 @@ def read(folder: Path, parts: Parts) -> dict[str, Any]:
 
 
 def verify(folder: Path, parts: Parts) -> None:
-    """Compare all parts with their checksums.
-
-    Raises:
-        OSError: If one is missing, or differs.
-    """
+    """Compare all parts with their checksums."""
     where = folder / parts["directory"]
     there = {file.name for file in where.iterdir()} if where.is_dir() else set()
     for name in sorted(there | parts["sha256"].keys()):
@@ -120,18 +106,15 @@ def directories(folder: Path) -> Iterator[Path]:
 
 
 def bring(folder: Path, parts: Parts, to: Path) -> None:
-    """Have the parts in another folder, too: as links, or copies where there are none.
-
-    Raises:
-        OSError: If they cannot be had.
-    """
+    """Have the parts in another folder, too: as links, or copies where there are none."""
     target = to / parts["directory"]
     if target.is_dir():
         shutil.rmtree(target)  # a kill may have left half of it
-    shutil.copytree(folder / parts["directory"], target, copy_function=_link_or_copy)
+    shutil.copytree(folder / parts["directory"], target, copy_function=link_or_copy)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or where the file system has no links a copy."""
     try:
         os.link(source, target)
     except OSError:

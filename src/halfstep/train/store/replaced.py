@@ -46,9 +46,6 @@ def make_way(run: Path) -> None:
     """Let a new run have a directory: what an earlier one left goes, or is set aside.
 
     It is set aside, in `replaced/`, where there are checkpoints; see `let_go`.
-
-    Raises:
-        OSError: If that cannot be done.
     """
     aside = run / FOLDER
     worth_keeping = holds_checkpoints(run)

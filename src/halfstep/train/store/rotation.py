@@ -9,7 +9,6 @@ nothing. What lies in parts beside them (see `parts`) stays as long as one of th
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import warnings
@@ -42,19 +41,13 @@ def path(run: Path, step: int) -> Path:
 
 
 def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
-    """Write a checkpoint beside the others, then let go of the oldest.
+    """Write a checkpoint beside the others, and keep so many of the newest.
 
     A disk that is full or gone does not end a run here: it is warned of, and what was written
     before stays as it was.
 
-    Args:
-        run: The run directory.
-        state: What to write.
-        keep: How many of the newest to keep.
-        names: What else it is from now on.
-
     Returns:
-        Whether it was written, and is known by all of these names.
+        Whether it was written, and is known by all of the names that it has from now on.
     """
     file = path(run, state.step)
     try:
@@ -154,10 +147,7 @@ def link(file: Path, to: Path) -> None:
         parts.bring(file.parent, named, to.parent)
     temporary = to.with_name(f".{to.name}.{file.stem}.tmp")
     temporary.unlink(missing_ok=True)
-    try:
-        os.link(file, temporary)
-    except OSError:
-        shutil.copyfile(file, temporary)
+    parts.link_or_copy(file, temporary)
     try:
         temporary.replace(to)
     finally:

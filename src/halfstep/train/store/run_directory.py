@@ -140,11 +140,9 @@ def place(config: Config, tag: str | None = None, root: Path = Path("runs")) -> 
 
 @contextmanager
 def claimed(run: Path, *, patience: float = 0.0) -> Iterator[None]:
-    """Keep every other process from training in a directory; made if it does not exist.
+    """Keep every other process from training in a directory, which is made if it does not exist.
 
-    Args:
-        run: The run directory.
-        patience: Seconds to wait for a process that trains in it.
+    One that trains there already is waited for, so many seconds.
 
     Raises:
         UserError: If another process trains in it, if it holds something that no run has left or a
@@ -172,9 +170,6 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
         run: The run directory.
         config: What the new run would train.
         auto: Whether it is to go on from what is there, which has been found to be nothing.
-
-    Raises:
-        UserError: Naming what to write instead.
     """
     finished, same = (run / "summary.json").is_file(), _is_of(run, config)
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
@@ -202,11 +197,7 @@ def prepare(
 ) -> None:
     """Make the directory ready: an earlier run makes way, config and environment are written.
 
-    Args:
-        run: The directory.
-        config: What is trained in it.
-        environment: What it is trained with.
-        goes_on: Whether the run that is in it goes on, and only its summary goes.
+    Of a run that goes on, only the summary goes.
 
     Raises:
         UserError: If it cannot be written, or holds something that no run has left; what is in it
@@ -232,11 +223,7 @@ def prepare(
 
 @contextmanager
 def explained(run: Path) -> Iterator[None]:
-    """Turn an error of writing into a directory into one that says what to do.
-
-    Raises:
-        UserError: For an OSError.
-    """
+    """Turn an error of writing into a directory into one that says what to do."""
     try:
         yield
     except OSError as error:
@@ -280,11 +267,7 @@ def write_summary(run: Path, summary: Summary) -> None:
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
-    """Return the summary of a run, or None when it has not finished.
-
-    Raises:
-        UserError: If the file is no summary.
-    """
+    """Return the summary of a run, or None when it has not finished."""
     file = run / "summary.json"
     try:
         summary = parse_json(file.read_text(encoding="utf-8"))
@@ -301,9 +284,6 @@ def finished(run: Path) -> Summary | None:
     """Return the summary of a run that has come to its end, of which nothing is left to do.
 
     Of another release's summary, fields that are not known are left out.
-
-    Raises:
-        UserError: If the file is no summary.
     """
     found = read_summary(run)
     if found is None or found.get("status") != "finished":

@@ -91,7 +91,7 @@ def test_skipped_images_leave_smaller_batches_and_are_counted_once(folders, work
         epochs = [list(data.train.epoch(epoch)) for epoch in (1, 2)]
     for batches in epochs:
         assert (len(labels_of(batches)), len(batches)) == (8, len(data.train))
-    assert data.skipped == 2
+    assert len(data.faults.seen) == 2
     assert sum(each.category is DataWarning for each in said) == 2
 
 

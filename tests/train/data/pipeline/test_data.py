@@ -27,7 +27,7 @@ def test_digits_are_ready_and_taken_as_they_are():
     assert images.dtype == torch.float32
     assert torch.equal(prepared(loaded)[0], images)
     assert torch.equal(prepared(loaded)[1], labels)
-    assert loaded.skipped == 0
+    assert not loaded.faults.seen
 
 
 def test_uint8_images_are_normalised_on_the_device(folders):

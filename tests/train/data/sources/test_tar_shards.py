@@ -156,7 +156,7 @@ def test_unreadable_images_are_fatal_or_left_out_and_counted(shards, write_shard
     loaded = open_shards(shards, on_error="skip", **broken)
     with pytest.warns(DataWarning) as said:
         assert len(labels_of(loaded.train.epoch(1))) >= 6
-    assert loaded.skipped == 3
+    assert len(loaded.faults.seen) == 3
     lines = [str(each.message) for each in said if each.category is DataWarning]
     assert any("sample 0004 has no image; allowed: jpg" in line for line in lines)
     assert any("sample 0005 has no cls" in line for line in lines)

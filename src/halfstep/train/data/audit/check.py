@@ -16,7 +16,7 @@ import torch
 
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.data.sources import csv_list, csv_rows, identical
+from halfstep.train.data.sources import csv_list, csv_rows, duplicates
 from halfstep.train.data.sources.csv_list import MissingImages
 from halfstep.train.data.sources.decode import CorruptImage
 from halfstep.train.data.sources.faults import DataWarning, Unusable
@@ -49,36 +49,17 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where an image is listed.
-
-    Attributes:
-        image: The path as it is listed, or what else tells it from the others.
-        label: The name of its class, as far as it is known.
-        split: "train", "val", or "" where nothing says.
-        file: The CSV file that lists it, if one does.
-        row: Its row there; the header is row 1.
-    """
-
-    image: str
-    label: str
-    split: str
-    file: str | None
-    row: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Look:
     """What reading one image has shown.
 
     Attributes:
-        place: Where it is listed.
+        place: Where it is listed, with its label as read.
         digest: Of its size and pixels; None if it could not be read.
         problem: What is wrong with this image alone, if anything.
         detail: More about that.
     """
 
-    place: Origin
+    place: Entry
     digest: bytes | None
     problem: Kind | None = None
     detail: str = ""
@@ -95,7 +76,7 @@ class Fault:
     """
 
     kind: Kind
-    places: tuple[Origin, ...]
+    places: tuple[Entry, ...]
     detail: str
 
 
@@ -104,16 +85,10 @@ def refused(config: Config) -> list[Fault]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # of images that `faults` finds by themselves
         try:
-            data.load(
-                config.data,
-                batch_size=config.batch_size,
-                seed=config.seed,
-                device=torch.device("cpu"),
-            )
-        except Unusable as error:
-            return _of_set(error.reasons)
+            cpu = torch.device("cpu")
+            data.load(config.data, batch_size=config.batch_size, seed=config.seed, device=cpu)
         except UserError as error:
-            return _of_set([error])
+            return _of_set(error)
     return []
 
 
@@ -124,27 +99,19 @@ def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
         file: Of training; its column split, if it has one, gives some rows to validation.
         root: Folder that its paths start from.
         columns: What it calls its columns.
-
-    Raises:
-        UserError: If it is no such file.
     """
     try:
         rows = csv_rows.read(file, columns)
     except Unusable as error:
-        return _of_set(error.reasons)
+        return _of_set(error)
     try:
-        return _of_set(csv_list.refusals(csv_list.splits(file, rows), root))
+        return _of_set(*csv_list.refusals(csv_list.splits(file, rows), root))
     except UserError as error:  # a split without rows
-        return _of_set([error])
+        return _of_set(error)
 
 
 def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
-    """Read every image, in order.
-
-    Args:
-        entries: The images.
-        threads: How many are read at once.
-    """
+    """Read every image, in order, so many at once."""
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, len(entries), _AT_ONCE):
             yield from pool.map(_look_at, entries[start : start + _AT_ONCE])
@@ -153,7 +120,7 @@ def look(entries: Sequence[Entry], threads: int) -> Iterator[Look]:
 def faults(looks: Iterable[Look]) -> list[Fault]:
     """Return what is wrong with the images, in the order of `MEANINGS` and then of the list."""
     found: list[Fault] = []
-    alike: dict[bytes, list[Origin]] = defaultdict(list)
+    alike: dict[bytes, list[Entry]] = defaultdict(list)
     for each in looks:
         if each.digest is not None:
             alike[each.digest].append(each.place)
@@ -164,10 +131,9 @@ def faults(looks: Iterable[Look]) -> list[Fault]:
     return sorted(found, key=lambda fault: order.index(fault.kind))
 
 
-def _look_at(entry: Entry) -> Look:
-    place = Origin(entry.image, entry.label, entry.split, entry.file, entry.row)
+def _look_at(place: Entry) -> Look:
     try:
-        image, label = entry.read()
+        image, label = place.read()
     except FileNotFoundError as error:
         return Look(place, None, "missing", str(error.filename or error))
     except (CorruptImage, OSError) as error:
@@ -175,13 +141,12 @@ def _look_at(entry: Entry) -> Look:
     except UserError as error:
         return Look(place, None, "refused", str(error))
     place = replace(place, label=label)
-    colour = _colour_if_blank(image)
-    if colour is None:
-        return Look(place, identical.digest(image))
-    return Look(place, identical.digest(image), "blank", colour)
+    digest, colour = duplicates.digest(image), _colour_if_blank(image)
+    return Look(place, digest) if colour is None else Look(place, digest, "blank", colour)
 
 
-def _of_set(reasons: Iterable[UserError]) -> list[Fault]:
+def _of_set(*errors: UserError) -> list[Fault]:
+    reasons = [each for error in errors for each in getattr(error, "reasons", [error])]
     return [
         Fault("refused", (), str(reason))
         for reason in reasons
@@ -201,7 +166,7 @@ def _colour_if_blank(image: torch.Tensor) -> str | None:
     return f"{share:.2%} of it is the colour ({colour})"
 
 
-def _of_identical(places: Sequence[Origin]) -> Fault:
+def _of_identical(places: Sequence[Entry]) -> Fault:
     labels = dict.fromkeys(place.label for place in places)
     count = f"{len(places)} times the same image"
     if len(labels) > 1:

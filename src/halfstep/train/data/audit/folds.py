@@ -9,8 +9,6 @@ count all copies, and balances classes by a greedy search: a class's share of a 
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -20,8 +18,7 @@ import numpy as np
 
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
-from halfstep.train.data.sources import csv_rows, identical
-from halfstep.train.data.sources.pictures import is_there
+from halfstep.train.data.sources import csv_list, csv_rows, duplicates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 
     from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.data.sources.csv_rows import CsvRow
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +75,10 @@ def split(
     rows = csv_rows.read(file, columns)
     if any(row.split for row in rows):
         raise UserError(f"{file} has a column split, which folds would contradict; remove it")
-    _refuse_missing(file, rows, root)
-    groups = identical.groups([root / row.image for row in rows])
+    missing = csv_list.missing(str(file), rows, root, "--root FOLDER")
+    if missing is not None:
+        raise missing
+    groups = duplicates.groups([root / row.image for row in rows])
     if len(groups) < k:
         raise UserError(f"{file} has {len(groups)} distinct images; allowed: --k 2 to that many")
     labels = [rows[group[0]].label for group in groups]
@@ -101,15 +98,7 @@ def split(
 
 
 def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[Path]:
-    """Write train_fold0.csv, valid_fold0.csv, train_fold1.csv and so on.
-
-    Args:
-        folds: What to write.
-        out: The folder, which is made if need be.
-        overwrite: Whether files that are there already may be replaced.
-
-    Returns:
-        The files.
+    """Write train_fold0.csv, valid_fold0.csv and so on into a folder; return the files.
 
     Raises:
         UserError: If one of them is there already; none is written then.
@@ -137,22 +126,7 @@ def _fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
 
 
 def _text(rows: Sequence[CsvRow]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "label"))
-    writer.writerows((row.image, row.label) for row in rows)
-    return text.getvalue()
-
-
-def _refuse_missing(file: Path, rows: Sequence[CsvRow], root: Path) -> None:
-    missing = [row for row in rows if not is_there(root / row.image)]
-    if missing:
-        shown = ", ".join(f"row {row.number} ({row.image})" for row in missing[:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise UserError(
-            f"{file}: {len(missing)} of {len(rows)} images do not exist under {str(root)!r}: "
-            f"{shown}{more}; write --root FOLDER, or leave the rows out"
-        )
+    return csv_rows.csv_text([("image", "label"), *((row.image, row.label) for row in rows)])
 
 
 def _refuse_rare(file: Path, labels: Sequence[str], k: int) -> None:

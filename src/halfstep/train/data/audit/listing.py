@@ -6,7 +6,7 @@ entry like any other, which fails when it is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class Entry:
 
     image: str
     split: str
-    read: Callable[[], Labelled]
+    read: Callable[[], Labelled] = field(compare=False)
     label: str = ""
     file: str | None = None
     row: int | None = None
@@ -61,9 +61,6 @@ def of_csv(
         root: Folder that its paths start from.
         split: What its rows are for where they do not say.
         columns: What it calls its columns.
-
-    Raises:
-        UserError: If it is no such file.
     """
     return [
         Entry(
@@ -79,40 +76,21 @@ def of_csv(
 
 
 def of_config(config: DataConfig) -> list[Entry]:
-    """Return the images of both splits of the data set that `config` names.
-
-    Raises:
-        UserError: If the data cannot be had.
-    """
+    """Return the images of both splits of the data set that `config` names."""
     if isinstance(config, CsvConfig):
-        return _of_csv_config(config)
+        root = folder(config.root)
+        entries = [
+            entry
+            for split, file in csv_list.files(config, root).items()
+            for entry in of_csv(file, root, split, config.columns)
+        ]
+        # A file that says of each row which split it is for is listed once.
+        return list({(each.file, each.row, each.split): each for each in entries}.values())
     source = open_source(config)
-    side = config.resolution
+    shape = (source.channels, config.resolution, config.resolution)
     return [
-        entry
+        Entry(split.where(index), name, partial(_read, split, index, source.classes, shape))
         for name, split in (("train", source.train), ("val", source.val))
-        for entry in _of_split(name, split, source.classes, (source.channels, side, side))
-    ]
-
-
-def _of_csv_config(config: CsvConfig) -> list[Entry]:
-    root = folder(config.root)
-    entries = [
-        entry
-        for split, file in csv_list.files(config, root).items()
-        for entry in of_csv(file, root, split, config.columns)
-    ]
-    # A file that says of each row which split it is for is listed once.
-    return list({(each.file, each.row, each.split): each for each in entries}.values())
-
-
-def _of_split(name: str, split: Split, classes: Sequence[str], shape: Shape) -> list[Entry]:
-    return [
-        Entry(
-            image=split.where(index),
-            split=name,
-            read=partial(_read_from_split, split, index, classes, shape),
-        )
         for index in range(len(split))
     ]
 
@@ -121,7 +99,7 @@ def _read_file(path: Path, label: str) -> Labelled:
     return read_image(path), label
 
 
-def _read_from_split(split: Split, index: int, classes: Sequence[str], shape: Shape) -> Labelled:
+def _read(split: Split, index: int, classes: Sequence[str], shape: Shape) -> Labelled:
     image, label = split.read(index)
-    refuse_shape(image, shape, lambda: split.where(index))
+    refuse_shape(image, shape, split, index)
     return image, classes[label]

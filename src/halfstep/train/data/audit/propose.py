@@ -6,8 +6,6 @@ which is a beginning. Images without a split are split by `folds`: a fifth is fo
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import statistics
@@ -29,6 +27,8 @@ from halfstep.train.data.sources import csv_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from halfstep.train.data.sources.csv_rows import CsvRow
 
 _TRAIN = ("train", "training")
 _VALID = ("val", "valid", "validation", "test")
@@ -110,11 +110,15 @@ def _look(place: Path, beside: Path, *, overwrite: bool) -> Found:
         return _of_list(place, beside, overwrite=overwrite)
     if not place.is_dir():
         raise UserError(f"{str(place)!r} does not exist; write a folder of images, or a CSV file")
-    train, valid = (_first_folder(place, names) for names in (_TRAIN, _VALID))
+    train, valid = (
+        next((name for name in names if _class_folders(place / name)), None)
+        for names in (_TRAIN, _VALID)
+    )
     if train is not None and valid is not None:
         return _of_folders(place, train, valid)
+    pairs = [(f"{train}.csv", f"{valid}.csv") for train in _TRAIN for valid in _VALID]
     lists = {file.name: file for file in sorted(place.glob("*.csv")) if _columns(file) is not None}
-    for first, second in (("train_fold0.csv", "valid_fold0.csv"), *_pairs()):
+    for first, second in (("train_fold0.csv", "valid_fold0.csv"), *pairs):
         if first in lists and second in lists:
             return _of_two_lists(lists[first], lists[second])
     if lists:
@@ -126,14 +130,6 @@ def _look(place: Path, beside: Path, *, overwrite: bool) -> Found:
         f"{str(place)!r} holds no images with classes; allowed: a folder for each class, such "
         "folders in train and val, or a CSV file with the columns image and label"
     )
-
-
-def _pairs() -> list[tuple[str, str]]:
-    return [(f"{train}.csv", f"{valid}.csv") for train in _TRAIN for valid in _VALID]
-
-
-def _first_folder(place: Path, names: Sequence[str]) -> str | None:
-    return next((name for name in names if _class_folders(place / name)), None)
 
 
 def _class_folders(place: Path) -> list[str]:
@@ -153,14 +149,9 @@ def _of_folders(place: Path, train: str, valid: str) -> Found:
     for name in (train, valid):
         classes = {each: number for number, each in enumerate(_class_folders(place / name))}
         found[name] = make_dataset(str(place / name), classes, IMG_EXTENSIONS, allow_empty=True)
-    section = {
-        "name": "folder",
-        "root": str(place),
-        "train": {"folder": train},
-        "val": {"folder": valid},
-    }
+    section = {"train": {"folder": train}, "val": {"folder": valid}}
     return Found(
-        section,
+        {"name": "folder", "root": str(place), **section},
         len(_class_folders(place / train)),
         len(found[train]),
         len(found[valid]),
@@ -170,15 +161,14 @@ def _of_folders(place: Path, train: str, valid: str) -> Found:
 
 
 def _of_class_folders(place: Path, beside: Path, *, overwrite: bool) -> Found:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "label"))
-    for name in _class_folders(place):
-        files = sorted(filter(_is_image, (place / name).rglob("*")))
-        writer.writerows((file.relative_to(place).as_posix(), name) for file in files)
+    rows = [
+        (file.relative_to(place).as_posix(), name)
+        for name in _class_folders(place)
+        for file in sorted(filter(_is_image, (place / name).rglob("*")))
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         listed = Path(scratch) / "images.csv"
-        listed.write_text(text.getvalue(), encoding="utf-8")
+        listed.write_text(csv_rows.csv_text([("image", "label"), *rows]), encoding="utf-8")
         how = f"a folder for each class in {place}, without a split"
         return _split(listed, place, csv_rows.STANDARD, beside, how, overwrite=overwrite)
 
@@ -196,53 +186,45 @@ def _of_list(file: Path, beside: Path, *, overwrite: bool) -> Found:
     if not any(row.split for row in rows):
         return _split(file, root, columns, beside, f"{how}, without a split", overwrite=overwrite)
     train = [row for row in rows if row.split == "train"]
-    section = _csv_section(root, file, None, columns)
-    images = [root / row.image for row in train]
-    classes = len({row.label for row in train})
-    return Found(section, classes, len(train), len(rows) - len(train), images, how)
+    return _of_csv(root, (file, None), columns, train, len(rows) - len(train), how)
 
 
 def _of_two_lists(train: Path, valid: Path) -> Found:
     columns = _columns(train) or csv_rows.STANDARD
     rows = csv_rows.read(train, columns)
-    root = _root(train, rows)
-    return Found(
-        _csv_section(root, train, valid, columns),
-        len({row.label for row in rows}),
-        len(rows),
-        len(csv_rows.read(valid, columns)),
-        [root / row.image for row in rows],
-        f"images listed by {train} and {valid}",
-    )
+    how = f"images listed by {train} and {valid}"
+    others = len(csv_rows.read(valid, columns))
+    return _of_csv(_root(train, rows), (train, valid), columns, rows, others, how)
 
 
 def _split(
     file: Path, root: Path, columns: ColumnsConfig, beside: Path, how: str, *, overwrite: bool
 ) -> Found:
     """Split a list, and write both sides beside the config."""
-    made = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[:1]
-    train, valid = folds.write(made, beside, overwrite=overwrite)
-    return Found(
-        _csv_section(root, train, valid, csv_rows.STANDARD),
-        len({row.label for row in made[0].train}),
-        len(made[0].train),
-        len(made[0].valid),
-        [root / row.image for row in made[0].train],
-        f"{how}; {train} and {valid} are one",
-    )
+    fold = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[0]
+    train, valid = folds.write([fold], beside, overwrite=overwrite)
+    how = f"{how}; {train} and {valid} are one"
+    return _of_csv(root, (train, valid), csv_rows.STANDARD, fold.train, len(fold.valid), how)
 
 
-def _csv_section(
-    root: Path, train: Path, valid: Path | None, columns: ColumnsConfig
-) -> dict[str, Any]:
+def _of_csv(
+    root: Path,
+    files: tuple[Path, Path | None],
+    columns: ColumnsConfig,
+    train: Sequence[CsvRow],
+    valid: int,
+    how: str,
+) -> Found:
     named = columns.model_dump(exclude_defaults=True)
-    return {
+    section = {
         "name": "csv",
         "root": str(root),
         **({"columns": named} if named else {}),
-        "train": {"ann_file": str(train)},
-        "val": {"ann_file": None if valid is None else str(valid)},
+        "train": {"ann_file": str(files[0])},
+        "val": {"ann_file": None if files[1] is None else str(files[1])},
     }
+    classes = len({row.label for row in train})
+    return Found(section, classes, len(train), valid, [root / row.image for row in train], how)
 
 
 def _columns(file: Path) -> ColumnsConfig | None:

@@ -73,11 +73,7 @@ class Batches:
 
 
 def _readable(loaded: Iterator[Loaded], faults: Faults) -> Iterator[Batch]:
-    """Report the images that could not be read, and yield the batches that are left.
-
-    Raises:
-        UserError: If an image cannot be read and that is fatal, or if not one image is left.
-    """
+    """Report the images that could not be read, and yield the batches that are left."""
     empty = None
     yielded = False
     for each in loaded:

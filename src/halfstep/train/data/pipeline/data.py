@@ -40,11 +40,6 @@ class Data:
     seed: int
     faults: Faults
 
-    @property
-    def skipped(self) -> int:
-        """Images that were left out so far because they cannot be read."""
-        return self.faults.skipped
-
     def prepare(
         self,
         images: torch.Tensor,

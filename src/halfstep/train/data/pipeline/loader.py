@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.train.processes.orphans import end_with, end_with_distant
 
 if TYPE_CHECKING:
@@ -27,30 +27,21 @@ def dead_workers_explained() -> Iterator[None]:
     """Say what follows where a worker has died, as the kernel ends it where memory runs out.
 
     torch raises it wherever the training process is when it hears of it.
-
-    Raises:
-        UserError: In place of torch's own error.
     """
     try:
         yield
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"a process that loads images has died ({reason}), often because memory ran out; write "
-            "a smaller data.workers, and --resume auto to go on from the newest checkpoint"
+            f"a process that loads images has died ({reason(error)}), often because memory ran "
+            "out; write a smaller data.workers, and --resume auto to go on from the newest "
+            "checkpoint"
         ) from error
 
 
 class Loader:
-    """Turns jobs into what the samples make of them, in order.
-
-    Args:
-        samples: Loads a job.
-        workers: Processes that load; 0 loads in this one.
-        pinned: Whether tensors lie in page-locked memory, for copies to a GPU.
-    """
+    """Turns jobs into what the samples make of them, in order; see `Batches` for the arguments."""
 
     def __init__(self, samples: Dataset[Loaded], *, workers: int, pinned: bool) -> None:
         self._jobs = _Jobs()
@@ -93,10 +84,6 @@ def _leave_all_to_the_run(run: int, worker: int) -> None:
 
     The training process decides what follows a Ctrl-C or a scheduler's signal: it may want to
     finish a step and save, which a worker that is killed by a signal would break off with an error.
-
-    Args:
-        run: Process id of the training process.
-        worker: Number of the worker.
     """
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -7,10 +7,49 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from halfstep.train.data.sources.part import WHOLE, BatchShare
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShare:
+    """Which part of each batch one of several processes takes; all of it by default, as in `WHOLE`.
+
+    The batch that they make together is the one that a single process would have, cut into runs of
+    equal length, give or take one, so that no image is lost and none comes twice.
+
+    Attributes:
+        rank: Which process, from 0.
+        size: How many there are.
+        least: Images that a process must have to take part. Where a batch has too few for all of
+            them, the last processes are idle.
+    """
+
+    rank: int = 0
+    size: int = 1
+    least: int = 1
+
+    def span(self, images: int) -> slice:
+        """Return where in a batch of so many images this process's are.
+
+        An idle process, too, is given some: those that the first one starts with.
+        """
+        busy = self._busy(images)
+        if self.rank >= busy:
+            return slice(0, self.least)
+        each, more = divmod(images, busy)
+        first = self.rank * each + min(self.rank, more)
+        return slice(first, first + each + (self.rank < more))
+
+    def is_idle(self, images: int) -> bool:
+        """Tell whether none of so many images is this process's."""
+        return self.rank >= self._busy(images)
+
+    def _busy(self, images: int) -> int:
+        return max(1, min(self.size, images // self.least))
+
+
+WHOLE = BatchShare()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +103,7 @@ class Order:
 
         A shuffled epoch has the order that torch's own `DataLoader(shuffle=True)` has in it, with a
         generator of this seed and no workers. Batches of which this process has no part are left
-        out in validation; in training it keeps the others company with images that do not count.
+        out in validation; in training it gets a dummy batch, whose images do not count.
         """
         order = torch.arange(self.images) if self.seed is None else self._shuffled(epoch)
         for number in range(start, self.batches):

@@ -7,7 +7,7 @@ batch from the same job.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,65 +49,14 @@ class Loaded(NamedTuple):
     mistake: UserError | None
 
 
-def refuse_shape(image: torch.Tensor, shape: Shape, where: Callable[[], str]) -> None:
-    """Refuse an image that is unlike the others of its set.
-
-    Args:
-        image: As its source has it: fp32 is ready, and uint8 will get its size.
-        shape: What the model sees.
-        where: What messages call the image.
-
-    Raises:
-        UserError: If its channels, or if it is ready its size, are others.
-    """
+def refuse_shape(image: torch.Tensor, shape: Shape, split: Split, index: int) -> None:
+    """Refuse an image unlike the others of its set; fp32 is ready, and uint8 will get its size."""
     compared = 1 if image.dtype == torch.uint8 else len(shape)
     if image.shape[:compared] != shape[:compared]:
         raise UserError(
-            f"{where()} has the shape {tuple(image.shape)} and others have {shape} "
+            f"{split.where(index)} has the shape {tuple(image.shape)} and others have {shape} "
             "(channels, height, width); make all grey or all RGB, and of one size"
         )
-
-
-@dataclass(slots=True)
-class Collector:
-    """Takes the images of a job one by one, and the faults of those that have some.
-
-    Attributes:
-        shape: What every image must have in the end.
-        transform: What is done to uint8 images; fp32 ones are ready.
-    """
-
-    shape: Shape
-    transform: Transform | None
-    images: list[torch.Tensor] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    def take(self, read: Callable[[], tuple[torch.Tensor, int]], where: Callable[[], str]) -> None:
-        """Read and transform one image.
-
-        Raises:
-            UserError: If the image can be read and is not what it should be.
-        """
-        try:
-            image, label = read()
-        except CorruptImage as fault:
-            self.faults.append(str(fault))
-            return
-        except OSError as fault:
-            self.faults.append(f"{where()} cannot be read: {fault}")
-            return
-        refuse_shape(image, self.shape, where)
-        if self.transform is not None and image.dtype == torch.uint8:
-            image = self.transform(image)
-        self.images.append(image)
-        self.labels.append(label)
-
-    def loaded(self, mistake: UserError | None = None) -> Loaded:
-        """Return what was taken as one batch."""
-        images = torch.stack(self.images) if self.images else torch.empty(0, dtype=torch.uint8)
-        labels = torch.tensor(self.labels, dtype=torch.int64)
-        return Loaded(images, labels, tuple(self.faults), mistake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +81,27 @@ class Samples(Dataset[Loaded]):
     def __getitem__(self, job: Job) -> Loaded:
         """Load a batch; images that cannot be read are left out and reported."""
         wanted = len(job.indices)
-        batch = Collector(self.shape, self.transform)
+        images: list[torch.Tensor] = []
+        labels: list[int] = []
+        faults: list[str] = []
+        mistake = None
         try:
             for place, index in enumerate(chain(job.indices, self._spares(job))):
-                if place >= wanted and len(batch.images) >= min(wanted, LEAST):
+                if place >= wanted and len(images) >= min(wanted, LEAST):
                     break
-                self._take(batch, job.epoch, index)
+                try:
+                    image, label = self._read(job.epoch, index)
+                except CorruptImage as fault:
+                    faults.append(str(fault))
+                except OSError as fault:
+                    faults.append(f"{self.split.where(index)} cannot be read: {fault}")
+                else:
+                    images.append(image)
+                    labels.append(label)
         except UserError as error:
-            return batch.loaded(mistake=error)
-        return batch.loaded()
+            mistake = error
+        stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
+        return Loaded(stacked, torch.tensor(labels, dtype=torch.int64), tuple(faults), mistake)
 
     def _spares(self, job: Job) -> Iterator[int]:
         if self.refill:
@@ -149,15 +110,15 @@ class Samples(Dataset[Loaded]):
             candidates = ((after + step) % len(self.split) for step in range(len(self.split)))
             yield from (index for index in candidates if index not in taken)
 
-    def _take(self, batch: Collector, epoch: int, index: int) -> None:
-        def read() -> tuple[torch.Tensor, int]:
-            return self.split.read(index)
-
-        def where() -> str:
-            return self.split.where(index)
-
+    def _read(self, epoch: int, index: int) -> tuple[torch.Tensor, int]:
+        """Return an image as the model wants it, and its label."""
         if self.transform is None:
-            batch.take(read, where)
-            return
+            return self._whole(index)
         with seeded(self.seed, epoch, index):
-            batch.take(read, where)
+            image, label = self._whole(index)
+            return (self.transform(image) if image.dtype == torch.uint8 else image), label
+
+    def _whole(self, index: int) -> tuple[torch.Tensor, int]:
+        image, label = self.split.read(index)
+        refuse_shape(image, self.shape, self.split, index)
+        return image, label

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 def build(
     config: AugmentConfig, resolution: int, *, train: bool
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what brings one image to the resolution.
-
-    Args:
-        config: What to do to it.
-        resolution: Height and width of the result in pixels.
-        train: Whether to augment; validation images are resized and cropped at their centre.
+    """Return what brings one image to the resolution, and in training augments it.
 
     Returns:
         A function from uint8 (channels, height, width) of any size to uint8

@@ -74,26 +74,21 @@ def files(config: CsvConfig, root: Path) -> dict[str, Path]:
 
 
 def refusals(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> list[UserError]:
-    """Return every reason for which lists cannot be trained on.
-
-    Args:
-        listed: The file and the rows of training, and those of validation if there is any.
-        root: Folder that their paths start from.
-    """
-    found = [_missing(file, rows, root) for file, rows in listed]
+    """Return every reason for which a list for training, and one for validation, cannot be used."""
+    found: list[UserError | None] = [
+        missing(file, rows, root, "--options data.root=FOLDER") for file, rows in listed
+    ]
     (train, rows), *others = listed
     classes = _classes(rows)
-    found.append(_single(train, classes))
+    if len(classes) == 1:
+        said = f"{train}: every row has the label {classes[0]!r}; allowed: two or more"
+        found.append(UserError(said))
     found += [_unknown_labels(val, (train, classes)) for val in others]
     return [each for each in found if each is not None]
 
 
 def splits(file: Path, rows: Sequence[CsvRow]) -> list[tuple[str, list[CsvRow]]]:
-    """Return the rows of training and, if a column says so, those of validation.
-
-    Raises:
-        UserError: If a split has none.
-    """
+    """Return the rows of training and, if a column says so, those of validation."""
     keys = csv_rows.SPLITS if rows and rows[0].split else ("",)
     return [(str(file), _of_split(file, rows, key)) for key in keys]
 
@@ -132,14 +127,15 @@ class MissingImages(UserError):  # noqa: N818  (it names what was found)
     """A list of images that do not all exist."""
 
 
-def _missing(file: str, rows: Sequence[CsvRow], root: Path) -> UserError | None:
-    missing = [row for row in rows if not is_there(root / row.image)]
-    if not missing:
+def missing(file: str, rows: Sequence[CsvRow], root: Path, instead: str) -> MissingImages | None:
+    """Return what to raise where images do not exist; `instead` names another folder for them."""
+    gone = [row for row in rows if not is_there(root / row.image)]
+    if not gone:
         return None
     return MissingImages(
-        f"{file}: {_count(missing)} of {len(rows)} images do not exist under {str(root)!r}: "
-        f"{_listing(f'row {row.number} ({row.image})' for row in missing)}; "
-        "leave the rows out, or write --options data.root=FOLDER"
+        f"{file}: {len(gone):,} of {len(rows)} images do not exist under {str(root)!r}: "
+        f"{_listing(f'row {row.number} ({row.image})' for row in gone)}; "
+        f"write {instead}, or leave the rows out"
     )
 
 
@@ -148,12 +144,6 @@ def _classes(rows: Sequence[CsvRow]) -> tuple[str, ...]:
     if all(name.isascii() and name.isdigit() for name in names):
         names.sort(key=int)  # 2 before 10
     return tuple(names)
-
-
-def _single(file: str, classes: Sequence[str]) -> UserError | None:
-    if len(classes) > 1:
-        return None
-    return UserError(f"{file}: every row has the label {classes[0]!r}; allowed: two or more")
 
 
 def _unknown_labels(
@@ -166,7 +156,7 @@ def _unknown_labels(
         return None
     first = unknown[0].label
     return UserError(
-        f"{val[0]}: {_count(unknown)} rows have a label that no row for training in {train[0]} "
+        f"{val[0]}: {len(unknown):,} rows have a label that no row for training in {train[0]} "
         f"has: {_listing(f'row {row.number} ({row.label!r})' for row in unknown)}; "
         f"leave them out, or add such images to training{_same_number(first, classes)}"
     )
@@ -203,10 +193,6 @@ def _pictures(file: str, rows: Sequence[CsvRow], root: Path, numbers: dict[str, 
         file,
         np.array([row.number for row in rows], dtype=np.int64),
     )
-
-
-def _count(rows: Sequence[CsvRow]) -> str:
-    return f"{len(rows):,}"
 
 
 def _listing(entries: Iterable[str]) -> str:

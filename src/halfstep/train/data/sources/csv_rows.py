@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from halfstep.train.config.data import ColumnsConfig
 from halfstep.train.data.sources.faults import Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -66,11 +67,7 @@ def read(file: Path, columns: ColumnsConfig = STANDARD, *, labelled: bool = True
 
 
 def columns_of(text: str) -> ColumnsConfig:
-    """Return what `--columns image=filename,label=species` says.
-
-    Raises:
-        UserError: If it says something else.
-    """
+    """Return what `--columns image=filename,label=species` says."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     named = {key.strip(): name.strip() for key, _, name in pairs}
     wrong = [
@@ -85,14 +82,15 @@ def columns_of(text: str) -> ColumnsConfig:
     return ColumnsConfig(**named)
 
 
-class _Reader:
-    """One file.
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV, quoted where need be."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
-    Args:
-        file: What messages call it.
-        columns: What it calls its columns.
-        labelled: Whether it must have labels.
-    """
+
+class _Reader:
+    """Reads one file; `read` has the arguments."""
 
     def __init__(self, file: str, columns: ColumnsConfig, *, labelled: bool) -> None:
         self._file = file
@@ -149,26 +147,20 @@ class _Reader:
     def _places(self, header: Sequence[str]) -> dict[str, int]:
         """Return where in a row each column is."""
         places = {}
-        for key in (*self._needed, *({"label", "split"} - set(self._needed))):
-            place = self._place(key, header)
-            if place is not None:
-                places[key] = place
+        for key in dict.fromkeys((*self._needed, "label", "split")):
+            wanted = self._name(key)
+            same = [place for place, name in enumerate(header) if name == wanted] or [
+                place for place, name in enumerate(header) if name.casefold() == wanted.casefold()
+            ]
+            if len(same) > 1:
+                raise UserError(
+                    f"{self._file}, row 1: the header has {wanted!r} twice; name the columns apart"
+                )
+            if same:
+                places[key] = same[0]
+            elif key in self._needed:
+                raise UserError(self._without(key, header))
         return places
-
-    def _place(self, key: str, header: Sequence[str]) -> int | None:
-        wanted = self._name(key)
-        same = [place for place, name in enumerate(header) if name == wanted] or [
-            place for place, name in enumerate(header) if name.casefold() == wanted.casefold()
-        ]
-        if len(same) > 1:
-            raise UserError(
-                f"{self._file}, row 1: the header has {wanted!r} twice; name the columns apart"
-            )
-        if same:
-            return same[0]
-        if key in self._needed:
-            raise UserError(self._without(key, header))
-        return None
 
     def _without(self, key: str, header: Sequence[str]) -> str:
         wanted = self._name(key)
@@ -212,15 +204,12 @@ class _Reader:
     def _lines(self, lines: Iterator[Sequence[str]]) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield each row with the line that it ends on."""
         ended = 0
-        while True:
-            try:
-                values = next(lines)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise UserError(f"{self._file}, row {ended + 1}: {_cause(error)}") from error
-            ended = lines.line_num  # type: ignore[attr-defined]  # csv's readers have no type
-            yield ended, values
+        try:
+            for values in lines:
+                ended = lines.line_num  # type: ignore[attr-defined]  # csv's readers have no type
+                yield ended, values
+        except csv.Error as error:
+            raise UserError(f"{self._file}, row {ended + 1}: {_cause(error)}") from error
 
 
 def _cause(error: csv.Error) -> str:
@@ -247,8 +236,7 @@ def _not_utf_8(file: Path, error: UnicodeDecodeError) -> str:
         if beginning in _UTF_16:
             return f"{file} is in UTF-16 and not in UTF-8; save it as CSV in UTF-8"
         content.seek(0)
-        row = 1
-        for line in content:
+        for row, line in enumerate(content, 1):
             try:
                 line.decode()
             except UnicodeDecodeError:
@@ -256,5 +244,4 @@ def _not_utf_8(file: Path, error: UnicodeDecodeError) -> str:
                     f"{file}, row {row}: {line[:60]!r} cannot be read as CSV in UTF-8; "
                     "save the file in UTF-8"
                 )
-            row += 1
     return f"{file} cannot be read as CSV in UTF-8: {error}"

@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torchvision.transforms.v2 import functional
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**26)
 """Where Pillow refuses an image, which may be a few bytes that fill the memory."""
@@ -47,11 +47,7 @@ class CorruptImage(UserError):  # noqa: N818  (it names what was found, as FileN
 
 
 def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Tensor:
-    """Read an image.
-
-    Args:
-        source: A file, or the bytes of one.
-        name: What errors call it; a file's path by default.
+    """Read an image from a file, or from the bytes of one; errors call it `name`.
 
     Returns:
         The upright RGB image, uint8, shape (3, height, width). Its memory is in the order height,
@@ -95,11 +91,7 @@ def _decode(content: bytearray, name: str) -> torch.Tensor:
 
 
 def _refuse_bomb(content: bytearray, name: str) -> None:
-    """Refuse a JPEG or PNG of so many pixels that decoding it would fill the memory.
-
-    Raises:
-        CorruptImage: If it has more than `MOST_PIXELS`, as Pillow has it for every other format.
-    """
+    """Refuse a JPEG or PNG of so many pixels that decoding it would fill the memory."""
     if content.startswith(_PNG):
         height, width = _sides(content, 20), _sides(content, 16)
     else:
@@ -143,9 +135,8 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
     except MemoryError:  # which says nothing of the file
         raise
     except Exception as error:  # what a damaged file raises depends on the format
-        reason = " ".join(str(error).split())[:120]
         raise CorruptImage(
-            f"{name} holds no whole image ({reason}); restore it, or leave it out"
+            f"{name} holds no whole image ({reason(error)}); restore it, or leave it out"
         ) from error
     image: torch.Tensor = functional.pil_to_tensor(upright)
     return image

@@ -6,45 +6,19 @@ The set is the test part of UCI's "Optical Recognition of Handwritten Digits" (A
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
-from halfstep.train.data.sources.source import Source, limited
+from halfstep.train.data.sources.source import Arrays, Source, limited
 
 if TYPE_CHECKING:
     from halfstep.train.config.data import DigitsConfig
 
 _VAL_SHARE = 0.25
 _GREY_MAX = 16.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scans:
-    """Some of the digits, in memory.
-
-    Attributes:
-        images: fp32 (N, 1, resolution, resolution), normalised.
-        labels: int64 (N,).
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-    def __len__(self) -> int:
-        """Return the number of digits."""
-        return len(self.labels)
-
-    def read(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return a digit's image and its label."""
-        return self.images[index], int(self.labels[index])
-
-    def where(self, index: int) -> str:
-        """Return what messages call a digit."""
-        return f"digit {index}"
 
 
 def load(config: DigitsConfig) -> Source:
@@ -72,8 +46,8 @@ def load(config: DigitsConfig) -> Source:
     images = (images - mean) / std
     labels = torch.tensor(digits.target, dtype=torch.int64)
     return Source(
-        train=limited(Scans(images[train], labels[train]), config.train),
-        val=limited(Scans(images[val], labels[val]), config.val),
+        train=limited(Arrays(images[train], labels[train], "digits train"), config.train),
+        val=limited(Arrays(images[val], labels[val], "digits val"), config.val),
         classes=tuple(str(name) for name in digits.target_names),
         channels=1,
         normalisation=((mean.item(),), (std.item(),)),

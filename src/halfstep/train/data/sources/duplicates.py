@@ -1,9 +1,9 @@
-"""Finds images that CSV files list more than once: by path, and by what they show.
+"""Identical images: those of identical pixels, whatever their files are called or hold.
 
-It looks before every run. Up to `MOST_DECODED` images are compared by pixels (see `identical`),
-which takes seconds. Of more, files are compared: only those of equal size are opened, and of those
-only ones that begin alike are read whole. What that finds is identical, and `halfstep data check`
-finds the rest.
+An image that was saved again without loss, or only got other metadata, is the same one to a model.
+`find` looks before every run. Up to `MOST_DECODED` images it compares by pixels, which takes
+seconds. Of more it compares files: only those of equal size are opened, and of those only ones that
+begin alike are read whole. What that finds is identical, and `halfstep data check` finds the rest.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from halfstep.train.data.sources import identical
+from halfstep.errors import UserError
+from halfstep.train.data.sources.decode import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    import torch
 
     from halfstep.train.data.sources.csv_rows import CsvRow
 
@@ -28,6 +32,35 @@ MOST_DECODED = 2_000
 """Images up to which pixels are compared before a run; beyond, files are."""
 _BEGINNING = 4096
 _T = TypeVar("_T")
+
+
+def digest(image: torch.Tensor) -> bytes:
+    """Return a hash of the size and pixels of an image (channels, height, width) of any dtype."""
+    # In the order in which decoders write them, pixels need not be copied.
+    pixels = image.permute(1, 2, 0).contiguous().numpy()
+    found = hashlib.blake2b(f"{pixels.dtype}{pixels.shape}".encode(), digest_size=16)
+    found.update(pixels.data)
+    return found.digest()
+
+
+def groups(paths: Sequence[Path]) -> list[list[int]]:
+    """Return the indices of the files of each image, in the order of the first of them.
+
+    Each file is read once; one that is no image is identical to those that hold the same bytes.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        of_image: dict[bytes, list[int]] = defaultdict(list)
+        for index, key in enumerate(pool.map(_of_file, paths)):
+            of_image[key].append(index)
+    return list(of_image.values())
+
+
+def _of_file(path: Path) -> bytes:
+    try:
+        return digest(read_image(path))
+    except UserError:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
 
 
 @dataclass(slots=True)
@@ -54,12 +87,7 @@ class _Listed:
 
 
 def find(listed: Sequence[tuple[str, Sequence[CsvRow]]], root: Path) -> Duplicates:
-    """Find the images that are listed more than once.
-
-    Args:
-        listed: Of each split the CSV file and its rows.
-        root: Folder that their paths start from; the images exist.
-    """
+    """Find images under `root` that several rows list, of each split its CSV file and rows."""
     everything = [
         _Listed(file, split, row, os.path.normpath(root / row.image))
         for split, (file, rows) in enumerate(listed)
@@ -84,7 +112,7 @@ def _groups(everything: Sequence[_Listed]) -> list[list[_Listed]]:
     if len(everything) > MOST:
         return [group for group in by_path if len(group) > 1]
     if len(by_path) <= MOST_DECODED:
-        found = identical.groups([Path(rows[0].path) for rows in by_path])
+        found = groups([Path(rows[0].path) for rows in by_path])
         alike = [[by_path[index] for index in group] for group in found]
         alike = [group for group in alike if len(group) > 1 or len(group[0]) > 1]
     else:

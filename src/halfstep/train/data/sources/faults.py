@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class Unusable(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
-    """Data that cannot be trained on; the message has the first reason.
-
-    Args:
-        reasons: Each of them, the first one first.
-    """
+    """Data that cannot be trained on; the message has the first of the reasons."""
 
     def __init__(self, reasons: Sequence[UserError]) -> None:
         more = len(reasons) - 1
@@ -36,27 +32,21 @@ class Faults:
     """The images of a run that could not be read.
 
     Args:
-        on_error: "fatal" makes the first one an error; "skip" counts them and warns once for each.
+        on_error: "fatal" makes the first one an error; "skip" warns once for each.
+
+    Attributes:
+        seen: A line on each so far.
     """
 
     def __init__(self, on_error: Literal["fatal", "skip"]) -> None:
         self.on_error = on_error
-        self._seen: set[str] = set()
-
-    @property
-    def skipped(self) -> int:
-        """Images that were left out so far; one that is met again counts once."""
-        return len(self._seen)
+        self.seen: set[str] = set()
 
     def report(self, lines: Iterable[str]) -> None:
-        """Take note of images that could not be read, a line for each.
-
-        Raises:
-            UserError: If that is fatal.
-        """
+        """Take note of images that could not be read, a line for each."""
         for line in lines:
             if self.on_error == "fatal":
                 raise UserError(f"{line}; or write data.on_error=skip to go on without such images")
-            if line not in self._seen:
-                self._seen.add(line)
+            if line not in self.seen:
+                self.seen.add(line)
                 warnings.warn(f"left out: {line}", DataWarning, stacklevel=2)

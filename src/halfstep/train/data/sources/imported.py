@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, in_a_line, reason
 from halfstep.train.config import import_path
 from halfstep.train.data.sources.decode import UnknownRange, to_rgb
 from halfstep.train.data.sources.source import Source, limited
@@ -42,7 +42,6 @@ class Imported:
     classes: int
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.dataset)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
@@ -120,8 +119,7 @@ def load(config: ImportConfig) -> Source:
     """
     train = _make(config.train, "train")
     val = _make(config.val, "val")
-    classes = _classes(config, train)
-    _refuse_other_classes(config, train, val)
+    classes = _classes(config, train, val)
     splits = [
         Imported(dataset, split.target, len(classes))
         for dataset, split in ((train, config.train), (val, config.val))
@@ -145,11 +143,7 @@ def load(config: ImportConfig) -> Source:
 
 
 def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
-    """Return the first image that can be read, and its index.
-
-    Raises:
-        UserError: If there is none, or if one that cannot be read is fatal.
-    """
+    """Return the first image that can be read, and its index."""
     for index in range(len(split)):
         try:
             return split.read(index)[0], index
@@ -164,8 +158,7 @@ def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
 
 def _failed(what: str, error: BaseException) -> UserError:
     """Return an error of the user's own code as one line; --debug shows its traceback."""
-    reason = " ".join(str(error).split())[:200]
-    said = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    said = in_a_line(error) if str(error) else type(error).__name__
     failed = UserError(f"{what} raised {said}; --debug shows where")
     # As a note, since an exception that leaves a worker has lost its cause.
     failed.add_note("".join(traceback.format_exception(error)).rstrip())
@@ -188,9 +181,8 @@ def _make(config: ImportSplitConfig, key: str) -> Any:
     try:
         dataset = target(**config.args)
     except Exception as error:  # the user's own code may raise anything
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"data.{key}.args is {config.args}, which {config.target} refuses: {reason}"
+            f"data.{key}.args is {config.args}, which {config.target} refuses: {reason(error)}"
         ) from error
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(
@@ -206,28 +198,22 @@ def _make(config: ImportSplitConfig, key: str) -> Any:
     return dataset
 
 
-def _classes(config: ImportConfig, train: Any) -> tuple[str, ...]:
-    own = getattr(train, "classes", None)
-    names = tuple(str(name) for name in own) if isinstance(own, list | tuple) else None
-    if names is not None and config.classes in {None, len(names)}:
-        return names
+def _classes(config: ImportConfig, train: Any, val: Any) -> tuple[str, ...]:
+    own, theirs = (getattr(each, "classes", None) for each in (train, val))
+    named = isinstance(own, list | tuple)
+    if named and isinstance(theirs, list | tuple) and list(own) != list(theirs):
+        raise UserError(
+            f"data.val.target is {config.val.target!r}, whose {len(theirs)} classes are not the "
+            f"{len(own)} of training in the same order, so that its labels mean others; give both "
+            "the same classes"
+        )
+    if named and config.classes in {None, len(own)}:
+        return tuple(str(name) for name in own)
     if config.classes is None:
         raise UserError(
             f"{config.train.target} says nothing of its classes; write --options data.classes=N"
         )
     return tuple(str(number) for number in range(config.classes))
-
-
-def _refuse_other_classes(config: ImportConfig, train: Any, val: Any) -> None:
-    ours, theirs = (getattr(each, "classes", None) for each in (train, val))
-    if not (isinstance(ours, list | tuple) and isinstance(theirs, list | tuple)):
-        return
-    if list(ours) != list(theirs):
-        raise UserError(
-            f"data.val.target is {config.val.target!r}, whose {len(theirs)} classes are not the "
-            f"{len(ours)} of training in the same order, so that its labels mean others; give both "
-            "the same classes"
-        )
 
 
 def _own_normalisation(config: ImportConfig, channels: int) -> Normalisation:

@@ -40,11 +40,9 @@ class Texts:
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), ends)
 
     def __len__(self) -> int:
-        """Return the number of texts."""
         return len(self.ends)
 
     def __getitem__(self, index: int) -> str:
-        """Return one text."""
         start = self.ends[index - 1] if index else 0
         encoded = self.content[start : self.ends[index]].tobytes()
         return encoded.decode(errors="surrogateescape")
@@ -69,11 +67,9 @@ class Pictures:
     rows: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.paths)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return an image, uint8 RGB, and its label."""
         image = read_image(self.root / self.paths[index], name=self.where(index))
         return image, int(self.labels[index])
 
@@ -94,16 +90,7 @@ def is_there(path: Path) -> bool:
 
 
 def locate(given: str, root: Path, key: str) -> Path:
-    """Return the file that a config names: in the working directory, or else in `root`.
-
-    Args:
-        given: The path as the config has it.
-        root: The second place to look in.
-        key: The config's key, for the error: "data.train.ann_file".
-
-    Raises:
-        UserError: If it is in neither.
-    """
+    """Return the file that a config names: in the working directory, or else in `root`."""
     for path in (Path(given), root / given):
         if is_there(path):
             return path
@@ -112,11 +99,7 @@ def locate(given: str, root: Path, key: str) -> Path:
 
 
 def folder(given: str) -> Path:
-    """Return the folder that data.root names.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """Return the folder that data.root names."""
     root = Path(given).expanduser()
     if root.is_dir():
         return root

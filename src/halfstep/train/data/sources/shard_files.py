@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, in_a_line
 from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def _fetched(url: str, cache: Path, key: str) -> Path:
             f"{key} names {url!r}: {error}; pip install 'halfstep[remote]' for http"
         ) from error
     except Exception as error:  # each kind of file system raises what its client does
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
         raise UserError(
-            f"{key} names {url!r}, which cannot be fetched into {str(cache)!r}: {reason}"
+            f"{key} names {url!r}, which cannot be fetched into {str(cache)!r}: {in_a_line(error)}"
         ) from error
     return file

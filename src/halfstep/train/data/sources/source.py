@@ -67,16 +67,37 @@ class Subset:
     indices: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.indices)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return an image and its label."""
         return self.split.read(self.indices[index])
 
     def where(self, index: int) -> str:
-        """Return what messages call an image."""
         return self.split.where(self.indices[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """A split whose images are of one size and in memory.
+
+    Attributes:
+        images: (N, channels, height, width); uint8, or fp32 that is normalised.
+        labels: int64 (N,).
+        name: What messages call the split.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.images[index], int(self.labels[index])
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, image {index}"
 
 
 def limited(split: Split, config: SplitConfig) -> Split:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import numpy as np
 
-from halfstep.errors import UserError, closest
+from halfstep.errors import UserError, closest, reason
 from halfstep.files import write_atomically
 from halfstep.train.data.sources import shard_files
 from halfstep.train.data.sources.decode import MOST_BYTES, CorruptImage, read_image
@@ -77,11 +77,9 @@ class TarSplit:
     names: Texts
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.labels)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return an image, uint8 RGB, and its label."""
         start, size = self.spans[index].tolist()
         label = int(self.labels[index])
         if not size or label < 0:
@@ -93,7 +91,6 @@ class TarSplit:
         return read_image(os.pread(file.fileno(), size, start), name=self.where(index)), label
 
     def where(self, index: int) -> str:
-        """Return what messages call a sample."""
         return f"{self.files[self.shard[index]]}, sample {self.names[index]}"
 
 
@@ -157,11 +154,7 @@ def _number(label: str, numbers: dict[str, int], name: str) -> int:
 
 
 def _indexed(file: Path, cache: Path) -> Shard:
-    """Return what a shard holds, as found when it was walked first.
-
-    Raises:
-        UserError: If it is no tar file, or not a whole one.
-    """
+    """Return what a shard holds, as found when it was walked first."""
     status = file.stat()
     said = f"1 {file.resolve()} {status.st_size} {status.st_mtime_ns}"
     known = cache / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.npz"
@@ -170,19 +163,10 @@ def _indexed(file: Path, cache: Path) -> Shard:
         return Shard(spans, Texts(names, name_ends), Texts(labels, label_ends))
     shard = _walked(file)
     with suppress(OSError):  # without room, the next run walks it again
-        write_atomically(known, partial(_keep, shard))
+        names, labels = shard.names, shard.labels
+        kept = partial(np.savez, spans=shard.spans, names=names.content, name_ends=names.ends)
+        write_atomically(known, partial(kept, labels=labels.content, label_ends=labels.ends))
     return shard
-
-
-def _keep(shard: Shard, file: BinaryIO) -> None:
-    np.savez(
-        file,
-        spans=shard.spans,
-        names=shard.names.content,
-        name_ends=shard.names.ends,
-        labels=shard.labels.content,
-        label_ends=shard.labels.ends,
-    )
 
 
 def _walked(file: Path) -> Shard:
@@ -208,10 +192,9 @@ def _walked(file: Path) -> Shard:
                     assert content is not None  # it is a regular file
                     labels[-1] = content.read(_MOST_LABEL).decode(errors="replace").strip()
     except (tarfile.TarError, OSError, EOFError) as error:
-        reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"{file} cannot be read as a tar file that is not compressed: {reason}; fetch or make "
-            "it again"
+            f"{file} cannot be read as a tar file that is not compressed: {reason(error)}; fetch "
+            "or make it again"
         ) from error
     return Shard(np.array(spans, dtype=np.int64).reshape(-1, 2), *map(Texts.pack, (names, labels)))
 
@@ -236,11 +219,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _classes(config: WebdatasetConfig) -> tuple[str, ...]:
-    """Return the names of the classes, or their numbers where there are no names.
-
-    Raises:
-        UserError: If the file of names does not have as many as there are classes.
-    """
+    """Return the names of the classes, or their numbers where there are no names."""
     if config.names is None:
         return tuple(str(number) for number in range(config.classes))
     file = locate(config.names, Path(config.root), "data.names")

@@ -7,16 +7,15 @@ pixels do not have. What else it opens (Hugging Face's sets) is a target of `imp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torchvision import datasets
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, reason
 from halfstep.train.data.sources import cifar_files
-from halfstep.train.data.sources.source import Source, limited
+from halfstep.train.data.sources.source import Arrays, Source, limited
 
 if TYPE_CHECKING:
     from halfstep.train.config.data import VisionConfig
@@ -27,33 +26,6 @@ _SETS: dict[str, Any] = {
     "mnist": datasets.MNIST,
     "fashion-mnist": datasets.FashionMNIST,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """Images of one size, in memory.
-
-    Attributes:
-        images: uint8 (N, channels, height, width).
-        labels: int64 (N,).
-        name: What messages call the set.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
-    name: str
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.labels)
-
-    def read(self, index: int) -> tuple[torch.Tensor, int]:
-        """Return an image and its label."""
-        return self.images[index], int(self.labels[index])
-
-    def where(self, index: int) -> str:
-        """Return what messages call an image."""
-        return f"{self.name}, image {index}"
 
 
 def load(config: VisionConfig) -> Source:
@@ -93,13 +65,12 @@ def _open(config: VisionConfig, root: Path, *, train: bool) -> Any:
 def _why_not(config: VisionConfig, root: Path, error: Exception) -> str:
     where = str(root)
     if config.download:
-        reason = " ".join(str(error).split())[:160]
         return (
-            f"{config.name} could not be downloaded into {where!r}: {reason}; fetch it where there "
-            "is a network, and write --options data.root=FOLDER"
+            f"{config.name} could not be downloaded into {where!r}: {reason(error)}; fetch it "
+            "where there is a network, and write --options data.root=FOLDER"
         )
     folder = cifar_files.LAYOUTS.get(config.name)
-    if folder is not None and (root / folder.folder).is_dir():
+    if folder is not None and (root / folder.base_folder).is_dir():
         return (
             f"{where!r} holds {config.name}, but not with the checksums of the published files; "
             "write --options data.verify=false to take it as it is, or data.download=true"
