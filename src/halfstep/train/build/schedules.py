@@ -7,6 +7,7 @@ happened. `plateau` moves with every validation, after a warm-up that moves with
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import (
@@ -41,10 +42,11 @@ class ScheduleWarning(UserWarning):
     """The learning rate will not do what its schedule is for."""
 
 
+@dataclass
 class Schedules:
     """What moves the learning rate of a run.
 
-    Args:
+    Attributes:
         per_step: For the engine, which steps it once for each real optimizer step and keeps its
             state; None where nothing moves with the steps.
         plateau: Stepped by `per_epoch`.
@@ -53,41 +55,34 @@ class Schedules:
         drops: What of `per_step` has the steps at which the rate drops.
     """
 
-    def __init__(
-        self,
-        per_step: LRScheduler | None,
-        plateau: ReduceLROnPlateau | None = None,
-        *,
-        metric: str = "loss",
-        held_until: int = 0,
-        drops: MultiStepLR | None = None,
-    ) -> None:
-        self.per_step = per_step
-        self._plateau = plateau
-        self._metric = metric
-        self._held_until = held_until
-        self._drops = drops
-        self._milestones = drops.milestones if drops else None
+    per_step: LRScheduler | None
+    plateau: ReduceLROnPlateau | None = None
+    metric: str = "loss"
+    held_until: int = 0
+    drops: MultiStepLR | None = None
+
+    def __post_init__(self) -> None:
+        self._milestones = self.drops.milestones if self.drops else None
 
     def per_epoch(self, figures: Mapping[str, float]) -> None:
         """Let the schedule see `loss` and `accuracy`; settle the engine's last step before."""
-        if self._plateau is None:
+        if self.plateau is None:
             return
-        done = self.per_step.last_epoch if self.per_step else self._held_until
-        if done >= self._held_until:
-            self._plateau.step(figures[self._metric])
+        done = self.per_step.last_epoch if self.per_step else self.held_until
+        if done >= self.held_until:
+            self.plateau.step(figures[self.metric])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the engine does not keep, as plain data."""
-        return dict(self._plateau.state_dict()) if self._plateau else {}
+        return dict(self.plateau.state_dict()) if self.plateau else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, after the engine has what it keeps."""
-        if self._plateau:
-            self._plateau.load_state_dict(state)
-        if self._drops and self._milestones is not None:
+        if self.plateau:
+            self.plateau.load_state_dict(state)
+        if self.drops and self._milestones is not None:
             # A run that goes on to more epochs has more of them than the state of `per_step`.
-            self._drops.milestones = self._milestones
+            self.drops.milestones = self._milestones
 
 
 def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch: int) -> None:

@@ -49,26 +49,20 @@ class Held:
     compressed: int | None
 
 
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Measures a model in training on one batch.
 
-    Args:
+    Attributes:
         engine: Whose model; between two windows whenever something is measured.
         twin: The same model in fp32, on the same device; its weights do not matter.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        twin: nn.Module,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        loss: Loss = functional.cross_entropy,
-    ) -> None:
-        self._minimised = loss
-        self._engine = engine
-        self._twin = twin
-        self._batch = images, labels
+    engine: Engine
+    twin: nn.Module
+    images: torch.Tensor
+    labels: torch.Tensor
+    loss: Loss = functional.cross_entropy
 
     def gradients(self) -> dict[str, float]:
         """Compare gradients with those of the twin at the weights of now.
@@ -88,7 +82,7 @@ class Probe:
         Returns:
             Plain data: shares by format, and the layers that are exceptions with the reason.
         """
-        with Census(self._engine.bare_model) as census:
+        with Census(self.engine.bare_model) as census:
             self._ours()
         return {
             "flops": sum(census.flops.values()),
@@ -98,7 +92,7 @@ class Probe:
 
     def held(self) -> Held:
         """Count what memory holds after a step has been taken."""
-        engine = self._engine
+        engine = self.engine
         model_tensors = [*engine.bare_model.parameters(), *engine.bare_model.buffers()]
         own = {id(tensor) for tensor in model_tensors}
         state = engine.state_dict()
@@ -125,7 +119,7 @@ class Probe:
         )
 
     def _ours(self) -> torch.Tensor:
-        engine = self._engine
+        engine = self.engine
         with _leaving_no_trace(engine.bare_model), _looking(engine):
             with engine.autocast():
                 loss = self._loss(engine.bare_model)
@@ -136,16 +130,16 @@ class Probe:
         return _flat(grads)
 
     def _exact(self) -> torch.Tensor:
-        self._twin.load_state_dict(self._engine.bare_model.state_dict())
-        self._twin.train()
+        self.twin.load_state_dict(self.engine.bare_model.state_dict())
+        self.twin.train()
         exactly = MatmulPrecision("ieee")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TF32 is set aside on purpose
-            exactly.prepare([self._twin], [])
+            exactly.prepare([self.twin], [])
         try:
-            with _leaving_no_trace(self._twin):
-                params = _trained(self._twin)
-                grads = torch.autograd.grad(self._loss(self._twin), params, allow_unused=True)
+            with _leaving_no_trace(self.twin):
+                params = _trained(self.twin)
+                grads = torch.autograd.grad(self._loss(self.twin), params, allow_unused=True)
         finally:
             exactly.close()
         return _flat(
@@ -153,12 +147,11 @@ class Probe:
         )
 
     def _loss(self, model: nn.Module) -> torch.Tensor:
-        images, labels = self._batch
-        return self._minimised(model(images).float(), labels)
+        return self.loss(model(self.images).float(), self.labels)
 
     def _activations(self) -> tuple[int, int | None]:
         """Return the bytes that are kept as they are, and those of what is compressed."""
-        model = self._engine.bare_model
+        model = self.engine.bare_model
         own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
         seen: dict[int, tuple[int, bool]] = {}
 
@@ -169,16 +162,16 @@ class Probe:
 
         with (
             _leaving_no_trace(model),
-            _looking(self._engine) as kept,
+            _looking(self.engine) as kept,
             # Those of a technique stand inside them, and take everything.
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            self._engine.autocast(),
+            self.engine.autocast(),
         ):
             loss = self._loss(model)
             for each in kept:
                 seen |= each()
         del loss
-        self._engine.zero_grad()
+        self.engine.zero_grad()
         held = [each for place, each in seen.items() if place not in own]
         whole = sum(size for size, compressed in held if not compressed)
         return whole, sum(size for size, compressed in held if compressed) if kept else None

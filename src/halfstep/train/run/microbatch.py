@@ -52,25 +52,20 @@ class MicrobatchWarning(UserWarning):
     """A batch is split for want of memory."""
 
 
+@dataclass
 class MicroBatches:
     """Runs micro-batches through an engine."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: Config,
-        progress: Progress,
-        processes: Processes = ALONE,
-        loss: Loss = functional.cross_entropy,
-    ) -> None:
-        self._minimised = loss
-        self._engine = engine
-        self._processes = processes
+    engine: Engine
+    config: Config
+    progress: Progress
+    processes: Processes = ALONE
+    loss: Loss = functional.cross_entropy
+
+    def __post_init__(self) -> None:
         self._shared: tuple[bool, int] | None = None
-        self._config = config
-        self._progress = progress
         # Where a step is one batch, nothing is uneven, and weighting would only cost exactness.
-        self._weighted = engine.accumulate > 1
+        self._weighted = self.engine.accumulate > 1
         self._window: list[_Part] = []
 
     def expect(self, portion: Portion) -> None:
@@ -88,7 +83,7 @@ class MicroBatches:
             RuntimeError: As torch does, if memory does not suffice and the batch may not be split.
         """
         part = self._part(images, labels)
-        window = [*self._window, part] if self._config.auto_microbatch else []
+        window = [*self._window, part] if self.config.auto_microbatch else []
         done = self._attempt([part], part.total if self._weighted else None)
         while done is None:
             self._split(len(labels))
@@ -99,7 +94,7 @@ class MicroBatches:
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Take note of a micro-batch of the open window whose gradients are there already."""
-        if self._config.auto_microbatch:
+        if self.config.auto_microbatch:
             self._window.append(self._part(images, labels))
 
     def close(self) -> None:
@@ -109,14 +104,14 @@ class MicroBatches:
     def _part(self, images: torch.Tensor, labels: torch.Tensor) -> _Part:
         counts, total = self._shared or (True, len(labels))
         self._shared = None
-        if not counts and self._config.distributed.sync_batchnorm:
+        if not counts and self.config.distributed.sync_batchnorm:
             # Images that do not count must not be in the statistics that all processes share.
             images, labels = images[:0], labels[:0]
         return _Part(images, labels, counts, total)
 
     def _attempt(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits | None:
         """Return the loss and the logits of the last of `parts`, or None when out of memory."""
-        if not self._config.auto_microbatch:
+        if not self.config.auto_microbatch:
             return self._run(parts, samples)
         done = None
         try:
@@ -125,9 +120,9 @@ class MicroBatches:
             if not is_out_of_memory(error):
                 raise
         # Out of the except block, or the traceback would keep alive what did not fit.
-        if not self._processes.any(done is None):
+        if not self.processes.any(done is None):
             return done
-        self._engine.zero_grad()
+        self.engine.zero_grad()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         return None
@@ -136,8 +131,8 @@ class MicroBatches:
     def _model(self) -> nn.Module:
         # A process that runs out of memory is not to leave the others waiting within a backward:
         # without its wrapper, a model's gradients are averaged when the window closes.
-        bare = self._config.auto_microbatch and self._processes.joined
-        return self._engine.bare_model if bare else self._engine.model
+        bare = self.config.auto_microbatch and self.processes.joined
+        return self.engine.bare_model if bare else self.engine.model
 
     def _run(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits:
         total = sum(part.total for part in parts)
@@ -147,14 +142,14 @@ class MicroBatches:
             count = len(part.labels)
             loss_sum = torch.zeros_like(loss_sum)
             logits_of_pieces = []
-            size = max(1, -(-count // self._progress.pieces))
+            size = max(1, -(-count // self.progress.pieces))
             for some, their in zip(part.images.split(size), part.labels.split(size), strict=True):
-                with self._engine.autocast():
+                with self.engine.autocast():
                     logits = self._model(some)
                     loss = self._loss(logits, their)
                 # The mean over processes that follows divides by their number.
-                share = self._processes.size * len(their) / total if part.counts else 0.0
-                self._engine.backward(loss if share == 1 else loss * share, samples=samples)
+                share = self.processes.size * len(their) / total if part.counts else 0.0
+                self.engine.backward(loss if share == 1 else loss * share, samples=samples)
                 loss_sum = loss_sum + loss.detach() * (len(their) / max(1, count))
                 logits_of_pieces.append(logits.detach())
         return loss_sum, torch.cat(logits_of_pieces)
@@ -162,21 +157,21 @@ class MicroBatches:
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if len(labels) == 0:
             return logits.float().sum()  # the mean of nothing is not a number
-        return self._minimised(logits, labels)
+        return self.loss(logits, labels)
 
     def _split(self, images: int) -> None:
-        if self._progress.pieces >= images:
+        if self.progress.pieces >= images:
             raise UserError(
                 "memory does not suffice for a single image; write a smaller data.resolution or "
                 "model.name, or a recipe that needs less, such as recipe=fp16"
             )
-        first = self._progress.pieces == 1
-        self._progress.pieces *= 2
-        size = -(-images // self._progress.pieces)
+        first = self.progress.pieces == 1
+        self.progress.pieces *= 2
+        size = -(-images // self.progress.pieces)
         said = (
             f"memory does not suffice for {images} images at once; going on with {size} at a time"
         )
-        if first and any(isinstance(each, _BatchNorm) for each in self._engine.model.modules()):
+        if first and any(isinstance(each, _BatchNorm) for each in self.engine.model.modules()):
             said += (
                 ". The model's BatchNorm sees these pieces instead of the batch, so the updates "
                 "are not quite the same"
