@@ -166,13 +166,18 @@ def _faults(entries: "Sequence[Entry]", console: "Console") -> "list[Fault]":
 
 
 def _print_json(images: int, found: "Sequence[Fault]") -> None:
-    from dataclasses import asdict
-
     from halfstep.files import json_text
 
-    typer.echo(
-        json_text({"images": images, "faults": [asdict(fault) for fault in found]}, indent=2)
-    )
+    columns = ("image", "label", "split", "file", "row")
+    faults = [
+        {
+            "kind": fault.kind,
+            "places": [{name: getattr(place, name) for name in columns} for place in fault.places],
+            "detail": fault.detail,
+        }
+        for fault in found
+    ]
+    typer.echo(json_text({"images": images, "faults": faults}, indent=2))
 
 
 def _print_table(images: int, found: "Sequence[Fault]") -> None:

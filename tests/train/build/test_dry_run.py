@@ -4,7 +4,7 @@ import torch
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import models
-from halfstep.train.build.setup import dry_run
+from halfstep.train.build.dry_run import dry_run
 
 
 @pytest.fixture

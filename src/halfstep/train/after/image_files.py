@@ -19,7 +19,7 @@ from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_rows
-from halfstep.train.data.sources.decode import read_image
+from halfstep.train.data.sources.decode import CorruptImage, read_image
 from halfstep.train.data.sources.faults import DataWarning
 
 if TYPE_CHECKING:
@@ -168,7 +168,11 @@ class _Asked:
         return len(self.listed)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
-        image = read_image(self.listed[index].file, self.where(index))
+        where = self.where(index)
+        try:
+            image = read_image(self.listed[index].file, where)
+        except OSError as error:
+            raise CorruptImage(f"{where} cannot be read: {error.strerror or error}") from error
         return (functional.rgb_to_grayscale(image) if self.channels == 1 else image), index
 
     def where(self, index: int) -> str:

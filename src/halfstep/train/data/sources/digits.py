@@ -46,8 +46,8 @@ def load(config: DigitsConfig) -> Source:
     images = (images - mean) / std
     labels = torch.tensor(digits.target, dtype=torch.int64)
     return Source(
-        train=limited(Arrays(images[train], labels[train], "digits train"), config.train),
-        val=limited(Arrays(images[val], labels[val], "digits val"), config.val),
+        train=limited(Arrays(images[train], labels[train], "digit"), config.train),
+        val=limited(Arrays(images[val], labels[val], "digit"), config.val),
         classes=tuple(str(name) for name in digits.target_names),
         channels=1,
         normalisation=((mean.item(),), (std.item(),)),

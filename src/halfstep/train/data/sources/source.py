@@ -83,7 +83,7 @@ class Arrays:
     Attributes:
         images: (N, channels, height, width); uint8, or fp32 that is normalised.
         labels: int64 (N,).
-        name: What messages call the split.
+        name: What messages call an image, before its index.
     """
 
     images: torch.Tensor
@@ -97,7 +97,7 @@ class Arrays:
         return self.images[index], int(self.labels[index])
 
     def where(self, index: int) -> str:
-        return f"{self.name}, image {index}"
+        return f"{self.name} {index}"
 
 
 def limited(split: Split, config: SplitConfig) -> Split:

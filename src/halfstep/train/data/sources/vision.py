@@ -48,8 +48,8 @@ def load(config: VisionConfig) -> Source:
         classes = tuple(sets[0].classes)
         train, val = ((_channels_first(one.data), torch.as_tensor(one.targets)) for one in sets)
     return Source(
-        limited(Arrays(*train, f"{config.name} train"), config.train),
-        limited(Arrays(*val, f"{config.name} test"), config.val),
+        limited(Arrays(*train, f"{config.name} train, image"), config.train),
+        limited(Arrays(*val, f"{config.name} test, image"), config.val),
         classes,
         channels=train[0].shape[1],
     )
