@@ -35,7 +35,7 @@ class Rehearsal:
         gradient_damage: Squared error of the gradient over its variance between batches.
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
             projection on what the optimizer makes of the same gradient in fp32.
-        birth: The site that first made inf or NaN of finite inputs; None where none did.
+        birth: The site that first raised, or made inf or NaN of finite inputs; None where none did.
         nonfinite: Parameters whose gradient was inf or NaN.
         raised: What was raised instead; "" where nothing was.
     """
@@ -121,7 +121,11 @@ class _Births:
     ) -> Any:
         """Run an operator, and look at what comes out."""
         clean = self.first is None and all(map(_finite, floating((args, kwargs))))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError):
+            self.first = self.first or key.site
+            raise
         if clean and not all(map(_finite, floating(result))):
             self.first = key.site
         return result
