@@ -68,6 +68,11 @@ class Trial:
     lines: dict[str, str] = field(default_factory=dict)
 
     @property
+    def damage(self) -> float:
+        """What a step under the recipe costs, in units of the noise between batches."""
+        return math.inf if self.rehearsal is None else self.rehearsal.damage
+
+    @property
     def spec(self) -> dict[str, Any]:
         """The recipe as a config has it: what it is based on, and what differs from that."""
         base = find_recipe(self.base).settings()
@@ -91,6 +96,7 @@ class Trial:
                 for pattern, reason in self.exceptions.items()
             },
             "gradient_damage": None if found is None else found.gradient_damage,
+            "damage": self.damage if math.isfinite(self.damage) else None,
             "headroom_bits": self.headroom[0],
             "headroom_at": self.headroom[1],
             "passes": round(self.passes, 2),
