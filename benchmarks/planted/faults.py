@@ -95,6 +95,20 @@ class SteepBackward(nn.Module):
         return values + torch.sqrt(apart * apart + 1e-12).mean(-1)
 
 
+class RunningMean(nn.Module):
+    """Means of the first features each: their sum overflows, and the counts are made in fp32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Map the means."""
+        unit = 12000.0
+        total = torch.cumsum((1 + values) * unit, -1)
+        return values + self.linear(total / (torch.arange(1, values.shape[-1] + 1) * unit))
+
+
 class StalledUpdates(nn.Module):
     """A linear layer of large weights, scaled down behind it: updates are below half an ulp."""
 
@@ -116,6 +130,7 @@ FAULTS: dict[str, type[nn.Module]] = {
     "square": Square,
     "epsilon": SmallEpsilon,
     "backward": SteepBackward,
+    "sum": RunningMean,
     "stalled": StalledUpdates,
 }
 

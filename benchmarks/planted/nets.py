@@ -108,13 +108,34 @@ SHAPES: dict[type[nn.Module], tuple[int, ...]] = {
 }
 
 
+def outside(family: type[nn.Module], fault: type[nn.Module]) -> Callable[..., nn.Module]:
+    """Return a family whose own forward has the fault, in no module inside."""
+
+    class Outside(family):  # type: ignore[misc,valid-type]  # a class that is computed
+        def __init__(self, gate: type[nn.Module]) -> None:
+            super().__init__(gate)
+            module = self._modules.pop("gate")
+            for name, value in [*module.named_children(), *vars(module).items()]:
+                if not name.startswith("_") and name != "training":
+                    setattr(self, name, value)
+
+        def gate(self, values: torch.Tensor) -> torch.Tensor:
+            return fault.forward(self, values)
+
+    return Outside
+
+
 def planted(
-    family: Callable[..., nn.Module], gate: type[nn.Module] = Healthy, *, seed: int = 0
+    family: type[nn.Module],
+    gate: type[nn.Module] = Healthy,
+    *,
+    seed: int = 0,
+    in_a_module: bool = True,
 ) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
     """Return a network and eight batches of 16 samples that it can learn from."""
     torch.manual_seed(seed)
-    model = family(gate)
-    shape = SHAPES[family]  # type: ignore[index]  # families are classes
+    model = (family if in_a_module else outside(family, gate))(gate)
+    shape = SHAPES[family]
     prototypes = torch.randn(CLASSES, *shape)
     batches = []
     for _ in range(8):

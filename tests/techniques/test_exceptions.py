@@ -202,6 +202,39 @@ def test_an_overflow_in_half_is_mended_by_the_exception() -> None:
         assert torch.isfinite(torch.tensor(train(engine, 1))).all()
 
 
+class Squares(nn.Module):
+    """Means of squares beyond fp16, in a module and in the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.linear = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = self.inner.linear(x.mean(1)) * 1000
+        squares = large.view(8, 4, 4) * large.view(8, 4, 4)
+        return self.head(squares.reshape(8, 16).div(1e6))
+
+
+@pytest.mark.parametrize("name", ["half", "half-bn32", "o2"])
+def test_results_of_exceptions_stay_wide_for_other_exceptions_alone(name: str) -> None:
+    torch.manual_seed(0)
+    model = Squares()
+    exact = model(BATCH)
+    with engine_for(name, {"op:mul": "fp32"}, copy.deepcopy(model)) as engine, engine.autocast():
+        assert not engine.model(BATCH).isfinite().all()
+    with engine_for(name, {"op:div": "fp32"}, copy.deepcopy(model)) as engine, engine.autocast():
+        assert not engine.model(BATCH).isfinite().all()
+    with engine_for(name, {"op:mul": "fp32", "op:div": "fp32"}, model) as engine:
+        seen = Observed()
+        with engine.autocast(), seen:
+            found = engine.model(BATCH)
+        assert seen.seen["addmm"] == [torch.float16] * 2
+        assert torch.allclose(found.float(), exact, rtol=2e-2, atol=1e-2)
+        assert found.dtype == (torch.float32 if name == "o2" else torch.float16)
+
+
 def test_the_longest_pattern_decides_whatever_the_order() -> None:
     for exceptions in (
         {"blocks.*": "fp32", "blocks.1.attn": "fp16"},

@@ -7,7 +7,6 @@ autograd, so that forward and backward have the same format.
 
 from __future__ import annotations
 
-import re
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,19 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode, get_overridable_functions
-from torch.utils._pytree import tree_map
+from torch.overrides import get_overridable_functions
 
 from halfstep.errors import closest
 from halfstep.formats import torch_dtype
 from halfstep.layers.swap import mix_in, take_out
 from halfstep.techniques.base import Stage, Technique, device_types
+from halfstep.techniques.interception import (
+    Intercepted,
+    is_intercepted,
+    narrowed,
+    operator_name,
+)
 from halfstep.techniques.params import cast_floating, format_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
 
     from halfstep.techniques.base import OwnFormats
 
@@ -63,6 +68,7 @@ class FormatExceptions(Technique):
             if pattern.startswith(OPERATOR)
         )
         self._layers: list[nn.Module] = []
+        self._handles: list[RemovableHandle] = []
         self._patched: dict[nn.Module, Callable[..., Any]] = {}
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
@@ -72,6 +78,9 @@ class FormatExceptions(Technique):
             self._refuse_unknown(pattern, format_, models)
         device_type = next(iter(device_types(models)), "cpu")
         for model in models:
+            if self._everywhere and self._half_params is not None:
+                # Before the hook that casts what a model returns to the format that is asked for.
+                self._handles.append(model.register_forward_hook(_narrows, prepend=True))
             regions = self._regions(model, device_type)
             for layer, region in regions.items():
                 mix_in(layer, _Excepted)
@@ -84,10 +93,13 @@ class FormatExceptions(Technique):
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
         """Intercept the operators that are meant everywhere."""
-        return _Intercepted(self._everywhere, device.type) if self._everywhere else nullcontext()
+        return Intercepted(self._everywhere, device.type) if self._everywhere else nullcontext()
 
     def close(self) -> None:
         """Give the modules their own class back."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         for layer in self._layers:
             take_out(layer)
             del layer._exception  # noqa: SLF001
@@ -187,8 +199,9 @@ def _in_region(region: Region, forward: Callable[..., Any], *args: Any, **kwargs
         if region.inside is not None:
             args, kwargs = _enter(stack, region.inside, region.device_type, args, kwargs)
         if region.operators:
-            stack.enter_context(_Intercepted(region.operators, region.device_type))
-        return forward(*args, **kwargs)
+            stack.enter_context(Intercepted(region.operators, region.device_type))
+        result = forward(*args, **kwargs)
+    return narrowed(result) if region.operators and not is_intercepted() else result
 
 
 def _enter(
@@ -206,55 +219,5 @@ def _enter(
     return args, kwargs
 
 
-class _Intercepted(TorchFunctionMode):
-    """Casts the inputs of some operators, as Python calls them.
-
-    Under autocast the result keeps the operator's format, as autocast's own exceptions do; without
-    it, it gets that of the widest input back, for the half parameters that it meets next.
-    """
-
-    def __init__(self, operators: Mapping[str, torch.dtype], device_type: str) -> None:
-        super().__init__()
-        self._operators = operators
-        self._device_type = device_type
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        del types
-        kwargs = kwargs or {}
-        dtype = self._operators.get(operator_name(func))
-        if dtype is None:
-            return func(*args, **kwargs)
-        came_as = _widest((args, kwargs))
-        under_autocast = torch.is_autocast_enabled(self._device_type)
-        with torch.autocast(self._device_type, enabled=False):
-            result = func(*cast_floating(args, dtype), **cast_floating(kwargs, dtype))
-        return result if under_autocast or came_as is None else cast_floating(result, came_as)
-
-
-def operator_name(function: Callable[..., Any]) -> str:
-    """Return the standard name of a function: "matmul" for `@`, "add" for `+` and `add_`."""
-    name = getattr(function, "__name__", "")
-    if name.startswith("__") and name.endswith("__"):
-        name = name.strip("_")
-        reflected = re.fullmatch(r"[ri](matmul|add|sub|mul|truediv|pow|floordiv|mod)", name)
-        name = reflected[1] if reflected else name
-        return {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}.get(name, name)
-    return str(name).removesuffix("_")
-
-
-def _widest(tree: Any) -> torch.dtype | None:
-    found: list[torch.dtype] = []
-
-    def look(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-            found.append(leaf.dtype)
-        return leaf
-
-    tree_map(look, tree)
-    return max(found, key=lambda dtype: torch.finfo(dtype).bits, default=None)
+def _narrows(_: nn.Module, __: Any, output: Any) -> Any:
+    return narrowed(output)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.engine import Engine
+from halfstep.techniques.interception import is_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,7 +196,7 @@ class _Taking:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run an operator, and keep what went in and came out."""
-        copied = _in_place(func, kwargs)
+        copied = is_in_place(func, kwargs)
         its_args, its_kwargs = _detached((args, dict(kwargs)), copied=copied)
         call = Call(key, func, its_args, its_kwargs, torch.get_rng_state())
         result = func(*args, **kwargs)
@@ -223,12 +224,6 @@ def floating(tree: Any) -> list[torch.Tensor]:
         for leaf in tree_leaves(tree)
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     ]
-
-
-def _in_place(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
-    name = getattr(func, "__name__", "")
-    written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-    return written or bool(kwargs.get("inplace", False))
 
 
 def _detached(tree: Any, *, copied: bool) -> Any:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 
+STEPS_OF_BIAS = 100
+"""Steps over which errors of one sign are added up: the memory of a training's curvature."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What a whole step under a recipe came to.
@@ -35,9 +39,12 @@ class Rehearsal:
         gradient_damage: Squared error of the gradient over its variance between batches.
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
             projection on what the optimizer makes of the same gradient in fp32.
-        birth: The site that first made inf or NaN of finite inputs; None where none did.
+        birth: The site that first raised, or made inf or NaN of finite inputs; None where none did.
         nonfinite: Parameters whose gradient was inf or NaN.
         raised: What was raised instead; "" where nothing was.
+        update_noise: Squared error of the update across its own direction, in units of the
+            variance that updates have from batch to batch.
+        update_bias: The same along its direction: what every step loses.
     """
 
     gradient_damage: float
@@ -45,6 +52,19 @@ class Rehearsal:
     birth: Site | None
     nonfinite: tuple[str, ...]
     raised: str = ""
+    update_noise: float = 0.0
+    update_bias: float = 0.0
+
+    @property
+    def damage(self) -> float:
+        """What the recipe costs, in units of the noise between batches; infinite if it breaks.
+
+        Errors of either sign average out over steps as that noise does; what each step loses of its
+        update adds up, here over `STEPS_OF_BIAS` steps.
+        """
+        if self.breaks:
+            return math.inf
+        return self.gradient_damage + self.update_noise + STEPS_OF_BIAS * self.update_bias
 
     @property
     def breaks(self) -> bool:
@@ -98,8 +118,18 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     if not stepped and not wrong:
         wrong = ("every parameter",)
     wanted = _update_in_fp32(subject, recorded, gradients)
-    lost = {name: _lost(after[name] - before[name], wanted[name]) for name in names}
-    return Rehearsal(_damage(gradients, recorded), lost, births.first, wrong)
+    got = {name: after[name] - before[name] for name in names}
+    lost = {name: _lost(got[name], wanted[name]) for name in names}
+    damage = _damage(gradients, recorded)
+    update_noise, update_bias = _update_errors(got, wanted, recorded.noise_ratio)
+    return Rehearsal(
+        damage,
+        lost,
+        births.first,
+        wrong,
+        update_noise=update_noise,
+        update_bias=update_bias,
+    )
 
 
 def _weights(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -121,7 +151,11 @@ class _Births:
     ) -> Any:
         """Run an operator, and look at what comes out."""
         clean = self.first is None and all(map(_finite, floating((args, kwargs))))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError):
+            self.first = self.first or key.site
+            raise
         if clean and not all(map(_finite, floating(result))):
             self.first = key.site
         return result
@@ -167,6 +201,20 @@ def _damage(gradients: Mapping[str, torch.Tensor], recorded: Record) -> float:
         for name, exact in recorded.gradient.items()
     )
     return lost / noise if noise > 0 else math.inf
+
+
+def _update_errors(
+    got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], noise_ratio: float
+) -> tuple[float, float]:
+    """Return the squared errors of an update across and along it, in units of its noise."""
+    energy = sum(float(each.double().square().sum()) for each in wanted.values())
+    if energy == 0:
+        return 0.0, 0.0
+    along = sum(float((got[name].double() * wanted[name]).sum()) for name in wanted) / energy
+    across = sum(
+        float((got[name].double() - along * wanted[name]).square().sum()) for name in wanted
+    )
+    return across / energy / noise_ratio**2, ((1 - along) / noise_ratio) ** 2
 
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:

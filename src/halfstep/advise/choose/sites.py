@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from halfstep import files as halfstep_files
-from halfstep.techniques.exceptions import OPERATOR, operator_name
+from halfstep.techniques.exceptions import OPERATOR
+from halfstep.techniques.interception import CASTS, MOVES, operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,16 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PACKAGES = tuple(str(Path(file).parent) for file in (torch.__file__, halfstep_files.__file__))
-# What moves or looks at values; a cast belongs to the operator that asks for it.
-_NOT_COMPUTED = frozenset(
-    [
-        *("to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone"),
-        *("detach", "requires_grad", "register_hook", "backward", "__get__", "__set__"),
-        *("size", "dim", "numel", "item", "copy", "getitem", "setitem"),
-        *("view", "reshape", "flatten", "unflatten", "transpose", "permute", "expand", "squeeze"),
-        *("unsqueeze", "chunk", "split", "unbind"),
-    ]
-)
+# A cast belongs to the operator that asks for it.
+_NOT_COMPUTED = CASTS | MOVES
 
 
 @dataclass(frozen=True, slots=True, order=True)

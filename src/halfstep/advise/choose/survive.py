@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.rehearse import Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale
-from halfstep.advise.choose.whatif import Damage, Dtypes, damages, formats_under
+from halfstep.advise.choose.whatif import (
+    Damage,
+    Dtypes,
+    SiteFailsError,
+    damages,
+    formats_under,
+)
 from halfstep.engine import Engine
 from halfstep.formats import FORMATS, format_name
 from halfstep.recipe import recipe as find_recipe
@@ -62,6 +68,11 @@ class Trial:
     lines: dict[str, str] = field(default_factory=dict)
 
     @property
+    def damage(self) -> float:
+        """What a step under the recipe costs, in units of the noise between batches."""
+        return math.inf if self.rehearsal is None else self.rehearsal.damage
+
+    @property
     def spec(self) -> dict[str, Any]:
         """The recipe as a config has it: what it is based on, and what differs from that."""
         base = find_recipe(self.base).settings()
@@ -85,6 +96,7 @@ class Trial:
                 for pattern, reason in self.exceptions.items()
             },
             "gradient_damage": None if found is None else found.gradient_damage,
+            "damage": self.damage if math.isfinite(self.damage) else None,
             "headroom_bits": self.headroom[0],
             "headroom_at": self.headroom[1],
             "passes": round(self.passes, 2),
@@ -130,16 +142,18 @@ class _Search:
 
     def look_at_sites(self) -> None:
         """Except every site that alone does too much damage."""
-        subject, recorded, trial = self._subject, self._recorded, self._trial
-        model = subject.copied()
-        model.load_state_dict(recorded.weights)
-        try:
-            with Engine(model, subject.optimizer(model), recipe=self._base) as engine:
-                dtypes = formats_under(engine, subject, recorded.batch)
-                self._formats = _half_sites(dtypes)
-                trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
-        except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
-            trial.rejected = " ".join(str(error).split())[:200]
+        trial = self._trial
+        for _ in range(ROUNDS):
+            try:
+                self._look_under(trial.exceptions)
+            except SiteFailsError as error:
+                if not self._covered(error.site):
+                    trial.exceptions[error.site.pattern] = str(error)
+                    continue
+                trial.rejected = str(error)
+            except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
+                trial.rejected = " ".join(str(error).split())[:200]
+            break
         trial.passes += 4 / 3
         for site, damage in trial.damages.items():
             reason = self._forward_reason(site, damage)
@@ -179,6 +193,15 @@ class _Search:
             ),
             default=trial.headroom,
         )
+
+    def _look_under(self, exceptions: Mapping[str, str]) -> None:
+        subject, recorded = self._subject, self._recorded
+        model = subject.copied()
+        model.load_state_dict(recorded.weights)
+        with Engine(model, subject.optimizer(model), recipe=self._with(exceptions)) as engine:
+            dtypes = formats_under(engine, subject, recorded.batch)
+            self._formats = _half_sites(dtypes)
+            self._trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
 
     def _forward_reason(self, site: Site, damage: Damage) -> str:
         if damage.raised:
@@ -224,7 +247,8 @@ class _Search:
             exceptions |= dict.fromkeys(modules, "its updates are less than half an ulp")
             return True
         if found.birth is not None and not _covered(found.birth, exceptions):
-            exceptions[found.birth.pattern] = "it makes inf or NaN of finite values"
+            reason = found.raised or "it makes inf or NaN of finite values"
+            exceptions[found.birth.pattern] = reason
             return True
         while self._once:
             if self._once.pop(0)():
@@ -235,9 +259,34 @@ class _Search:
         """Start with a smaller loss scale: a dynamic one would find it by skipping steps."""
         if self._base.scaling is None:
             return False
-        inside = {site: how for site, how in self._formats.items() if not self._covered(site)}
-        self._scale = first_scale(self._recorded, inside, self._base.scaling)
+        leaving = self._leaving()
+        in_half = {
+            site: format_
+            for site, format_ in self._formats.items()
+            if site in leaving or not self._covered(site)
+        }
+        self._scale = first_scale(self._recorded, in_half, self._base.scaling)
         return self._scale != self._base.scaling.init
+
+    def _leaving(self) -> set[Site]:
+        """Return the excepted sites whose results go on in half, and so do their gradients."""
+        sites = [call.key.site for call in self._recorded.calls]
+        around = [self._exception_around(site) for site in sites]
+        following = [*around[1:], ""]
+        return {
+            site
+            for site, here, after in zip(sites, around, following, strict=True)
+            if here and here != after
+        }
+
+    def _exception_around(self, site: Site) -> str:
+        """Return the exception that a site is in, "" for none; operators hand on wide results."""
+        if not self._covered(site):
+            return ""
+        of_modules = [
+            each for each in self._trial.exceptions if f"{site.module}.".startswith(f"{each}.")
+        ]
+        return max(of_modules, key=len, default="operators")
 
     def _except_backward(self) -> bool:
         """Except every site whose gradients suffer, at the loss scale of the recipe again."""

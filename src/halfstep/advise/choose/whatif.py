@@ -81,20 +81,48 @@ class Damage:
         self.raised = self.raised or other.raised
 
 
+class SiteFailsError(RuntimeError):
+    """A site cannot compute in the formats that a recipe gives it.
+
+    Args:
+        site: The site.
+        said: What it raised, in one line.
+    """
+
+    def __init__(self, site: Site, said: str) -> None:
+        super().__init__(said)
+        self.site = site
+
+
 def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey, Dtypes]:
-    """Run a forward pass under the engine's recipe, and return the formats of every call."""
+    """Run a forward pass under the engine's recipe, and return the formats of every call.
+
+    Raises:
+        SiteFailsError: If one of the model's operators raises and so ends the pass.
+    """
     found: dict[CallKey, Dtypes] = {}
+    failed: list[Site] = []
 
     def look(
         key: CallKey, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         inputs = tuple(leaf.dtype for leaf in floating((args, kwargs)))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError):
+            failed.append(key.site)
+            raise
+        failed.clear()  # the model went on without what failed before
         found[key] = Dtypes(inputs, tuple(leaf.dtype for leaf in floating(result)))
         return result
 
-    with torch.no_grad(), engine.autocast(), Listener(engine.bare_models[0], look):
-        subject.loss(engine.model, batch)
+    try:
+        with torch.no_grad(), engine.autocast(), Listener(engine.bare_models[0], look):
+            subject.loss(engine.model, batch)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if failed:
+            raise SiteFailsError(failed[0], " ".join(str(error).split())[:160]) from error
+        raise
     return found
 
 
