@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,22 @@ def test_the_c_kernel_gives_the_bits_of_the_reference(elements, scale, dtype, bi
     assert_same_as_reference(
         native, awkward(elements, scale, dtype, elements), bits, group, counter
     )
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("processor", ["", "-mavx2 -mf16c"])
+def test_processors_without_avx_512_give_the_same_bits(monkeypatch, tmp_path, processor):
+    if processor and platform.machine() not in {"x86_64", "AMD64"}:
+        pytest.skip("flags of another processor")
+    monkeypatch.setattr(native, "_OF_THIS_PROCESSOR", (tuple(processor.split()),))
+    monkeypatch.setattr(native, "_FLAGS", (*native._FLAGS, "-O1"))  # compiled in less time
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = native.library.__wrapped__()
+    assert plain is not None
+    monkeypatch.setattr(native, "library", lambda: plain)
+    for number, (dtype, bits) in enumerate(product(DTYPES, packing.BITS)):
+        values = awkward(2000, (1e-40, 1.0, 3e4)[number % 3], dtype, number)
+        assert_same_as_reference(native, values, bits, 256, 2**33 + number)
 
 
 @pytest.mark.usefixtures("_compiled")

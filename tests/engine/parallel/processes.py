@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import checks_agreement, checks_ddp, checks_exceptions, checks_fsdp
+from . import checks_activations, checks_agreement, checks_ddp, checks_exceptions, checks_fsdp
 
-MODULES = (checks_ddp, checks_agreement, checks_fsdp, checks_exceptions)
+MODULES = (checks_ddp, checks_agreement, checks_fsdp, checks_exceptions, checks_activations)
 ONLY_OF_FOUR = "check_a_checkpoint_of_two_resumes_on_four"
 OF_FOUR = [
     "check_uneven_batches_weigh_by_their_samples",

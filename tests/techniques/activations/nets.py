@@ -68,8 +68,10 @@ def gradients(model: nn.Module, spec: Any, draws: int = 1) -> tuple[float, torch
 
 
 def live() -> int:
+    """Return how many tensors there are, and notes of saved ones."""
     gc.collect()
-    return sum(type(each) in (Kept, Saved, Whole) for each in gc.get_objects())
+    kinds = (torch.Tensor, Kept, Saved, Whole)
+    return sum(type(each) in kinds for each in gc.get_objects())
 
 
 def cosine(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
@@ -84,6 +86,39 @@ def test_what_is_kept_fits_the_budget():
             engine.step()
     assert len({each.bits for each in kept}) > 1
     assert sum(each.nbytes for each in kept) <= 0.25 * sum(each.elements * 4 for each in kept)
+
+
+def test_a_vision_transformer_fits_its_budget_with_queries_and_keys_whole():
+    torch.manual_seed(0)
+    model = VisionTransformer(
+        img_size=32, patch_size=4, embed_dim=64, depth=2, num_heads=2, num_classes=5
+    )
+    images, labels = torch.randn(8, 3, 32, 32), torch.arange(8) % 5
+    params = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    exact: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        exact[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        first = cross_entropy(model(images), labels)  # alive, so that no memory is used twice
+    recipe = {"base": "fp32", "activation_budget": 0.3}
+    with Engine(model, SGD(model.parameters(), lr=0.0), recipe=recipe) as engine:
+        technique = next(each for each in engine.techniques if hasattr(each, "looked_at"))
+        for _ in range(2):
+            with technique.looked_at() as storages, engine.autocast():
+                loss = cross_entropy(engine.model(images), labels)
+                kept = storages()
+            engine.backward(loss)
+            engine.step()
+        chosen = engine.state_dict()["techniques"]["BudgetedActivations"]["chosen"]
+    assert {"0.blocks.0.mlp.fc1", "0.blocks.1.attn.qkv"} <= set(chosen)
+    assert len(set(chosen.values())) > 1
+    of_exact = sum(size for place, size in exact.items() if place not in params)
+    taken = sum(size for place, (size, _) in kept.items() if place not in params)
+    assert 0.2 * of_exact < taken <= 0.3 * of_exact
+    del first
 
 
 def test_patterns_win_over_the_budget():

@@ -87,30 +87,51 @@ def test_compiled_models_are_refused_whenever_they_were_compiled():
                 pass
 
 
-def test_threads_of_replicas_compress_what_they_save():
-    """As `DataParallel` runs them: in threads that enter the caller's state again."""
-    model = net()
+def loss_of_two_threads(engine: Engine) -> torch.Tensor:
+    """As `DataParallel` runs replicas: in threads that enter the caller's state again."""
     images, labels = batch()
-    exact = gradients(model, "fp32")[1][0]
     results: dict[int, torch.Tensor] = {}
+    with engine.autocast():
+        state = ThreadState("cpu")
+
+        def run(part: int) -> None:
+            results[part] = state.carried_by(engine.model)(images)
+
+        threads = [threading.Thread(target=run, args=(part,)) for part in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(cross_entropy(results[part], labels) for part in range(2)) / 2
+
+
+def test_threads_of_replicas_compress_what_they_save():
+    model = net()
+    exact = gradients(model, "fp32")[1][0]
     with Engine(model, SGD(model.parameters(), lr=0.0), recipe="fp32+act8") as engine:
-        with engine.autocast():
-            state = ThreadState("cpu")
-
-            def run(part: int) -> None:
-                results[part] = state.carried_by(engine.model)(images)
-
-            threads = [threading.Thread(target=run, args=(part,)) for part in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            loss = sum(cross_entropy(results[part], labels) for part in range(2)) / 2
+        loss = loss_of_two_threads(engine)
         assert {each.packed.bits for each in saved() if each.packed} == {8}
         engine.backward(loss)
         found = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
         engine.step()
     assert cosine(exact, found) > 0.9999
+
+
+def test_threads_of_replicas_are_measured_and_keep_the_bits_that_are_chosen():
+    model = net()
+    exact = gradients(model, "fp32")[1][0]
+    spec = {"base": "fp32", "activation_budget": 0.2}
+    with Engine(model, SGD(model.parameters(), lr=0.0), recipe=spec) as engine:
+        for _ in range(2):
+            loss = loss_of_two_threads(engine)
+            packed = [each.packed for each in saved() if each.packed]
+            engine.backward(loss)
+            found = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+            engine.step()
+        chosen = engine.state_dict()["techniques"]["BudgetedActivations"]["chosen"]
+    assert sorted({each.bits for each in packed}) == sorted(set(chosen.values()))
+    assert len(set(chosen.values())) > 1
+    assert cosine(exact, found) > 0.9
 
 
 def test_a_module_that_is_used_several_times_has_the_sum_of_its_gradients():

@@ -87,35 +87,65 @@ def test_the_same_seed_draws_the_same_and_a_resumed_engine_goes_on():
     assert first + trained(3, state)[0] == whole
 
 
-def test_no_fault_in_the_middle_leaves_anything_behind():
-    model = net()
+class Norms(nn.Module):
+    """Norm layers with a backward of ours, and a module that raises when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GroupNorm(2, 8),
+            nn.InstanceNorm2d(8, affine=True), nn.LayerNorm(16), nn.RMSNorm(16),
+        )  # fmt: skip
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(8 * 256, 5)
+        self.raises = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.layers(images)
+        if self.raises:
+            raise ArithmeticError
+        return self.head(features.flatten(1))
+
+
+FAULTS = ("forward", "early exit", "no backward", "evaluation", "second backward")
+
+
+def take_step(engine: Engine, fault: str) -> None:
     images, labels = batch()
-    with Engine(model, SGD(model.parameters(), lr=0.01), recipe="fp32+act4") as engine:
+    if fault == "evaluation":
+        with engine.evaluating():
+            engine.model(images)
+        return
+    engine.bare_model.raises = fault == "forward"
+    with engine.autocast():
+        loss = cross_entropy(engine.model(images), labels)
+        if fault == "early exit":
+            return
+    if fault == "second backward":
+        engine.backward(loss)
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        engine.step()
 
-        def step(fault: str) -> None:
-            if fault == "evaluation":
-                with engine.evaluating():
-                    engine.model(images)
-                return
-            with engine.autocast():
-                loss = cross_entropy(engine.model(images), labels)
-                if fault == "forward":
-                    raise ArithmeticError(fault)
-            if fault == "none":
-                engine.backward(loss)
-                with pytest.raises(RuntimeError, match="second time"):
-                    loss.backward()
-                engine.step()
 
-        faults = ("forward", "no backward", "evaluation", "none")
-        before = live()
-        for index in range(100):
+@pytest.mark.parametrize("kept", [{"activations": {"*": 4, "head": 8}}, {"activation_budget": 0.2}])
+def test_no_fault_in_the_middle_leaves_anything_behind(kept):
+    torch.manual_seed(0)
+    model = Norms()
+    spec = {"base": "fp32", **kept}
+    counts = []
+    with Engine(model, SGD(model.parameters(), lr=0.01), recipe=spec) as engine:
+        for index in range(100 + len(FAULTS)):
             with contextlib.suppress(ArithmeticError):
-                step(faults[index % 4])
-        assert live() == before
+                take_step(engine, FAULTS[index % len(FAULTS)])
+            if index in {len(FAULTS) - 1, 99 + len(FAULTS)}:
+                hooks = [len(each._forward_hooks) for each in model.modules()]
+                counts.append((live(), hooks))
+        assert counts[0] == counts[1]
         ignore_is_tracing = True
         assert torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing) is None
         assert not torch.overrides._get_current_function_mode_stack()
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
 def test_recipes_say_what_is_wrong():

@@ -34,6 +34,7 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """What is packed, as `packing.c` calls it."""
 
 _SOURCE = Path(__file__).with_name("packing.c")
+_HEADER = _SOURCE.with_name("formats.h")
 _FLAGS = (
     "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
 )  # fmt: skip
@@ -66,7 +67,7 @@ def _compiler() -> list[str]:
 
 
 def _build(compiler: list[str]) -> Path:
-    source = _SOURCE.read_bytes()
+    source = _SOURCE.read_bytes() + _HEADER.read_bytes()
     flags = *_FLAGS, *chain(*_OF_THIS_PROCESSOR)
     made_of = "\n".join((*compiler, *flags, platform.machine(), _processor())).encode() + source
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfstep"

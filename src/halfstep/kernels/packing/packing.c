@@ -2,84 +2,24 @@
 
    One pass over memory each way: a few groups are read once into a buffer that stays in the
    first-level cache. The loops are written so that a C compiler vectorises them; codes are put
-   together and taken apart in 32-bit lanes, so that none is ever narrowed or widened. `reference.py`
-   says what each bit of the result is; both give the same bits, as does `gpu.py`. Compile without
-   contraction of multiplications and additions, which would round once where the others round twice.
+   together and taken apart in 32-bit lanes, so that none is ever narrowed or widened. With AVX-512,
+   halves are looked up in lanes of 16 bits. `reference.py` says what each bit of the result is; both
+   give the same bits, as does `gpu.py`. Compile without contraction of multiplications and additions,
+   which would round once where the others round twice.
 */
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "formats.h"
 
-#define INLINE static inline __attribute__((always_inline))
+enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4 };
 
-enum { LARGEST_GROUP = 1024, AT_ONCE = 8, AHEAD = 4, FP32 = 0, FP16 = 1, BF16 = 2, BOOL = 3 };
-
-INLINE float from_bits(uint32_t bits) { float value; memcpy(&value, &bits, 4); return value; }
-INLINE uint32_t to_bits(float value) { uint32_t bits; memcpy(&bits, &value, 4); return bits; }
-INLINE float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
-
-/* Maps the bits of a number to an integer of the same order, and back. */
-INLINE int32_t in_order(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
-
-/* Ties to even, as torch rounds; NaN stays NaN. */
-INLINE uint16_t nearest_bf16(float value) {
-    uint32_t bits = to_bits(value);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return (uint16_t)(value != value ? 0x7fc0u : rounded);
-}
-
-/* Subnormal numbers come right by the multiplication; inf and NaN need their exponent back. */
-INLINE float from_fp16(uint16_t bits) {
-    uint32_t magnitude = to_bits(from_bits((uint32_t)(bits & 0x7fffu) << 13) * 0x1p112f);
-    magnitude |= (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
-    return from_bits(magnitude | (uint32_t)(bits & 0x8000u) << 16);
-}
-
-/* Ties to even; what is too large becomes the largest finite number. 0.5 has the spacing of fp16's
-   subnormal numbers, so that adding it rounds those. */
-INLINE uint16_t nearest_fp16(float value) {
-    uint32_t bits = to_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    uint32_t finite = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;
-    uint32_t normal = (finite + 0xfffu + (finite >> 13 & 1u) - (112u << 23)) >> 13;
-    uint32_t subnormal = to_bits(from_bits(finite) + 0.5f) - 0x3f000000u;
-    uint32_t number = finite < 0x38800000u ? subnormal : normal;
-    return (uint16_t)((magnitude > 0x7f800000u ? 0x7e00u : number) | sign);
-}
-
-INLINE uint16_t bf16_below(float value) {
-    uint32_t bits = to_bits(value);
-    return (uint16_t)((bits >> 16) + ((bits & 0xffffu) != 0 && (bits >> 31)));
-}
-
-INLINE uint16_t bf16_above(float not_negative) {
-    uint32_t bits = to_bits(not_negative);
-    return (uint16_t)((bits >> 16) + ((bits & 0xffffu) != 0));
-}
-
-INLINE void widen_fp16(const uint16_t *from, int count, float *to) {
-    int i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
-#endif
-    for (; i < count; i++) to[i] = from_fp16(from[i]);
-}
-
-INLINE void narrow_to_fp16(const float *from, int count, uint16_t *to) {
-    int i = 0;
-#if defined(__F16C__)
-    const __m256 largest = _mm256_set1_ps(65504.0f), smallest = _mm256_set1_ps(-65504.0f);
-    for (; i + 8 <= count; i += 8) { /* of an operand that is NaN and another, the second is taken */
-        __m256 value = _mm256_max_ps(smallest, _mm256_min_ps(largest, _mm256_loadu_ps(from + i)));
-        _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+/* Runs a function that is compiled for groups of 256 and each number of bits. */
+#define SPECIALISED(run) \
+    if (group != 256) { run(group, bits); return; } \
+    switch (bits) { \
+    case 2: run(256, 2); break; \
+    case 3: run(256, 3); break; \
+    case 4: run(256, 4); break; \
+    default: run(256, 8); \
     }
-#endif
-    for (; i < count; i++) to[i] = nearest_fp16(from[i]);
-}
 
 /* Asks for memory that is needed soon: the processor itself does not look beyond a page, and while a
    group is computed it looks no further at all. An address past the end does no harm. */
@@ -152,18 +92,33 @@ INLINE void random_words(uint64_t seed, uint32_t stream, uint64_t first, int lan
     }
 }
 
-/* Finds the lowest and the highest of a group's values; tells whether all of them are finite. As
-   integers whose order is that of the numbers, inf and NaN lie at both ends. */
-INLINE int span(const float *values, int group, float *lowest, float *highest) {
-    int32_t least = INT32_MAX, most = INT32_MIN;
-    for (int i = 0; i < group; i++) {
-        int32_t key = in_order((int32_t)to_bits(values[i]));
+/* Finds the lowest and the highest of `count` values; tells whether all of them are finite. As
+   integers whose order is that of the numbers, inf and NaN lie at both ends. Halves are compared
+   before they are widened, twice as many at once. */
+INLINE int span(const void *source, int dtype, size_t at, int count, float *lowest, float *highest) {
+    if (dtype == FP32) {
+        const int32_t *from = (const int32_t *)source + at;
+        int32_t least = INT32_MAX, most = INT32_MIN;
+        for (int i = 0; i < count; i++) {
+            int32_t key = in_order(from[i]);
+            least = key < least ? key : least;
+            most = key > most ? key : most;
+        }
+        *lowest = from_bits((uint32_t)in_order(least));
+        *highest = from_bits((uint32_t)in_order(most));
+        return least > in_order((int32_t)0xff800000) && most < 0x7f800000;
+    }
+    const int16_t *from = (const int16_t *)source + at;
+    int16_t least = INT16_MAX, most = INT16_MIN, infinite = dtype == FP16 ? 0x7c00 : 0x7f80;
+    for (int i = 0; i < count; i++) {
+        int16_t key = half_in_order(from[i]);
         least = key < least ? key : least;
         most = key > most ? key : most;
     }
-    *lowest = from_bits((uint32_t)in_order(least));
-    *highest = from_bits((uint32_t)in_order(most));
-    return least > in_order((int32_t)0xff800000) && most < 0x7f800000;
+    uint16_t low = (uint16_t)half_in_order(least), high = (uint16_t)half_in_order(most);
+    *lowest = dtype == FP16 ? from_fp16(low) : from_bf16(low);
+    *highest = dtype == FP16 ? from_fp16(high) : from_bf16(high);
+    return least > ~infinite && most < infinite;
 }
 
 /* 1 + the number of one of the two levels around a value, such that it is right on average: the
@@ -177,23 +132,36 @@ INLINE uint32_t level_of(float value, float from, float inverse, uint32_t word, 
 }
 
 /* Rounds a group. Word j of a plane holds elements j, j + words, j + 2 * words, ... from its lowest
-   bit on; of 3 bits, the lower two are such a plane of 32-bit words and the third one of 16-bit words. */
+   bit on; of 3 bits, the lower two are such a plane of 32-bit words and the third one of 16-bit words.
+   Levels are added up with the 1 that each has too much, which is taken off all at once. Those of 3
+   bits are added up 4 bits apart, `even` and `odd` elements by themselves, and then split. */
 INLINE void write_group(const float *restrict values, float from, float inverse, const uint32_t *restrict random,
                         const int group, const int bits, uint32_t *restrict to) {
     const int width = bits == 3 ? 2 : bits, parts = 32 / width, words = group / parts, drawn = group / 4;
     const int32_t top = (1 << bits) - 1;
     uint16_t *restrict third = (uint16_t *)(to + words);
     for (int j = 0; j < words; j++) {
-        uint32_t word = 0, thirds = 0;
+        uint32_t even = 0, odd = 0;
 #pragma GCC unroll 32
         for (int i = 0; i < parts; i++) {
-            const int at = i * words;
-            uint32_t level = level_of(values[at + j], from, inverse, random[at % drawn + j], at / drawn, top) - 1;
-            word |= (bits == 3 ? level & 3 : level) << (i * width);
-            if (bits == 3) thirds |= level >> 2 << i;
+            const int at = i * words, place = bits == 3 ? i / 2 * 4 : i * width;
+            uint32_t level = level_of(values[at + j], from, inverse, random[at % drawn + j], at / drawn, top);
+            if (bits == 3 && i % 2)
+                odd += level << place;
+            else
+                even += level << place;
         }
-        to[j] = word;
-        if (bits == 3) third[j] = (uint16_t)thirds;
+        even -= 0xffffffffu / ((bits == 3 ? 1u << 4 : 1u << width) - 1);
+        if (bits != 3) {
+            to[j] = even;
+            continue;
+        }
+        odd -= 0x11111111u;
+        to[j] = (even & 0x33333333u) | (odd & 0x33333333u) << 2;
+        uint32_t thirds = (even >> 2 & 0x11111111u) | (odd >> 1 & 0x22222222u);
+        thirds = (thirds | thirds >> 2) & 0x0f0f0f0fu;
+        thirds = (thirds | thirds >> 4) & 0x00ff00ffu;
+        third[j] = (uint16_t)(thirds | thirds >> 8);
     }
 }
 
@@ -220,7 +188,10 @@ INLINE void pack_groups(const void *source, int dtype, int64_t elements, int64_t
                 values[n] = (const float *)source + at;
             else
                 read_group(source, dtype, (size_t)at, rest < group ? (int)rest : group, group, copied + n * group);
-            finite[n] = span(values[n], group, lowest + n, highest + n);
+            if (rest >= group)
+                finite[n] = span(source, dtype, (size_t)at, group, lowest + n, highest + n);
+            else
+                finite[n] = span(source, dtype, (size_t)at, (int)rest, lowest + n, highest + n);
         }
         for (int n = 0; n < AT_ONCE; n++) {
             below[n] = bf16_below(lowest[n] + 0.0f);
@@ -247,13 +218,7 @@ void pack(const void *source, int dtype, int64_t elements, int64_t first_group, 
           int bits, uint64_t seed, uint32_t stream, uint64_t counter, uint8_t *codes, uint16_t *low, uint16_t *step) {
 #define PACK(group, bits) \
     pack_groups(source, dtype, elements, first_group, groups, group, bits, seed, stream, counter, codes, low, step)
-    if (group != 256) return PACK(group, bits);
-    switch (bits) {
-    case 2: return PACK(256, 2);
-    case 3: return PACK(256, 3);
-    case 4: return PACK(256, 4);
-    default: return PACK(256, 8);
-    }
+    SPECIALISED(PACK)
 }
 
 INLINE void read_group_back(const uint32_t *restrict from, float low, float step, const int group, const int bits,
@@ -271,6 +236,42 @@ INLINE void read_group_back(const uint32_t *restrict from, float low, float step
     }
 }
 
+#if defined(__AVX512BW__)
+/* Does both for a whole group of at most 4 bits: its levels are computed and rounded once, and looked
+   up by the lowest 5 bits of a lane. A register has them several times over, so that the bits above a
+   code do not matter. Lanes are halves of words: the lower ones first, and then the upper ones, whose
+   elements lie half a group further on. */
+INLINE void look_up_group(const uint32_t *from, float low, float step, int dtype, const int group, const int bits,
+                          uint16_t *to) {
+    const int width = bits == 3 ? 2 : bits, parts = 16 / width, words = group / parts / 2;
+    float levels[16];
+    uint16_t halves[16];
+    for (int i = 0; i < 16; i++) levels[i] = low + (float)(i & ((1 << bits) - 1)) * step;
+    narrow(levels, dtype, 16, halves);
+    const __m512i table = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)halves));
+    for (int j = 0; j < words; j += 16) {
+        const __m512i word = _mm512_loadu_si512(from + j);
+        const __m256i lower = _mm512_cvtepi32_epi16(word), upper = _mm512_cvtepi32_epi16(_mm512_srli_epi32(word, 16));
+        const __m512i lanes = _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
+        __m512i thirds = lanes;
+        if (bits == 3) {
+            const __m256i third = _mm256_loadu_si256((const __m256i *)(from + words));
+            thirds = _mm512_inserti64x4(_mm512_castsi256_si512(third), _mm256_srli_epi16(third, 8), 1);
+            thirds = _mm512_slli_epi16(thirds, 2);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < parts; i++) {
+            __m512i code = _mm512_srli_epi16(lanes, (unsigned)(i * width));
+            if (bits == 3) /* the lowest two bits of `lanes`, the others of `thirds` */
+                code = _mm512_ternarylogic_epi32(_mm512_set1_epi16(3), code, _mm512_srli_epi16(thirds, (unsigned)i), 0xca);
+            const __m512i level = _mm512_permutexvar_epi16(code, table);
+            _mm256_storeu_si256((__m256i *)(to + i * words + j), _mm512_castsi512_si256(level));
+            _mm256_storeu_si256((__m256i *)(to + group / 2 + i * words + j), _mm512_extracti64x4_epi64(level, 1));
+        }
+    }
+}
+#endif
+
 INLINE void unpack_groups(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int dtype, int64_t elements,
                           int64_t first_group, int64_t groups, int group, int bits, void *target) {
     float values[LARGEST_GROUP];
@@ -280,15 +281,18 @@ INLINE void unpack_groups(const uint8_t *codes, const uint16_t *low, const uint1
         int count = left < group ? (int)left : group;
         const uint32_t *from = (const uint32_t *)(codes + (size_t)g * bytes);
         ahead(target, dtype, at + AHEAD * group, group, 1);
+#if defined(__AVX512BW__)
+        if (dtype != FP32 && group == 256 && bits <= 4 && count == group) {
+            look_up_group(from, from_bf16(low[g]), from_bf16(step[g]), dtype, group, bits, (uint16_t *)target + at);
+            continue;
+        }
+#endif
         float *restored = dtype == FP32 && count == group ? (float *)target + at : values;
         read_group_back(from, from_bf16(low[g]), from_bf16(step[g]), group, bits, restored);
         if (dtype == FP32) {
             if (count < group) memcpy((float *)target + at, values, (size_t)count * 4);
-        } else if (dtype == FP16) {
-            narrow_to_fp16(values, count, (uint16_t *)target + at);
         } else {
-            uint16_t *to = (uint16_t *)target + at;
-            for (int i = 0; i < count; i++) to[i] = nearest_bf16(values[i]);
+            narrow(values, dtype, count, (uint16_t *)target + at);
         }
     }
 }
@@ -297,13 +301,7 @@ void unpack(const uint8_t *codes, const uint16_t *low, const uint16_t *step, int
             int64_t first_group, int64_t groups, int group, int bits, void *target) {
 #define UNPACK(group, bits) \
     unpack_groups(codes, low, step, dtype, elements, first_group, groups, group, bits, target)
-    if (group != 256) return UNPACK(group, bits);
-    switch (bits) {
-    case 2: return UNPACK(256, 2);
-    case 3: return UNPACK(256, 3);
-    case 4: return UNPACK(256, 4);
-    default: return UNPACK(256, 8);
-    }
+    SPECIALISED(UNPACK)
 }
 
 /* One bit an element, in groups of MASK_GROUP elements: whether a value is not zero or negative, so

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from halfstep.techniques.activations.technique import CompressedActivations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.optim import Optimizer
 
@@ -51,10 +52,12 @@ class BudgetedActivations(CompressedActivations):
         """Take hold of what is saved; measure in the first forward pass that has a backward."""
         self._device = device
         self._choose()
+        listening: AbstractContextManager[None] = nullcontext()
         if torch.is_grad_enabled():
-            meter = Meter(self._store.group, self._free_module)
-            self._operators.meter = None if self._chosen else meter
-        with super().forward(device):
+            meter = None if self._chosen else Meter(self._store.group, self._free_module)
+            self._operators.meter = meter
+            listening = self._store.heard_by(meter.saved) if meter else listening
+        with listening, super().forward(device):
             yield
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:

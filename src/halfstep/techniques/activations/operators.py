@@ -95,13 +95,16 @@ class Operators(TorchFunctionMode):
     Args:
         store: Where they are kept.
         bits: Gives the bits of the module that runs; None where it keeps its tensors whole.
+
+    Attributes:
+        meter: Told which operator saves what, and what it returned; None where nothing is measured.
     """
 
     def __init__(self, store: Store, bits: Callable[[], int | None]) -> None:
         super().__init__()
         self._store = store
         self._bits = bits
-        self._meter: Meter | None = None
+        self.meter: Meter | None = None
         self._replaced: dict[Function, Function] = dict.fromkeys(LINEAR, self._linear)
         self._replaced |= dict.fromkeys(PRODUCTS_OF_ROUNDED, self._product)
         self._replaced |= dict.fromkeys(RECTIFIERS, self._rectifier)
@@ -119,16 +122,6 @@ class Operators(TorchFunctionMode):
             functional.scaled_dot_product_attention: self._attention,
         }
 
-    @property
-    def meter(self) -> Meter | None:
-        """What measures what is saved, and its gradients; None where nobody asks."""
-        return self._meter
-
-    @meter.setter
-    def meter(self, meter: Meter | None) -> None:
-        self._meter = meter
-        self._store.listener = None if meter is None else meter.saved
-
     def __torch_function__(
         self,
         func: Function,
@@ -141,11 +134,11 @@ class Operators(TorchFunctionMode):
         run = self._replaced.get(func)
         if run is None:
             return func(*args, **kwargs)
-        if self._meter is None:
+        if self.meter is None:
             return run(func, args, kwargs)
-        with self._meter.operator() as operands:
+        with self.meter.operator() as operands:
             result = run(func, args, kwargs)
-        self._meter.used(operands, result, partial(role_of, func, args, result))
+        self.meter.used(operands, result, partial(role_of, func, args, result))
         return result
 
     def _linear(self, func: Function, args: Any, kwargs: Any) -> Any:

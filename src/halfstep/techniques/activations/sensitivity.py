@@ -17,12 +17,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from halfstep.techniques.activations.store import in_memory_order, is_parameter
+from halfstep.techniques.activations.store import Saved, in_memory_order, is_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halfstep.techniques.activations.store import Kept
+    from halfstep.kernels.packing import Packed
+    from halfstep.techniques.activations.store import Kept, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,13 @@ class Meter:
         """Whether a backward pass has been over what was noted."""
         return any(use.gradient is not None for use in self._uses)
 
-    def saved(self, tensor: torch.Tensor, kept: Kept | None) -> None:
-        """Note a tensor that is saved, and what it is kept as; None where that is itself."""
+    def saved(self, tensor: torch.Tensor, saved: Whole | Saved) -> None:
+        """Note a tensor that is saved, and what it is kept as."""
         module = self._module()
+        kept = saved.kept if isinstance(saved, Saved) else None
         if kept is None or kept.packed is None or module is None:
             if not is_parameter(tensor):
-                packed = None if kept is None else kept.packed
-                place = tensor.data_ptr() if packed is None else id(kept)
-                self._fixed[place] = tensor.nbytes, (packed or tensor).nbytes
+                self._note_fixed(tensor, None if kept is None else kept.packed)
             return
         if kept not in self._owners:
             self._owners[kept] = module
@@ -101,6 +101,14 @@ class Meter:
         operands = getattr(self._here, "operands", None)
         if operands is not None:
             operands.append((self._owners[kept], tensor.detach()))
+
+    def _note_fixed(self, tensor: torch.Tensor, packed: Packed | None) -> None:
+        """Note the bytes of a tensor whose bits are given; whole, it keeps all of its storage."""
+        storage = tensor.untyped_storage()
+        if packed is None:
+            self._fixed[storage.data_ptr()] = storage.nbytes(), storage.nbytes()
+        else:
+            self._fixed[id(packed)] = tensor.nbytes, packed.nbytes
 
     @contextmanager
     def operator(self) -> Iterator[list[tuple[str, torch.Tensor]]]:

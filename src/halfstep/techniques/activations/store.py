@@ -8,6 +8,7 @@ once, whatever its views, and as it is where one of them needs that.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from halfstep.kernels.packing import DTYPES, Draw, Packed, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SMALLEST = 4096
 """Elements below which a tensor is left alone: statistics, biases, a classifier's outputs."""
@@ -122,6 +123,8 @@ class Draws:
         )
 
 
+Listener = Callable[[torch.Tensor, Whole | Saved], None]
+
 _DEVICES = 256
 _GROUPS_A_FORWARD = 2**28
 
@@ -132,9 +135,6 @@ class Store:
     Args:
         group: Elements that share their levels.
         draws: Random numbers.
-
-    Attributes:
-        listener: Told of each tensor that is saved, and what it is kept as; None for itself.
     """
 
     def __init__(self, group: int, draws: Draws) -> None:
@@ -142,18 +142,16 @@ class Store:
         self.draws = draws
         self._kept: WeakValueDictionary[tuple[int, ...], Kept] = WeakValueDictionary()
         self._here = threading.local()
-        self.listener: Callable[[torch.Tensor, Kept | None], None] | None = None
-        self._noted: list[Whole | Saved] | None = None
+        self._listeners: list[Listener] = []
 
     @contextmanager
-    def noting(self) -> Iterator[list[Whole | Saved]]:
-        """Note all that is saved meanwhile, which stays as long as the list does."""
-        noted: list[Whole | Saved] = []
-        self._noted = noted
+    def heard_by(self, listener: Listener) -> Iterator[None]:
+        """Tell `listener` of each tensor that any thread saves meanwhile, and how."""
+        self._listeners.append(listener)
         try:
-            yield noted
+            yield
         finally:
-            self._noted = None
+            self._listeners.remove(listener)
 
     @contextmanager
     def during(
@@ -197,10 +195,8 @@ class Store:
     def save(self, tensor: torch.Tensor) -> Whole | Saved:
         """Keep what autograd saves; the hook that packs."""
         saved = self._save(tensor)
-        if self.listener is not None:
-            self.listener(tensor, saved.kept if isinstance(saved, Saved) else None)
-        if self._noted is not None:
-            self._noted.append(saved)
+        for listener in self._listeners:
+            listener(tensor, saved)
         return saved
 
     def _save(self, tensor: torch.Tensor) -> Whole | Saved:

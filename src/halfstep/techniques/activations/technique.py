@@ -91,7 +91,8 @@ class CompressedActivations(Technique):
         """
         forwards = self._draws.forwards
         try:
-            with self._store.noting() as noted:
+            noted: list[Whole | Saved] = []
+            with self._store.heard_by(lambda _, saved: noted.append(saved)):
                 yield lambda: _storages(noted)
         finally:
             self._draws.forwards = forwards
