@@ -58,5 +58,7 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
     return f"{value} \\[{low}, {high}]"
 
 
-def _about(batch: int) -> str:
+def _about(batch: int | None) -> str:
+    if batch is None:
+        return units.MISSING
     return f"{batch:.1e}" if batch >= _MANY else str(batch) if batch else "none"
