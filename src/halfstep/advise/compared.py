@@ -111,7 +111,7 @@ def _known(plan: Plan) -> dict[str, Predicted]:
     try:
         rows = [
             Predicted.from_json(row)
-            for each in written.get("predicted", ())
+            for each in written.get("predicted", {}).values()
             for row in each["rows"]
         ]
     except (KeyError, TypeError, AttributeError):  # of another release

@@ -33,6 +33,10 @@ class Figure(NamedTuple):
     value: float
     high: float
 
+    def as_json(self) -> dict[str, float]:
+        """Return it as plain data."""
+        return {"low": self.low, "value": self.value, "high": self.high}
+
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
@@ -66,8 +70,8 @@ class Predicted:
             "recipe": self.arm.recipe,
             "point": list(self.arm.point),
             "fingerprint": self.fingerprint,
-            "predicted_seconds": _as_json(self.seconds),
-            "predicted_speed_up": _as_json(self.speed_up),
+            "predicted_seconds": self.seconds and self.seconds.as_json(),
+            "predicted_speed_up": self.speed_up and self.speed_up.as_json(),
             "predicted_memory_bytes": self.memory,
             "predicted_bound": self.bound,
             "verdict": self.verdict,
@@ -120,7 +124,6 @@ class Prediction:
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
-            "gpu": self.key,
             "name": self.gpu,
             "measured": False,
             "interval_percent": self.share,
@@ -169,11 +172,12 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
 
 def notes(prediction: Prediction) -> list[str]:
     """Say what predicted figures are, how far to trust them, and what is not among them."""
+    source = "from the operators of one training step and the GPU's datasheet"
+    cases = f"[ ] is to hold the truth in {prediction.share} of 100 cases"
     said = [
-        f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: "
-        f"nothing ran on {prediction.gpu}.",
-        f"{MARK} [ ] is to hold the truth in {prediction.share} of 100 cases; memory has no "
-        "interval. Speed is relative to fp32 with products in TF32 where the GPU has that.",
+        f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
+        f"{MARK} {cases}; memory has no interval.",
+        f"{MARK} speed is relative to fp32, with products in TF32 where the GPU has that.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
@@ -185,10 +189,6 @@ def notes(prediction: Prediction) -> list[str]:
         if row.reason:
             reasons.setdefault(row.reason, []).append(row.arm.label)
     return said + [f"{MARK} {', '.join(names)}: {why}" for why, names in reasons.items()]
-
-
-def _as_json(given: Figure | None) -> dict[str, float] | None:
-    return None if given is None else dict(zip(Figure._fields, given, strict=True))
 
 
 def _accuracy(row: Row) -> str:

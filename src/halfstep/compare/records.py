@@ -59,7 +59,7 @@ def as_json(
             }
             for result in results
         ],
-        "predicted": [each.as_json() for each in predicted],
+        "predicted": {each.key: each.as_json() for each in predicted},
     }
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from halfstep.compare.grid import Grid
     from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
-    from halfstep.compare.measures import one_line
-from halfstep.compare.rows import Row
+    from halfstep.compare.rows import Row
 
 _LATEX = {
     "\\": r"\textbackslash{}",

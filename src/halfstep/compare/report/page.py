@@ -22,9 +22,9 @@ from halfstep.compare.columns import (
 )
 from halfstep.compare.directory import COMPARISON
 from halfstep.compare.grid import flat
+from halfstep.compare.measures import one_line
 from halfstep.compare.report import facts
 from halfstep.compare.report.curves import read_curves
-from halfstep.compare.measures import one_line
 from halfstep.compare.rows import rows_by_arm, rows_by_seed
 from halfstep.compare.verdict import verdicts
 from halfstep.show.document import TableCell, document
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from halfstep.compare.grid import Arm, Grid
     from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
-    from halfstep.compare.measures import one_line
-from halfstep.compare.rows import Row
+    from halfstep.compare.rows import Row
     from halfstep.compare.verdict import Verdict
 
 _HERE = Path(__file__).parent
@@ -76,7 +75,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         rows=[_table_row(row, grid, shown, results) for row in rows],
         run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
         runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
-        predicted=[_predicted(number, each, grid, rows) for number, each in enumerate(predicted)],
+        predicted=[_predicted(each, grid, rows) for each in predicted],
         memory=facts.memory(rows),
         formats=facts.formats(rows),
         environment=facts.environment(results),
@@ -172,23 +171,21 @@ def _table_row(
     }
 
 
-def _predicted(
-    number: int, prediction: Prediction, grid: Grid, rows: Sequence[Row]
-) -> dict[str, Any]:
+def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the table of what is predicted on a GPU; only its accuracies were measured."""
     headers = list(map(one_line, of_gpus.headers(grid)))
     by_arm = {row.arm: row for row in rows}
     lines = of_gpus.lines(prediction, rows)
+    first = 1 + len(grid.axes)
     found = []
     for at, (each, line) in enumerate(zip(prediction.rows, lines, strict=True)):
-        row, first = by_arm[each.arm], 1 + len(grid.axes)
-        source = f"{COMPARISON}#predicted.{number}.rows.{at}"
-        values = (
-            each.seconds and each.seconds.value,
-            each.speed_up and each.speed_up.value,
-            each.memory,
+        row, here = by_arm[each.arm], f"{COMPARISON}#predicted.{prediction.key}.rows.{at}."
+        figures = (
+            (each.seconds and each.seconds.value, "predicted_seconds.value"),
+            (each.speed_up and each.speed_up.value, "predicted_speed_up.value"),
+            (each.memory, "predicted_memory_bytes"),
+            (line[-1], "predicted_bound"),
         )
-        figures = zip(headers[first + 1 :], line[first + 1 :], (*values, line[-1]), strict=True)
         found.append(
             {
                 "arm": grid.arms.index(each.arm),
@@ -204,8 +201,12 @@ def _predicted(
                     source=" ".join(result.source("best_accuracy") for result in row.measured),
                 ),
                 "cells": [
-                    TableCell(text, value=value, label=label, source=source)
-                    for label, text, value in figures
+                    TableCell(
+                        text, value=value, label=label, source="" if each.reason else here + key
+                    )
+                    for label, text, (value, key) in zip(
+                        headers[first + 1 :], line[first + 1 :], figures, strict=True
+                    )
                 ],
             }
         )
