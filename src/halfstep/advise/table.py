@@ -46,7 +46,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
                 _about(each.largest_batch),
                 "\n".join(filter(None, [each.bound, *each.verdict.split(", ")])),
             )
-        console.print(table)
+        table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
     console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
