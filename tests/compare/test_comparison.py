@@ -181,7 +181,7 @@ def test_every_point_of_a_grid_is_a_cell_of_its_own(make_grid, training, compare
 def test_tables_that_cannot_be_written_stop_no_cell(make_grid, training, compare, monkeypatch):
     written = []
 
-    def full(directory, grid, results):
+    def full(directory, grid, results, predicted):
         written.append(results)
         if len(written) > 1:
             raise OSError(28, "No space left on device")

@@ -9,7 +9,8 @@ from halfstep.advise.cost import step_time
 from halfstep.advise.interval import around, half_width, speed_up
 from halfstep.advise.memory import largest_batch, needed, usable
 from halfstep.advise.step import samples, traced
-from halfstep.advise.workload import Workload, workload
+from halfstep.advise.workload import workload
+from halfstep.files import json_text
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from halfstep.advise.interval import Interval
     from halfstep.advise.subject import Subject
     from halfstep.advise.trace import Trace
+    from halfstep.advise.workload import Workload
+    from halfstep.recipe import Recipe
 
 SHARE = 80
 """Percent of outcomes that intervals are to cover."""
@@ -41,7 +44,8 @@ class Forecast:
         speed_up: Over the step in fp32, with products in TF32 where the GPU has that; None for that
             step itself.
         memory: Bytes of the process at the step's peak.
-        largest_batch: About how many samples fit; 0 where not even one does.
+        largest_batch: About how many samples fit; 0 where not even one does, None where nobody
+            asked.
         unknown: Operators whose cost is a guess from their bytes, and how many of each.
     """
 
@@ -52,7 +56,7 @@ class Forecast:
     bound: Bound
     speed_up: Interval | None
     memory: int
-    largest_batch: int
+    largest_batch: int | None
     unknown: dict[str, int]
 
     @property
@@ -93,6 +97,84 @@ class Forecast:
         }
 
 
+class Forecaster:
+    """Predicts steps of a subject; what was traced for one GPU serves the others.
+
+    Args:
+        subject: What is trained; it is left as it is.
+        batch: Samples of the step; those of the subject's first batch by default.
+        largest: Whether to look for the largest batch that fits, which takes a second trace.
+        tell: Is told the recipe that is traced next.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        batch: int | None = None,
+        largest: bool = True,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._subject = subject
+        self._batch = batch or samples(subject.batches[0])
+        self._largest = largest
+        self._tell = tell
+        self._traces: dict[str, tuple[Trace, ...]] = {}
+
+    def reference(self, gpu: Gpu) -> Forecast:
+        """Predict what others are held to: fp32, with products in TF32 where the GPU has that.
+
+        Raises:
+            UserError: If a step cannot be traced.
+        """
+        name = "tf32" if gpu.has("tf32") else "fp32"
+        return self._one(name, gpu, self._traced(find_recipe("fp32")), self._full(gpu), None)
+
+    def predict(self, recipe: Recipe, gpu: Gpu) -> Forecast:
+        """Predict a step under a recipe.
+
+        Raises:
+            UserError: If a step cannot be traced.
+        """
+        traces = self._traced(recipe)
+        work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
+        return self._one(recipe.name, gpu, traces, work, self._full(gpu))
+
+    def _full(self, gpu: Gpu) -> Workload:
+        return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)
+
+    def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
+        if recipe == find_recipe("tf32"):  # the operators are those of fp32
+            recipe = find_recipe("fp32")
+        key = json_text(recipe.settings())
+        if key not in self._traces:
+            self._tell(f"cost of {recipe.name}")
+            sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
+            self._traces[key] = tuple(traced(self._subject, recipe, size) for size in sizes)
+        return self._traces[key]
+
+    def _one(
+        self,
+        name: str,
+        gpu: Gpu,
+        traces: tuple[Trace, ...],
+        work: Workload,
+        full: Workload | None,
+    ) -> Forecast:
+        time = step_time(work)
+        return Forecast(
+            recipe=name,
+            gpu=gpu,
+            batch=traces[0].batch,
+            seconds=around(time.seconds, half_width(work, gpu, SHARE)),
+            bound=time.bound,
+            speed_up=speed_up(full, work, gpu, SHARE) if full else None,
+            memory=needed(traces[0]),
+            largest_batch=largest_batch(traces[0], traces[1], gpu) if self._largest else None,
+            unknown=traces[0].unknown,
+        )
+
+
 def forecast(
     subject: Subject,
     recipes: Sequence[str],
@@ -113,46 +195,15 @@ def forecast(
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
     """
-    names = list(dict.fromkeys(find_recipe(each).name for each in recipes))
-    size = batch or samples(subject.batches[0])
-    pairs = {}
-    for name in dict.fromkeys(["fp32", *names]):
-        if name == "tf32":
-            continue  # the operators are those of fp32
-        tell(name)
-        pairs[name] = traced(subject, name, size), traced(subject, name, 2 * size)
+    wanted = {found.name: found for found in map(find_recipe, recipes)}
+    forecaster = Forecaster(subject, batch=batch, tell=tell)
     found = []
     for gpu in gpus:
-        reference = "tf32" if gpu.has("tf32") else "fp32"
-        full = workload(pairs["fp32"][0].calls, gpu, tf32=True)
-        found.append(_one(reference, gpu, pairs["fp32"], full))
-        for name in names:
-            if name == reference:
-                continue
-            pair = pairs["fp32" if name == "tf32" else name]
-            tf32 = find_recipe(name).product_format == "tf32"
-            here = workload(pair[0].calls, gpu, tf32=tf32)
-            found.append(_one(name, gpu, pair, here, full))
+        reference = forecaster.reference(gpu)
+        found.append(reference)
+        found += [
+            forecaster.predict(recipe, gpu)
+            for name, recipe in wanted.items()
+            if name != reference.recipe
+        ]
     return found
-
-
-def _one(
-    name: str,
-    gpu: Gpu,
-    pair: tuple[Trace, Trace],
-    work: Workload,
-    full: Workload | None = None,
-) -> Forecast:
-    trace, _ = pair
-    time = step_time(work)
-    return Forecast(
-        recipe=name,
-        gpu=gpu,
-        batch=trace.batch,
-        seconds=around(time.seconds, half_width(work, gpu, SHARE)),
-        bound=time.bound,
-        speed_up=speed_up(full, work, gpu, SHARE) if full else None,
-        memory=needed(trace),
-        largest_batch=largest_batch(*pair, gpu),
-        unknown=trace.unknown,
-    )

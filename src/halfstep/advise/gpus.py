@@ -112,3 +112,18 @@ def gpu(name: str) -> Gpu:
             f"no GPU is named {name!r}; allowed: {', '.join(gpus())}{closest(wanted, names)}"
         )
     return found
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read `--gpu h100,rtx4090`; "none" is for no GPU.
+
+    Raises:
+        UserError: If one is unknown, named twice, or none is named.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if [name.lower() for name in names] == ["none"]:
+        return ()
+    found = tuple(gpu(name) for name in names)
+    if not found or len(set(found)) < len(found):
+        raise UserError(f"--gpu is {text!r}; name each GPU once, as in --gpu h100,rtx4090,t4")
+    return found

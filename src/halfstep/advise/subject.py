@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
+from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.errors import UserError, failing
 from halfstep.train import data
+from halfstep.train.build import loss as losses
 from halfstep.train.build import models, optim
 from halfstep.train.config import files, import_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
 
     from halfstep.train.config import Config
+    from halfstep.train.data import Data
 
 BATCHES = 8
+_END = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Subject:
         loss: Returns the mean loss, a scalar, of a model on a batch.
         batches: Of training; eight are used, in turns if there are fewer.
         optimizer: Makes the optimizer of a model.
+        epoch: Gives the batches of an epoch, from 1, under a seed; None where `batches` are all.
+        config: The name or path and the overrides that it is from; None for functions.
     """
 
     name: str
@@ -45,6 +52,28 @@ class Subject:
     loss: Callable[[nn.Module, Any], torch.Tensor]
     batches: Sequence[Any]
     optimizer: Callable[[nn.Module], Optimizer]
+    epoch: Callable[[int, int], Iterator[Any]] | None = None
+    config: tuple[str, tuple[str, ...]] | None = None
+
+    def training(self, seed: int) -> Iterator[Any]:
+        """Yield batches of training without end; those of one seed are always the same."""
+        chance = RandomNumbers(seed)
+        for number in itertools.count(1):
+            with chance.drawn():
+                batches = iter(self.epoch(seed, number) if self.epoch else self._shuffled())
+            taken = 0
+            while True:
+                with chance.drawn():
+                    batch = next(batches, _END)
+                if batch is _END:
+                    break
+                taken += 1
+                yield batch
+            if not taken:
+                raise UserError(f"{self.name} gives no batch in epoch {number} of its training")
+
+    def _shuffled(self) -> Iterator[Any]:
+        return iter(random.sample(self.batches, len(self.batches)))
 
     def copied(self) -> nn.Module:
         """Return a copy of the model, in training mode.
@@ -84,6 +113,7 @@ def find(
     batches: str | None = None,
     loss: str | None = None,
     learning_rate: float = 0.01,
+    seed: int = 0,
 ) -> Subject:
     """Return what a config trains, or what functions of the user's make.
 
@@ -93,6 +123,7 @@ def find(
         batches: For a function: another, that returns batches.
         loss: For a function: another, of model and batch.
         learning_rate: For a function: that of SGD.
+        seed: For a function: of the random numbers that it draws.
 
     Raises:
         UserError: If it cannot be had, or if options are given that belong to the other kind.
@@ -104,7 +135,7 @@ def find(
                 f"--batches and --loss belong to a model of yours, but {name!r} is a config, which "
                 "has its own; leave them out"
             )
-        return of_config(files.load(name, options))
+        return replace(of_config(files.load(name, options)), config=(name, tuple(options)))
     if options:
         raise UserError(f"--options change a config, but {name!r} is a function; leave them out")
     if batches is None:
@@ -112,47 +143,59 @@ def find(
             f"{name!r} is a model without data; write --batches data.py:batches, a function that "
             "returns batches of (inputs, targets)"
         )
-    return of_code(name, batches, loss, learning_rate)
+    return of_code(name, batches, loss, learning_rate, seed=seed)
 
 
-def of_config(config: Config) -> Subject:
+def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
     """Return what a config trains, on the CPU.
 
+    Args:
+        config: The config.
+        batches: How many to load now.
+
     Raises:
-        UserError: If the data, the model or the optimizer cannot be had.
+        UserError: If the data, the model, the loss or the optimizer cannot be had.
     """
     device = torch.device("cpu")
-    loaded = data.load(
-        config.data,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        device=device,
-        drop_last=config.drop_last,
-    )
-    torch.manual_seed(config.seed)
-    model = models.build(config.model, classes=len(loaded.classes), image_shape=loaded.image_shape)
-    batches = []
-    for number, (images, labels) in enumerate(loaded.train.epoch(1)):
-        batches.append(loaded.prepare(images, labels, device=device, train=True, number=number))
-        if len(batches) == BATCHES:
-            break
 
-    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        images, labels = batch
-        return functional.cross_entropy(
-            model(images), labels, label_smoothing=config.label_smoothing
+    def load(seed: int) -> Data:
+        return data.load(
+            config.data,
+            batch_size=config.batch_size,
+            seed=seed,
+            device=device,
+            drop_last=config.drop_last,
         )
 
+    def epoch(seed: int, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        ready = loaded if seed == config.seed else load(seed)
+        for at, (images, labels) in enumerate(ready.train.epoch(number)):
+            yield ready.prepare(images, labels, device=device, train=True, epoch=number, number=at)
+
+    loaded = load(config.seed)
+    minimised = losses.build(config, len(loaded.classes), device)
+    scaling = config.lr_scaling
+    lr_factor = scaling.factor(config.batch_size * config.accumulate) if scaling else 1.0
+    with RandomNumbers(config.seed).drawn():
+        model = models.build(
+            config.model, classes=len(loaded.classes), image_shape=loaded.image_shape
+        )
+        first = list(itertools.islice(epoch(config.seed, 1), batches))
     return Subject(
         config.name,
         model,
-        loss,
-        batches,
-        lambda model: optim.build_optimizer(config.optimizer, model, fused=False),
+        lambda model, batch: minimised(model(batch[0]), batch[1]),
+        first,
+        lambda model: optim.build_optimizer(
+            config.optimizer, model, fused=False, lr_factor=lr_factor, seed=config.seed
+        ),
+        epoch,
     )
 
 
-def of_code(model: str, batches: str, loss: str | None, learning_rate: float) -> Subject:
+def of_code(
+    model: str, batches: str, loss: str | None, learning_rate: float, *, seed: int = 0
+) -> Subject:
     """Return what functions of the user's make, trained by SGD with momentum.
 
     Args:
@@ -161,19 +204,26 @@ def of_code(model: str, batches: str, loss: str | None, learning_rate: float) ->
         loss: The same for a function of model and batch that returns the loss; by default the
             cross-entropy of what the model returns for the inputs.
         learning_rate: Of SGD.
+        seed: Of the random numbers that the functions draw.
 
     Raises:
         UserError: If a function cannot be had, or returns something else.
     """
     make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
-    with failing(f"{model} fails"):
+    with RandomNumbers(seed).drawn(), failing(f"{model} fails"):
         made = make()
     if not isinstance(made, torch.nn.Module):
         raise UserError(f"{model} returns {type(made).__name__}; allowed: a torch.nn.Module")
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")
-    with failing(f"{batches} fails"):
+    with RandomNumbers(seed).drawn(), failing(f"{batches} fails"):
         first = list(itertools.islice(make_batches(), BATCHES))
+
+    def epoch(seed: int, number: int) -> Iterator[Any]:
+        del seed, number  # what differs is drawn
+        with failing(f"{batches} fails"):
+            yield from make_batches()
+
     if not first:
         raise UserError(f"{batches} gives no batch; allowed: an iterable of (inputs, targets)")
     return Subject(
@@ -182,6 +232,7 @@ def of_code(model: str, batches: str, loss: str | None, learning_rate: float) ->
         _imported(loss, "--loss") if loss else _cross_entropy,
         first,
         lambda model: torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
+        epoch,
     )
 
 

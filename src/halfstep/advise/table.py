@@ -46,7 +46,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
                 _about(each.largest_batch),
                 "\n".join(filter(None, [each.bound, *each.verdict.split(", ")])),
             )
-        console.print(table)
+        table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
     console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
@@ -58,5 +59,7 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
     return f"{value} \\[{low}, {high}]"
 
 
-def _about(batch: int) -> str:
+def _about(batch: int | None) -> str:
+    if batch is None:
+        return units.MISSING
     return f"{batch:.1e}" if batch >= _MANY else str(batch) if batch else "none"

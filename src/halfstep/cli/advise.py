@@ -1,6 +1,9 @@
-"""`halfstep advise`: which recipes a model survives, before it is trained under them."""
+"""`halfstep advise`: which recipe to train a model under, before it is trained."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,7 +14,7 @@ from halfstep.errors import UserError
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("advise", short_help="Say which recipes a model survives, and with what.")(advise)
+    app.command("advise", short_help="Say which recipe to train a model under, and why.")(advise)
 
 
 def advise(  # noqa: PLR0913, PLR0917  (a flag each)
@@ -52,7 +55,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Predict besides what recipes cost on GPUs that are not here: h100,rtx4090,t4.",
+            help="Choose the fastest recipe for GPUs that are not here: h100,rtx4090,t4.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -61,52 +64,126 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             min=1, metavar="N", help="With --gpu: samples of a step; the first batch's by default."
         ),
     ] = None,
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="GIB", help="With --gpu: what a step may take; all of it by default."
+        ),
+    ] = None,
     cost_only: Annotated[
         bool, typer.Option("--cost-only", help="With --gpu: predict cost, and try nothing.")
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Train what is chosen beside fp32, in short pairs until it is settled; on failure "
+            "the next best.",
+        ),
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="10m", help="Verify, in no more time than this."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a config to train for each GPU, advice.json and report.html there.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of whatever is random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Train eight steps in fp32, and try recipes on them: what would overflow, underflow or stall.
+    """Train eight steps in fp32, try recipes on them, and say which to train under.
 
     For each recipe it says whether the model survives it, which layers or operators have to stay in
     fp32 for that, with the reason and the line of code, and the loss scale to start with. Nothing
-    of yours is changed, and no GPU is needed: half formats are rehearsed. With --gpu it predicts
-    what a step takes there under each recipe, from a trace on tensors without memory.
+    of yours is changed, and no GPU is needed: half formats are rehearsed.
+
+    With --gpu, it chooses the recipe of the least predicted time among these, casts around
+    exceptions counted, that fits into the GPU's memory. Times and memory are predicted from a trace
+    on tensors without memory; nothing runs there.
+
+        halfstep advise digits --gpu h100,t4 --budget 10m --out advice
+
+        halfstep train advice/h100_sxm.yaml
+
+        halfstep advise build.py:model --batches data.py:batches
     """
     from rich.console import Console
 
-    from halfstep.compare.arguments import parse_recipes
+    from halfstep.compare.arguments import parse_recipes, parse_time_limit
     from halfstep.files import json_text
 
     with without_collections():
+        from halfstep.advise import answer, table
         from halfstep.advise.choose import advice, show
-        from halfstep.advise.forecast import SHARE, forecast
-        from halfstep.advise.gpus import gpu as find_gpu
+        from halfstep.advise.choose.verify import Verifier
+        from halfstep.advise.gpus import GIB, parse_gpus
+        from halfstep.advise.report import files
         from halfstep.advise.subject import find
-        from halfstep.advise.table import show as show_costs
 
-    if gpu is None and (cost_only or batch_size):
-        raise UserError("--cost-only and --batch-size are for --gpu; write --gpu h100 besides")
-    there = [find_gpu(name) for name in (gpu or "").split(",") if name.strip()]
-    console = Console(stderr=True)
+    there = parse_gpus(gpu) if gpu is not None else ()
+    if not there and (cost_only or batch_size or max_memory):
+        raise UserError(
+            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100 besides"
+        )
+    if cost_only and (verify or budget or out):
+        raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
+    seconds = None if budget is None else parse_time_limit(budget, "--budget")
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
-    with console.status("loading") as status:
-        about = find(subject, options or (), batches=batches, loss=loss, learning_rate=lr)
+    with _told(1 + len(names)) as tell:
+        about = find(
+            subject, options or (), batches=batches, loss=loss, learning_rate=lr, seed=seed
+        )
+        found = answer.answer(
+            about,
+            names,
+            there,
+            cost_only=cost_only,
+            batch=batch_size,
+            memory=max_memory and max_memory * GIB,
+            seed=seed,
+            tell=tell,
+        )
+    if verify or seconds is not None:
+        with _told() as tell:
+            found = answer.verify(found, Verifier(about, seed, seconds, tell))
+    written = files.write(out, found) if out is not None else []
+    if as_json:
+        typer.echo(json_text(found.as_json(), indent=1))
+    else:
+        console = Console()
+        if found.advice:
+            show.show(console, found)
+        if found.costs:
+            table.show(console, about.name, found.costs)
+        show.conclude(console, found)
+        if out is not None:
+            console.print(
+                f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True
+            )
+    if found.interrupted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is done, in a bar of so many steps; more only pulse."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("loading", total=steps)
+        told = 0
 
         def tell(what: str) -> None:
-            status.update(f"{about.name}: {what}")
+            nonlocal told
+            done = told if steps is not None and told <= steps else None
+            total = None if done is None else steps
+            progress.update(task, description=what, completed=done or 0, total=total)
+            told += 1
 
-        found = None if cost_only else advice.advise(about, names, seed=seed, tell=tell)
-        costs = forecast(about, names, there, batch=batch_size, tell=tell) if there else []
-    if as_json:
-        said: dict[str, Any] = found.as_json() if found else {"subject": about.name}
-        if costs:
-            rows = [each.as_json() for each in costs]
-            said["predicted"] = {"interval_percent": SHARE, "rows": rows}
-        typer.echo(json_text(said, indent=1))
-        return
-    if found:
-        show.show(Console(), found)
-    if costs:
-        show_costs(Console(), about.name, costs)
+        yield tell

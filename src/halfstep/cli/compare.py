@@ -2,6 +2,7 @@
 
 import signal
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.compare.grid import Plan
+    from halfstep.compare.predicted import Prediction
     from halfstep.compare.schedule import Place
 
 
@@ -89,12 +91,24 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         Path | None,
         typer.Option(help="The comparison's directory; runs/compare/CONFIG[-TAG] by default."),
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...|none",
+            help="Predict besides what a step would take on these GPUs, which are not here; h100 "
+            "by default where the comparison runs on a CPU.",
+        ),
+    ] = None,
     *,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run cells again that have a result.")
     ] = False,
 ) -> None:
     """Train CONFIG once for each recipe, seed and point of the grid; compare what comes of it.
+
+    On a CPU, half formats are rehearsed: accuracy tells, speed does not. What a step would take on
+    a GPU is predicted besides, in a table of its own; nothing runs there. --gpu t4,rtx4090 asks for
+    others, --gpu none for none.
 
     The same command goes on after an interruption: runs that have a result are not repeated.
 
@@ -103,10 +117,13 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     from rich.console import Console
 
     with without_collections():
+        from halfstep.advise.compared import predict
+        from halfstep.advise.gpus import parse_gpus
         from halfstep.compare import comparison, directory, table, tables
         from halfstep.compare.plan import plan, train_command
 
     exports = tables.parse_exports(export)
+    there = None if gpu is None else parse_gpus(gpu)
     planned = plan(
         config,
         recipes=recipes,
@@ -122,13 +139,23 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         out=out,
     )
     console = Console()
+    if there is None:
+        there = parse_gpus("h100" if planned.grid.device == "cpu" else "none")
+
+    @cache
+    def predicted() -> tuple["Prediction", ...]:
+        with Console(stderr=True).status("predicting") as status:
+            return predict(planned, there, lambda what: status.update(f"predicting the {what}"))
+
     before = signal.signal(signal.SIGTERM, _end_the_cells_too)
     try:
         with _place(on, devices, planned) as place:
-            results = comparison.compare(planned, train_command, console, fresh=fresh, place=place)
+            results = comparison.compare(
+                planned, train_command, console, fresh=fresh, place=place, predict=predicted
+            )
     finally:
         signal.signal(signal.SIGTERM, before)
-    table.show(console, planned.grid, results)
+    table.show(console, planned.grid, results, predicted())
     written = tables.export(planned.directory, planned.grid, results, exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]
     console.print(

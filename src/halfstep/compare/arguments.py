@@ -136,7 +136,7 @@ def parse_devices(text: str) -> tuple[str, ...]:
     return tuple(f"cuda:{number}" for number in numbers)
 
 
-def parse_time_limit(text: str) -> float:
+def parse_time_limit(text: str, flag: str = "--time-limit") -> float:
     """Read `--time-limit 30m` as seconds.
 
     Raises:
@@ -147,7 +147,7 @@ def parse_time_limit(text: str) -> float:
     limit = 3600.0 * hours + 60.0 * minutes + seconds
     if limit <= 0:
         raise UserError(
-            f"--time-limit is {text!r}; allowed: hours, minutes and seconds, as in 30m, 90s, 1h30m"
+            f"{flag} is {text!r}; allowed: hours, minutes and seconds, as in 30m, 90s, 1h30m"
         )
     return limit
 

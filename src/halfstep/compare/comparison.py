@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from halfstep.compare.directory import changed_since, claimed, prepare, result_of
+from halfstep.compare.predicted import nothing
 from halfstep.compare.progress import CellsDone
 from halfstep.compare.results import Result
 from halfstep.compare.schedule import ThisMachine, run_all
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from halfstep.compare.grid import Cell, Plan
+    from halfstep.compare.predicted import Predict
     from halfstep.compare.runner import Command
     from halfstep.compare.schedule import Place
 
@@ -29,6 +31,7 @@ def compare(
     *,
     fresh: bool = False,
     place: Place | None = None,
+    predict: Predict = nothing,
 ) -> list[Result]:
     """Run the cells that have no result yet.
 
@@ -40,6 +43,7 @@ def compare(
         console: Is told how it goes.
         fresh: Whether to run the cells again that have a result.
         place: Where cells run; the plan's devices of this machine by default.
+        predict: Gives what rows would cost on GPUs that are not here.
 
     Returns:
         One result per cell, in the order of the grid's cells.
@@ -51,11 +55,12 @@ def compare(
     grid, directory = plan.grid, plan.directory
     with (
         claimed(directory, grid.config, grid.cells) as lock,
+        contextlib.nullcontext(predict()) as predicted,  # once it is claimed, before it is told of
         CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
         _announce(results, progress, fresh=fresh)
-        write_tables(directory, grid, results)
+        write_tables(directory, grid, results, predicted)
 
         def starting(cell: Cell) -> None:
             prepare(cell, fresh=fresh)
@@ -66,7 +71,7 @@ def compare(
             # A cell that filled the disk is one row; the next ones may find room, as may the
             # tables in the end.
             with contextlib.suppress(OSError):
-                write_tables(directory, grid, results)
+                write_tables(directory, grid, results, predicted)
             progress.ended(result)
 
         try:
@@ -80,7 +85,7 @@ def compare(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_what_is_left(plan, results)) from None
         try:
-            write_tables(directory, grid, results)
+            write_tables(directory, grid, results, predicted)
         except OSError as error:
             progress.warn(f"the tables in {directory} are not up to date: {error}")
     return results

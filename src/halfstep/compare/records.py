@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.compare.grid import Grid
+    from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
     from halfstep.compare.rows import Row
 
 
-def as_json(grid: Grid, results: Sequence[Result]) -> dict[str, Any]:
-    """Return the comparison as plain data: rows, and cells with the summaries they come from."""
+def as_json(
+    grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
+) -> dict[str, Any]:
+    """Return the comparison as plain data: rows, and cells with the summaries they come from.
+
+    What is predicted stands apart from all that was measured, under `predicted`.
+    """
     rows = rows_by_arm(grid, results)
     return {
         "config": grid.config,
@@ -53,6 +59,7 @@ def as_json(grid: Grid, results: Sequence[Result]) -> dict[str, Any]:
             }
             for result in results
         ],
+        "predicted": {each.key: each.as_json() for each in predicted},
     }
 
 

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from halfstep.compare import predicted as of_gpus
 from halfstep.compare.columns import columns, name, notes, title
 from halfstep.compare.rows import rows_by_arm
 from halfstep.compare.verdict import verdicts
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from halfstep.compare.grid import Grid
+    from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
     from halfstep.compare.rows import Row
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
 
 
-def show(console: Console, grid: Grid, results: Sequence[Result]) -> None:
+def show(
+    console: Console, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
+) -> None:
     """Print the comparison: one row per recipe and point of the grid, the verdicts, the notes.
+
+    What is predicted comes after all that was measured, in tables of its own.
 
     No number is ever cut: a table that is wider than the console runs over its edge. What is piped
     is not wrapped.
@@ -40,6 +46,13 @@ def show(console: Console, grid: Grid, results: Sequence[Result]) -> None:
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
     for note in notes(grid, results):
         console.print(Text(note, style="dim"), soft_wrap=not wrapped)
+    for prediction in predicted:
+        console.print()
+        said = f"{prediction.title}: nothing ran there"
+        console.print(Text(said, style="bold magenta"), soft_wrap=not wrapped)
+        print_whole(console, _predicted(prediction, grid, rows))
+        for note in of_gpus.notes(prediction):
+            console.print(Text(note, style="dim"), soft_wrap=not wrapped)
 
 
 def new_table() -> Table:
@@ -65,6 +78,22 @@ def _table(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Table:
             _name_and_status(row),
             *("\n".join(column.cell(row)) for column in shown),
             end_section=len(grid.points) > 1 and (number + 1) % len(grid.recipes) == 0,
+        )
+    return table
+
+
+def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> Table:
+    table = new_table()
+    for header in of_gpus.headers(grid):
+        is_text = header in ("recipe", of_gpus.BOUND, *grid.axes)
+        table.add_column(header.replace("|", "\n"), justify="left" if is_text else "right")
+    measured = 2 + len(grid.axes)
+    for line in of_gpus.lines(prediction, rows):
+        *figures, bound = line[measured:]
+        table.add_row(
+            *line[:measured],
+            *(Text(figure, style="italic") for figure in figures),
+            Text(bound.replace(", ", "\n"), style="italic"),
         )
     return table
 

@@ -21,25 +21,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.compare.grid import Grid
+    from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
 
 TABLE = "table.md"
 REPORT = "report.html"
 
 
-def write_tables(directory: Path, grid: Grid, results: Sequence[Result]) -> None:
-    """Write the comparison as it stands.
+def write_tables(
+    directory: Path, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
+) -> None:
+    """Write the comparison as it stands, and what is predicted of its rows.
 
     Raises:
         OSError: If a file cannot be written; those that were there are left as they were.
     """
     # The lists first: what a full disk leaves out then is what can be made from them.
-    text = json.dumps(as_json(grid, results), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(as_json(grid, results, predicted), indent=2, allow_nan=False) + "\n"
     write_atomically(directory / COMPARISON, text)
-    write_atomically(directory / TABLE, markdown(grid, results))
-    write_atomically(directory / "table.tex", latex(grid, results))
+    write_atomically(directory / TABLE, markdown(grid, results, predicted))
+    write_atomically(directory / "table.tex", latex(grid, results, predicted))
     write_atomically(directory / "cells.csv", csv_text(grid, results))
-    write_atomically(directory / REPORT, page(grid, results))
+    write_atomically(directory / REPORT, page(grid, results, predicted))
 
 
 def parse_exports(text: str | None) -> tuple[str, ...]:

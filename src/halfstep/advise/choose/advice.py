@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halfstep.advise.choose.decay import lost_later
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import survive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.survive import Trial
@@ -27,11 +28,17 @@ class Advice:
         subject: Its name.
         recorded: The fp32 steps that it rests on.
         trials: One for each recipe, in the order that they were asked for.
+        later: What a learning rate that decays does to recipes, by their names.
     """
 
     subject: str
     recorded: Record
     trials: tuple[Trial, ...]
+    later: Mapping[str, str] = field(default_factory=dict)
+
+    def trial(self, base: str) -> Trial:
+        """Return what became of a recipe."""
+        return next(trial for trial in self.trials if trial.base == base)
 
     @property
     def safe(self) -> list[Trial]:
@@ -50,7 +57,14 @@ class Advice:
             "fp32_steps": self.recorded.steps,
             "passes": round(self.passes, 2),
             "noise_ratio": self.recorded.noise_ratio,
-            "recipes": [trial.as_json() for trial in self.trials],
+            "recipes": [
+                {
+                    **trial.as_json(),
+                    "first_loss_scale": trial.recipe.scaling.init if trial.recipe.scaling else None,
+                    "later": self.later.get(trial.base, ""),
+                }
+                for trial in self.trials
+            ],
         }
 
 
@@ -74,8 +88,11 @@ def advise(
     """
     tell("fp32")
     recorded = record(subject, seed=seed)
-    trials = []
+    trials, later = [], {}
     for name in recipes:
         tell(name)
-        trials.append(survive(subject, recorded, name, seed=seed))
-    return Advice(subject.name, recorded, tuple(trials))
+        trial = survive(subject, recorded, name, seed=seed)
+        trials.append(trial)
+        if not trial.rejected and (said := lost_later(subject, recorded, trial, seed=seed)):
+            later[trial.base] = said
+    return Advice(subject.name, recorded, tuple(trials), later)

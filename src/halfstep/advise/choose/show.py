@@ -10,20 +10,25 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from halfstep.show import units
 from halfstep.train.config import text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from halfstep.advise.choose.advice import Advice
+    from halfstep.advise.answer import Answer
+    from halfstep.advise.choose.solve import Choice
     from halfstep.advise.choose.survive import Trial
 
 LITTLE_HEADROOM = 2
 """Bits below which training may soon overflow where it does not yet."""
+SETTLED = {"good": "as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
-def show(console: Console, advice: Advice) -> None:
-    """Print advice; the last lines are what to write."""
+def show(console: Console, found: Answer) -> None:
+    """Print what a model survives, why not more, and in the end what to train under."""
+    advice = found.advice
+    assert advice is not None
     console.print(
         f"{advice.subject}: {advice.recorded.steps} steps in fp32; the gradient's noise from batch "
         f"to batch is {advice.recorded.noise_ratio:.2g} of its norm",
@@ -37,16 +42,48 @@ def show(console: Console, advice: Advice) -> None:
         table.add_row(trial.base, *_cells(trial))
     console.print(table)
     for trial in advice.trials:
-        _reasons(console, trial)
-    needed = [trial for trial in advice.safe if len(trial.spec) > 1]
+        for line in reasons(trial, advice.later.get(trial.base, "")):
+            console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
     if advice.safe:
         names = ", ".join(trial.base for trial in advice.safe)
         console.print(Text(f"survives: {names}", style="bold"), soft_wrap=True)
     else:
         console.print(Text("none of these recipes; train in fp32 or tf32", style="bold"))
-    for trial in needed:
+
+
+def conclude(console: Console, found: Answer) -> None:
+    """Print what to train under on each GPU, whether that is verified, and what to write."""
+    for choice in found.choices:
+        console.print(Text(chosen(choice), style="bold"), soft_wrap=True)
+        for recipe, reason in choice.left.items():
+            if found.advice and not found.advice.trial(recipe).rejected:
+                console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
+    for name, each in found.verified.items():
+        said = f"{name} in short trainings: {SETTLED[each.settled]}; {each.said}"
+        console.print(said, soft_wrap=True, markup=False, highlight=False)
+    trials = found.recommended if found.choices or found.verified else found.advice_with_exceptions
+    for trial in trials:
         console.print(Text(f"# {trial.base}, in a config:", style="dim"))
         console.print(Text(text.dump({"recipe": trial.spec}).rstrip()), soft_wrap=True)
+
+
+def chosen(choice: Choice) -> str:
+    """Say in a line what to train under on a GPU, with what is predicted of it."""
+    where = f"on {choice.gpu.name}"
+    best = choice.best
+    if best is None and not choice.reference_fits:
+        return f"{where}: nothing fits; take a smaller batch"
+    if best is None:
+        return f"{where}: stay with {choice.reference.recipe}; nothing else is predicted to gain"
+    cost, speed_up = best.cost, best.cost.speed_up
+    assert speed_up is not None
+    exceptions = len(best.trial.exceptions)
+    beside = f" with {exceptions} exception{'s' if exceptions > 1 else ''}" if exceptions else ""
+    low, value, high = map(units.ratio, speed_up)
+    return (
+        f"{where}: {best.trial.base}{beside}, predicted {value} [{low}, {high}] times as fast as "
+        f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
+    )
 
 
 def _cells(trial: Trial) -> list[str]:
@@ -62,18 +99,16 @@ def _cells(trial: Trial) -> list[str]:
     ]
 
 
-def _reasons(console: Console, trial: Trial) -> None:
+def reasons(trial: Trial, later: str) -> list[str]:
+    """Say why a recipe is rejected, or what of it has to be fp32 and what to look out for."""
     if trial.rejected:
-        console.print(f"{trial.base}: {trial.rejected}", soft_wrap=True, highlight=False)
-        return
+        return [f"rejected: {trial.rejected}"]
+    said = []
     for pattern, reason in trial.exceptions.items():
-        file, _, number = trial.lines[pattern].rpartition(":")
+        file, _, number = trial.lines.get(pattern, "").rpartition(":")
         where = f" ({Path(file).name}:{number})" if file else ""
-        console.print(f"{trial.base}: {pattern}{where}: {reason}", soft_wrap=True, highlight=False)
+        said.append(f"{pattern}{where}: {reason}")
     if trial.headroom[0] < LITTLE_HEADROOM:
-        console.print(
-            f"{trial.base}: {trial.headroom[1]} is {trial.headroom[0]:.0f} bits from overflow; ask "
-            "again later in training",
-            soft_wrap=True,
-            highlight=False,
-        )
+        bits, at = trial.headroom
+        said.append(f"{at} is {bits:.0f} bits from overflow; ask again later in training")
+    return [*said, later] if later else said

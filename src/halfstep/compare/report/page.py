@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halfstep.compare import predicted as of_gpus
 from halfstep.compare.columns import (
     DISTURBED,
     ON_FRONT,
@@ -19,7 +20,9 @@ from halfstep.compare.columns import (
     notes,
     title,
 )
+from halfstep.compare.directory import COMPARISON
 from halfstep.compare.grid import flat
+from halfstep.compare.measures import one_line
 from halfstep.compare.report import facts
 from halfstep.compare.report.curves import read_curves
 from halfstep.compare.rows import rows_by_arm, rows_by_seed
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from halfstep.compare.columns import Column
     from halfstep.compare.grid import Arm, Grid
+    from halfstep.compare.predicted import Prediction
     from halfstep.compare.results import Result
     from halfstep.compare.rows import Row
     from halfstep.compare.verdict import Verdict
@@ -52,7 +56,7 @@ _RATIOS = {
 }
 
 
-def page(grid: Grid, results: Sequence[Result]) -> str:
+def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:
     """Return the report as one HTML document."""
     rows = rows_by_arm(grid, results)
     shown = columns(grid, results, everything=True)
@@ -66,11 +70,12 @@ def page(grid: Grid, results: Sequence[Result]) -> str:
         total=len(results),
         verdicts=_verdicts(rows, verdicts(grid, rows)),
         span=_span(rows),
-        text_headers=["recipe", *grid.axes, "seed", "status"],
+        text_headers=["recipe", *grid.axes, "seed", "status", one_line(of_gpus.BOUND)],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
         rows=[_table_row(row, grid, shown, results) for row in rows],
         run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
         runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
+        predicted=[_predicted(each, grid, rows) for each in predicted],
         memory=facts.memory(rows),
         formats=facts.formats(rows),
         environment=facts.environment(results),
@@ -163,6 +168,54 @@ def _table_row(
         "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
         "sources": row.sources,
         "cells": cells,
+    }
+
+
+def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the table of what is predicted on a GPU; only its accuracies were measured."""
+    headers = list(map(one_line, of_gpus.headers(grid)))
+    by_arm = {row.arm: row for row in rows}
+    lines = of_gpus.lines(prediction, rows)
+    first = 1 + len(grid.axes)
+    found = []
+    for at, (each, line) in enumerate(zip(prediction.rows, lines, strict=True)):
+        row, here = by_arm[each.arm], f"{COMPARISON}#predicted.{prediction.key}.rows.{at}."
+        figures = (
+            (each.seconds and each.seconds.value, "predicted_seconds.value"),
+            (each.speed_up and each.speed_up.value, "predicted_speed_up.value"),
+            (each.memory, "predicted_memory_bytes"),
+            (line[-1], "predicted_bound"),
+        )
+        found.append(
+            {
+                "arm": grid.arms.index(each.arm),
+                "recipe": each.arm.recipe,
+                "overrides": [
+                    TableCell(text, value=text, label=label)
+                    for label, text in zip(grid.axes, line[1:first], strict=True)
+                ],
+                "accuracy": TableCell(
+                    line[first],
+                    value=_mean(row, "best_accuracy"),
+                    label=headers[first],
+                    source=" ".join(result.source("best_accuracy") for result in row.measured),
+                ),
+                "cells": [
+                    TableCell(
+                        text, value=value, label=label, source="" if each.reason else here + key
+                    )
+                    for label, text, (value, key) in zip(
+                        headers[first + 1 :], line[first + 1 :], figures, strict=True
+                    )
+                ],
+            }
+        )
+    return {
+        "id": f"predicted-{prediction.key}",
+        "title": prediction.title,
+        "headers": headers,
+        "rows": found,
+        "notes": of_gpus.notes(prediction),
     }
 
 

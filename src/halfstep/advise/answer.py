@@ -1,0 +1,154 @@
+"""The whole answer on a subject: what it survives, what that costs, what to train under.
+
+It is brought together here, and printed (`choose/show.py`, `table.py`) and written (`report`) from
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose import advice as advices
+from halfstep.advise.choose.solve import Choice, solve
+from halfstep.advise.forecast import SHARE, Forecast, Forecaster, forecast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from halfstep.advise.choose.advice import Advice
+    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.verify import Verification, Verifier
+    from halfstep.advise.gpus import Gpu
+    from halfstep.advise.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is advised.
+
+    Attributes:
+        subject: On what.
+        advice: What it survives; None where only the cost was asked for.
+        costs: What recipes cost, with the exceptions that they need.
+        choices: What to train under, a GPU each.
+        verified: What short trainings said, by recipe.
+        interrupted: Whether a Ctrl-C ended these.
+    """
+
+    subject: Subject
+    advice: Advice | None
+    costs: tuple[Forecast, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    verified: Mapping[str, Verification] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def recommended(self) -> list[Trial]:
+        """The recipes to train under: those of the GPUs, or the first one that holds."""
+        chosen = [choice.best.trial for choice in self.choices if choice.best]
+        if self.choices:
+            return list({trial.base: trial for trial in chosen}.values())
+        holding = self.advice.safe if self.advice else []
+        return [each for each in holding if not self._is_bad(each.base)][:1]
+
+    @property
+    def advice_with_exceptions(self) -> list[Trial]:
+        """The recipes that hold and are not only a name."""
+        return [each for each in self.advice.safe if len(each.spec) > 1] if self.advice else []
+
+    def _is_bad(self, recipe: str) -> bool:
+        return recipe in self.verified and self.verified[recipe].settled == "bad"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        said: dict[str, Any] = (
+            self.advice.as_json() if self.advice else {"subject": self.subject.name}
+        )
+        if self.costs:
+            rows = [each.as_json() for each in self.costs]
+            said["predicted"] = {"interval_percent": SHARE, "rows": rows}
+        if self.choices:
+            said["choices"] = [choice.as_json() for choice in self.choices]
+        if self.verified:
+            said["verified"] = {name: each.as_json() for name, each in self.verified.items()}
+        return said
+
+
+def answer(
+    subject: Subject,
+    recipes: Sequence[str],
+    gpus: Sequence[Gpu] = (),
+    *,
+    cost_only: bool = False,
+    batch: int | None = None,
+    memory: float | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Answer:
+    """Find what to train a subject under; nothing is verified yet.
+
+    Args:
+        subject: What is trained; it is left as it is.
+        recipes: Names, or names joined by "+".
+        gpus: On which GPUs that are not here.
+        cost_only: Whether to predict cost alone.
+        batch: Samples of the step that is costed.
+        memory: Bytes that it may take; what the GPU has by default.
+        seed: Of whatever is random.
+        tell: Is told what is done next.
+
+    Raises:
+        ValueError: If training in fp32 is not finite, a recipe is unknown, or cannot be traced.
+    """
+    if cost_only:
+        costs = forecast(subject, recipes, gpus, batch=batch, tell=tell)
+        return Answer(subject, None, tuple(costs))
+    advice = advices.advise(subject, recipes, seed=seed, tell=tell)
+    if not gpus:
+        return Answer(subject, advice)
+    forecaster = Forecaster(subject, batch=batch, tell=tell)
+    choices = solve(subject, advice, gpus, forecaster, memory=memory, seed=seed)
+    costs = []
+    for choice in choices:
+        costs.append(choice.reference)
+        costs += list(choice.costs)
+    return Answer(subject, advice, tuple(costs), tuple(choices))
+
+
+def verify(found: Answer, verifier: Verifier) -> Answer:
+    """Train what is recommended beside fp32, and what comes next where that turns out bad.
+
+    After a Ctrl-C the answer is what is known by then: nothing is lost but the pair that ran.
+
+    Args:
+        found: What is recommended so far.
+        verifier: Trains pairs of the subject.
+    """
+    verified: dict[str, Verification] = {}
+    interrupted = False
+
+    def is_bad(trial: Trial) -> bool:
+        nonlocal interrupted
+        if interrupted:
+            return False
+        if trial.base not in verified:
+            try:
+                verified[trial.base] = verifier.verify(trial.recipe)
+            except KeyboardInterrupt:
+                interrupted = True
+                return False
+        return verified[trial.base].settled == "bad"
+
+    choices = []
+    for choice in found.choices:
+        left = choice
+        while left.best and is_bad(left.best.trial):
+            recipe = left.best.trial.base
+            left = left.without(recipe, f"short trainings: {verified[recipe].said}")
+        choices.append(left)
+    if not found.choices and found.advice:
+        for trial in found.advice.safe:
+            if not is_bad(trial):
+                break
+    return Answer(found.subject, found.advice, found.costs, tuple(choices), verified, interrupted)

@@ -1,0 +1,55 @@
+"""What a learning rate that decays does to half parameters without a copy in fp32.
+
+The recorded steps are the first of a training, at its whole learning rate. A schedule makes updates
+smaller from there on, and those of less than half an ulp of their parameter do not arrive at all.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from halfstep.advise.choose.rehearse import rehearse
+from halfstep.advise.choose.survive import MOST_LOST
+
+if TYPE_CHECKING:
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.subject import Subject
+
+DECAY = 100
+"""By how much a learning rate has fallen near the end of a usual schedule."""
+_EXACT = 1e-3
+"""Share of an update that is lost at most where parameters, or copies of them, are fp32."""
+
+
+def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 0) -> str:
+    """Say what becomes of updates once the learning rate has fallen; "" where nothing does.
+
+    It takes one more pass, of recipes alone that round their parameters.
+
+    Args:
+        subject: What is trained.
+        recorded: Its first steps in fp32.
+        trial: A recipe that it survives at the whole learning rate.
+        seed: Of what the recipe draws at random.
+    """
+    now = trial.rehearsal
+    if now is None or trial.recipe.keeps_small_updates:
+        return ""
+    if max(now.updates_lost.values(), default=0.0) < _EXACT:
+        return ""
+    state = copy.deepcopy(dict(recorded.optimizer_state))
+    for group in state["param_groups"]:
+        group["lr"] /= DECAY
+    later = rehearse(subject, replace(recorded, optimizer_state=state), trial.recipe, seed=seed)
+    trial.passes += 1
+    stalled = later.stalled(MOST_LOST)
+    if later.breaks or not stalled:
+        return ""
+    return (
+        f"as the learning rate decays, updates fall below half an ulp: at 1/{DECAY} of it, "
+        f"{len(stalled)} of {len(later.updates_lost)} parameters lose more than half of theirs; "
+        "keep master weights, or end the decay earlier"
+    )

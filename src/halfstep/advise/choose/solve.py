@@ -1,0 +1,195 @@
+"""Which of the recipes that a model survives takes the least predicted time on a GPU.
+
+Each is costed with its exceptions, by a trace of the engine's step under them, so that the casts
+between a layer in fp32 and its neighbours are charged as the kernels that they are. Where wider
+exceptions (a whole module in place of the operators in it) spare more casts than they cost, they
+are rehearsed together once and taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose.rehearse import rehearse
+from halfstep.advise.choose.survive import LIMIT, MOST_LOST
+from halfstep.advise.forecast import GAIN
+from halfstep.advise.memory import usable
+from halfstep.errors import UserError
+from halfstep.recipe import recipe as find_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from halfstep.advise.choose.advice import Advice
+    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.forecast import Forecast, Forecaster
+    from halfstep.advise.gpus import Gpu
+    from halfstep.advise.subject import Subject
+
+WORTH = 0.99
+"""Share of the time that wider exceptions have to come down to, or they are not worth a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A recipe with its exceptions, and its predicted cost."""
+
+    trial: Trial
+    cost: Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is chosen for a GPU.
+
+    Attributes:
+        gpu: The GPU.
+        reference: The step in fp32 there, with products in TF32 where it has that.
+        options: What could be trained under, the least predicted time first; empty where nothing is
+            faster than fp32 or fits where fp32 does not.
+        left: Why other recipes are not among them.
+        costs: Of every recipe that the model survives, with its exceptions.
+        limit: Bytes that a step may take.
+    """
+
+    gpu: Gpu
+    reference: Forecast
+    options: tuple[Option, ...]
+    left: dict[str, str]
+    costs: tuple[Forecast, ...]
+    limit: int
+
+    @property
+    def best(self) -> Option | None:
+        """The option of the least predicted time; None for fp32."""
+        return self.options[0] if self.options else None
+
+    @property
+    def reference_fits(self) -> bool:
+        """Whether fp32 stays within the limit of memory."""
+        return self.reference.memory <= self.limit
+
+    def without(self, recipe: str, reason: str) -> Choice:
+        """Return the choice where a recipe is out of the question."""
+        others = tuple(each for each in self.options if each.trial.base != recipe)
+        return replace(self, options=others, left={**self.left, recipe: reason})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data; the recipe is None where nothing can be trained with."""
+        stay = self.reference.recipe if self.reference_fits else None
+        return {
+            "gpu": self.gpu.key,
+            "recipe": self.best.trial.base if self.best else stay,
+            "config": self.best.trial.spec if self.best else None,
+            "predicted": (self.best.cost if self.best else self.reference).as_json(),
+            "next": [each.trial.base for each in self.options[1:]],
+            "left": self.left,
+            "memory_limit_bytes": self.limit,
+        }
+
+
+def solve(
+    subject: Subject,
+    advice: Advice,
+    gpus: Sequence[Gpu],
+    forecaster: Forecaster,
+    *,
+    memory: float | None = None,
+    seed: int = 0,
+) -> list[Choice]:
+    """Choose for each GPU among the recipes that survive.
+
+    Args:
+        subject: What is trained.
+        advice: The recipes, their exceptions, and the damage that is left under them.
+        gpus: Where.
+        forecaster: Predicts steps of the subject.
+        memory: Bytes that a step may take; what the GPU has by default.
+        seed: Of what recipes draw at random.
+
+    Raises:
+        UserError: If a step cannot be traced.
+    """
+    rehearsed: dict[str, bool] = {}
+
+    def holds(trial: Trial) -> bool:
+        """Rehearse wider exceptions, once for all GPUs."""
+        key = str(trial.spec)
+        if key not in rehearsed:
+            rehearsed[key] = _holds(subject, advice, trial, seed)
+        return rehearsed[key]
+
+    found = []
+    for gpu in gpus:
+        limit = round(min(usable(gpu), memory or usable(gpu)))
+        reference = forecaster.reference(gpu)
+        left = {trial.base: trial.rejected for trial in advice.trials if trial.rejected}
+        options, costs = [], []
+        for trial in advice.safe:
+            try:
+                option = _cheapest(trial, gpu, forecaster, holds)
+            except UserError as error:  # a CPU does not tell what a GPU would run
+                left[trial.base] = str(error)
+                continue
+            costs.append(option.cost)
+            reason = _why_not(option, reference, limit)
+            if reason:
+                left[trial.base] = reason
+            else:
+                options.append(option)
+        options.sort(key=lambda option: option.cost.seconds.value)
+        found.append(Choice(gpu, reference, tuple(options), left, tuple(costs), limit))
+    return found
+
+
+def _why_not(option: Option, reference: Forecast, limit: int) -> str:
+    cost, format_ = option.cost, option.trial.recipe.product_format
+    if format_ != "fp32" and not cost.gpu.has(format_):
+        return f"{cost.gpu.name} has no units for {format_}"
+    if cost.memory > limit:
+        return f"predicted to take {cost.memory / 2**30:.1f} GiB of {limit / 2**30:.1f}"
+    faster = reference.seconds.value / cost.seconds.value
+    if reference.memory <= limit and faster < GAIN:
+        return f"no gain: predicted {faster:.2f} times as fast as {reference.recipe}"
+    return ""
+
+
+def _cheapest(
+    trial: Trial, gpu: Gpu, forecaster: Forecaster, holds: Callable[[Trial], bool]
+) -> Option:
+    """Return a recipe with the exceptions that cost least of those under which the model holds."""
+    best = Option(trial, forecaster.predict(trial.recipe, gpu))
+    wider = [Option(each, forecaster.predict(each.recipe, gpu)) for each in _wider(trial)]
+    for option in sorted(wider, key=lambda each: each.cost.seconds.value):
+        if option.cost.seconds.value < WORTH * best.cost.seconds.value and holds(option.trial):
+            return option
+    return best
+
+
+def _wider(trial: Trial) -> Iterator[Trial]:
+    """Yield the recipe with whole modules in place of operators, then of the modules in others."""
+    names = dict.fromkeys(trial.exceptions)
+    modules = {site.pattern: site.module for site in trial.damages if not site.is_whole_module}
+    for _ in range(2):
+        wider = dict.fromkeys(
+            modules.get(name) or name.rpartition(".")[0] or name for name in names
+        )
+        if wider == names or "" in wider:
+            return
+        names = wider
+        reasons = dict.fromkeys(names, "spares the casts around what has to be fp32 in it")
+        spec = {**trial.spec, "exceptions": dict.fromkeys(names, "fp32")}
+        lines = {
+            name: next((line for at, line in trial.lines.items() if at.startswith(name)), "")
+            for name in names
+        }
+        yield replace(trial, recipe=find_recipe(spec), exceptions=reasons, lines=lines)
+
+
+def _holds(subject: Subject, advice: Advice, trial: Trial, seed: int) -> bool:
+    found = rehearse(subject, advice.recorded, trial.recipe, seed=seed)
+    advice.trial(trial.base).passes += 1
+    trial.rehearsal = found
+    stalled = [] if trial.recipe.keeps_small_updates else found.stalled(MOST_LOST)
+    return not (found.breaks or found.gradient_damage > LIMIT or stalled)

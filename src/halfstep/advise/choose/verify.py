@@ -1,0 +1,220 @@
+"""Short paired trainings: a recipe beside fp32, from the same weights, on the same batches.
+
+Both of a pair draw the same random numbers. What counts is the mean loss of the last quarter of
+their steps. A recipe is good once the whole confidence interval of the paired difference is within
+what another seed does to fp32, and bad once all of it is beyond; pairs are run until then.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from halfstep.compare.statistics import estimate
+from halfstep.engine import Engine
+from halfstep.recipe import recipe as find_recipe
+from halfstep.techniques import LossScaleCollapse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.advise.subject import Subject
+    from halfstep.recipe import Recipe
+
+STEPS = 100
+"""Of one training, where the budget does not ask for fewer."""
+FEWEST_STEPS = 20
+"""Below which a training tells nothing."""
+PAIRS = 8
+FEWEST_PAIRS = 3
+"""As many as the spread between seeds takes."""
+NOISE = 2.0
+"""Standard deviations of fp32's loss between seeds that a recipe may be worse by."""
+LEAST = 0.01
+"""Share of what training lowers the loss by that is no difference, however alike seeds are."""
+
+Settled = Literal["good", "bad", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What short trainings say of a recipe.
+
+    Attributes:
+        recipe: Its name.
+        settled: "good", "bad", or "open" where time or pairs ran out before it was settled.
+        said: Why, in a line.
+        steps: Of each training.
+        fp32: Last losses in fp32, one a pair.
+        losses: Last losses under the recipe, of the same pairs.
+    """
+
+    recipe: str
+    settled: Settled
+    said: str
+    steps: int
+    fp32: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "settled": self.settled,
+            "said": self.said,
+            "steps": self.steps,
+            "pairs": len(self.losses),
+            "fp32_losses": list(self.fp32),
+            "losses": list(self.losses),
+        }
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Verifies recipes of one subject; fp32 is trained once for all of them.
+
+    Args:
+        subject: What is trained; it is left as it is.
+        seed: Of the first pair.
+        budget: Seconds that all of it may take; None for no limit.
+        tell: Is told what is trained next.
+    """
+
+    subject: Subject
+    seed: int = 0
+    budget: float | None = None
+    tell: Callable[[str], None] = lambda _: None
+    _began: float = field(init=False, default_factory=time.monotonic)
+    _steps: int = field(init=False, default=STEPS)
+    _longest: float = field(init=False, default=0.0)
+    _fp32: list[_Curve] = field(init=False, default_factory=list)
+
+    def verify(self, recipe: Recipe) -> Verification:
+        """Train pairs until it is settled whether a recipe trains as fp32 does.
+
+        Raises:
+            ValueError: If fp32 itself does not stay finite.
+        """
+        if not self._fp32:
+            self._fit_budget()
+        losses: list[float] = []
+        for pair in range(PAIRS):
+            if not self._time_left(2 if pair == len(self._fp32) else 1):
+                return self._result(recipe, losses, "open", self._spent(len(losses)))
+            if pair == len(self._fp32):
+                self._fp32.append(self._reference(pair))
+            self.tell(f"{recipe.name}, pair {pair + 1}")
+            curve = self._train(recipe, pair)
+            if curve.broke:
+                return self._result(recipe, losses, "bad", f"{curve.broke} in pair {pair + 1}")
+            losses.append(curve.last)
+            settled, said = self._judged(losses)
+            if settled != "open":
+                return self._result(recipe, losses, settled, said)
+        return self._result(recipe, losses, "open", said)
+
+    def _judged(self, losses: list[float]) -> tuple[Settled, str]:
+        fp32 = self._fp32[: len(losses)]
+        if len(losses) < FEWEST_PAIRS:
+            return "open", f"{len(losses)} pairs tell nothing"
+        differences = [mine - each.last for mine, each in zip(losses, fp32, strict=True)]
+        found = estimate(differences)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        lowered = statistics.fmean(each.first - each.last for each in fp32)
+        spread = statistics.stdev(each.last for each in fp32)
+        most = max(NOISE * spread, LEAST * abs(lowered))
+        said = (
+            f"last loss {found.mean:+.2g} to fp32 [{found.low:+.2g}, {found.high:+.2g}] in "
+            f"{len(losses)} pairs of {self._steps} steps; other seeds change it by {most:.2g}"
+        )
+        if found.high <= most:
+            return "good", said
+        return ("bad" if found.low > most else "open"), said
+
+    def _reference(self, pair: int) -> _Curve:
+        self.tell(f"fp32, pair {pair + 1}")
+        curve = self._train(find_recipe("fp32"), pair)
+        if curve.broke:
+            raise ValueError(
+                f"{curve.broke} in fp32 itself; allowed: training that works in fp32; lower the "
+                "learning rate"
+            )
+        return curve
+
+    def _train(self, recipe: Recipe, pair: int) -> _Curve:
+        began = time.monotonic()
+        curve = _train(self.subject, recipe, self.seed + pair, self._steps)
+        self._longest = max(self._longest, time.monotonic() - began)
+        return curve
+
+    def _fit_budget(self) -> None:
+        """Take fewer steps where the budget would not do for the fewest pairs."""
+        if self.budget is None:
+            return
+        warm, timed = 2, 4
+        _train(self.subject, find_recipe("fp32"), self.seed, warm)
+        began = time.monotonic()
+        _train(self.subject, find_recipe("fp32"), self.seed, timed)
+        each = (time.monotonic() - began) / timed
+        # A third is left for recipes that are slower than fp32, as rehearsed ones are.
+        affordable = 2 / 3 * (self.budget - (time.monotonic() - self._began)) / each
+        self._steps = max(FEWEST_STEPS, min(STEPS, int(affordable / (2 * FEWEST_PAIRS))))
+        self._longest = each * self._steps
+
+    def _time_left(self, trainings: int) -> bool:
+        if self.budget is None:
+            return True
+        return time.monotonic() - self._began + trainings * self._longest <= self.budget
+
+    def _spent(self, pairs: int) -> str:
+        return (
+            f"not settled: the budget of {self.budget:g} s was spent after {pairs} pairs of "
+            f"{self._steps} steps"
+        )
+
+    def _result(
+        self, recipe: Recipe, losses: list[float], settled: Settled, said: str
+    ) -> Verification:
+        fp32 = tuple(each.last for each in self._fp32[: len(losses)])
+        return Verification(recipe.name, settled, said, self._steps, fp32, tuple(losses))
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Losses of a training: the mean of its first and of its last quarter, and what broke it."""
+
+    first: float
+    last: float
+    broke: str = ""
+
+
+def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
+    model = subject.copied()
+    losses: list[float] = []
+    try:
+        with (
+            torch.random.fork_rng(),
+            Engine(model, subject.optimizer(model), recipe=recipe, seed=seed) as engine,
+        ):
+            torch.manual_seed(seed)
+            for _, batch in zip(range(steps), subject.training(seed), strict=False):
+                with engine.autocast():
+                    loss = subject.loss(engine.model, batch)
+                engine.backward(loss)
+                engine.step()
+                losses.append(float(loss.detach()))
+                if not math.isfinite(losses[-1]):
+                    return _Curve(
+                        math.nan, math.nan, f"the loss is {losses[-1]} in step {len(losses)}"
+                    )
+    except (LossScaleCollapse, RuntimeError) as error:
+        said = " ".join(str(error).split())[:160]
+        return _Curve(math.nan, math.nan, f"step {len(losses) + 1} fails ({said})")
+    quarter = max(1, steps // 4)
+    return _Curve(statistics.fmean(losses[:quarter]), statistics.fmean(losses[-quarter:]))

@@ -1,0 +1,119 @@
+"""What the rows of a comparison would cost on GPUs that are not here, for `halfstep compare`.
+
+A row is traced once for all GPUs. What an earlier call of the comparison predicted from the same
+settings by the same version is read back from its directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise import cost, gpus
+from halfstep.advise.forecast import SHARE, Forecaster
+from halfstep.advise.subject import of_config
+from halfstep.compare.directory import COMPARISON, read, versions
+from halfstep.compare.predicted import Figure, Predicted, Prediction
+from halfstep.errors import in_a_line
+from halfstep.recipe import recipe as find_recipe
+from halfstep.train.config.schema import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halfstep.advise.gpus import Gpu
+    from halfstep.advise.interval import Interval
+    from halfstep.compare.grid import Arm, Cell, Plan
+
+_DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "doctor")
+"""Settings that change no operator of a step."""
+
+
+def predict(
+    plan: Plan, there: Sequence[Gpu], tell: Callable[[str], None] = lambda _: None
+) -> tuple[Prediction, ...]:
+    """Predict every row of a comparison on some GPUs.
+
+    What cannot be predicted is a row with a reason: a comparison never fails for it.
+
+    Args:
+        plan: The comparison.
+        there: The GPUs.
+        tell: Is told the recipe that is traced next.
+    """
+    known = _known(plan)
+    cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
+    wanted = {
+        (arm, gpu.key): _fingerprint(cells[arm], gpu) for arm in plan.grid.arms for gpu in there
+    }
+    forecasters: dict[Any, Forecaster] = {}
+    found: dict[tuple[Arm, str], Predicted] = {}
+    for arm in plan.grid.arms:
+        for gpu in there:
+            key = wanted[arm, gpu.key]
+            before = known.get(key)
+            found[arm, gpu.key] = before or _predict(arm, cells[arm], gpu, key, forecasters, tell)
+    return tuple(
+        Prediction(gpu.key, gpu.name, SHARE, tuple(found[arm, gpu.key] for arm in plan.grid.arms))
+        for gpu in there
+    )
+
+
+def _predict(
+    arm: Arm,
+    cell: Cell,
+    gpu: Gpu,
+    fingerprint: str,
+    forecasters: dict[Any, Forecaster],
+    tell: Callable[[str], None],
+) -> Predicted:
+    recipe = find_recipe(cell.config["recipe"])
+    if recipe.untraceable:
+        said = f"a CPU rehearses {', '.join(recipe.untraceable)} by other operators than a GPU's"
+        return Predicted(arm, fingerprint, reason=said)
+    try:
+        if arm.point not in forecasters:
+            subject = of_config(Config.model_validate(cell.config), batches=1)
+            forecasters[arm.point] = Forecaster(subject, largest=False, tell=tell)
+        each = forecasters[arm.point].predict(recipe, gpu)
+    except Exception as error:  # noqa: BLE001  # a model of the user's may fail in any way
+        said = str(error) if isinstance(error, ValueError) else in_a_line(error)
+        return Predicted(arm, fingerprint, reason=said)
+    return Predicted(
+        arm,
+        fingerprint,
+        _figure(each.seconds),
+        each.speed_up and _figure(each.speed_up),
+        each.memory,
+        each.bound,
+        each.verdict,
+        each.unknown,
+    )
+
+
+def _figure(interval: Interval) -> Figure:
+    return Figure(*interval)
+
+
+def _fingerprint(cell: Cell, gpu: Gpu) -> str:
+    settings = {
+        key: value for key, value in cell.settings.items() if key not in _DECIDED_BY_THE_RUN
+    }
+    model = [file.read_text() for file in (cost.FILE, gpus.TABLE)]
+    text = json.dumps([settings, gpu.key, versions(), model], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _known(plan: Plan) -> dict[str, Predicted]:
+    """Return what an earlier call predicted, by fingerprint."""
+    written = read(plan.directory / COMPARISON) or {}
+    try:
+        rows = [
+            Predicted.from_json(row)
+            for each in written.get("predicted", {}).values()
+            for row in each["rows"]
+        ]
+    except (KeyError, TypeError, AttributeError):  # of another release
+        return {}
+    return {row.fingerprint: row for row in rows if not row.reason}

@@ -1,0 +1,68 @@
+"""The files of an answer: a recipe that `halfstep train` takes, JSON for programs, and a page.
+
+advice.json   everything            report.html   the page to look at
+h100_sxm.yaml  a config for each GPU, or recipe.yaml where none was asked for
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose.show import reasons
+from halfstep.advise.report.page import page
+from halfstep.errors import UserError
+from halfstep.files import json_text, write_atomically
+from halfstep.train.config import files, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.advise.answer import Answer
+    from halfstep.advise.choose.survive import Trial
+
+ADVICE = "advice.json"
+REPORT = "report.html"
+
+
+def write(directory: Path, found: Answer) -> list[str]:
+    """Write an answer; files of the same names are replaced, each whole or not at all.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        UserError: If the directory cannot be written.
+    """
+    content = {ADVICE: json_text(found.as_json(), indent=1) + "\n", REPORT: page(found)}
+    chosen = {choice.gpu.key: choice.best.trial for choice in found.choices if choice.best}
+    if not found.choices:
+        chosen = dict(zip(["recipe"], found.recommended, strict=False))
+    for name, trial in chosen.items():
+        content[f"{name}.yaml"] = config(found, trial)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, each in content.items():
+            write_atomically(directory / name, each)
+    except OSError as error:
+        raise UserError(
+            f"cannot write into {directory}: {error.strerror}; name another directory with --out"
+        ) from error
+    return list(content)
+
+
+def config(found: Answer, trial: Trial) -> str:
+    """Return a recipe as a config: of the subject's own, or the recipe alone for a function."""
+    assert found.advice is not None
+    later = found.advice.later.get(trial.base, "")
+    comments = [f"# {line}" for line in [trial.base, *reasons(trial, later)]]
+    values: dict[str, Any] = {}
+    if found.subject.config is not None:
+        name, options = found.subject.config
+        shipped = name in files.shipped()
+        values["base"] = name if shipped else str(files.find(name).resolve())
+        values = files.merge(values, files.parse_options(options))
+        values.pop("fp16", None)  # another way to write what the recipe says
+    else:
+        comments.append("# Engine(model, optimizer, recipe=...) takes this mapping")
+    values["recipe"] = trial.spec
+    return "\n".join(comments) + "\n" + text.dump(values)

@@ -1,0 +1,193 @@
+"""The page of an answer: what to train under, why not otherwise, and the exponents behind it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.advise.choose.show import LITTLE_HEADROOM, SETTLED, chosen, reasons
+from halfstep.advise.forecast import SHARE
+from halfstep.advise.report.strips import HEIGHT, Axis
+from halfstep.show import units
+from halfstep.show.document import TableCell, document
+from halfstep.train.config import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfstep.advise.answer import Answer
+    from halfstep.advise.choose.advice import Advice
+    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.forecast import Forecast
+    from halfstep.advise.interval import Interval
+
+SOURCE = "advice.json"
+MARK = "≈"
+"""Stands before every predicted figure."""
+_TEMPLATE = Path(__file__).parent / "page.html"
+_PREDICTED = (
+    f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
+    f"was run. [ ] is to hold the truth in {SHARE} of 100 cases; memory has no interval."
+)
+
+
+def page(found: Answer) -> str:
+    """Return an answer as one HTML document."""
+    advice = found.advice
+    return document(
+        _TEMPLATE,
+        scripts=("state.js", "tables.js"),
+        data={},
+        title=f"{found.subject.name}: which precision?",
+        summary=_summary(advice),
+        source=SOURCE,
+        chosen=[
+            {
+                "said": chosen(choice),
+                "kind": "use" if choice.best else "keep" if choice.reference_fits else "broken",
+                "left": choice.left,
+                "at": at,
+            }
+            for at, choice in enumerate(found.choices)
+        ],
+        recipes=[_recipe(at, trial, advice) for at, trial in enumerate(advice.trials)]
+        if advice
+        else [],
+        verified=[
+            {"name": name, "settled": SETTLED[each.settled], "said": each.said}
+            for name, each in found.verified.items()
+        ],
+        costs=_costs(found),
+        configs=[
+            {"name": trial.base, "text": text.dump({"recipe": trial.spec}).rstrip()}
+            for trial in found.recommended
+        ],
+        exponents=_exponents(advice) if advice else None,
+        height=HEIGHT,
+        environment=[],
+        notes=[_PREDICTED] if found.costs else [],
+    )
+
+
+def _summary(advice: Advice | None) -> str:
+    if advice is None:
+        return "predicted cost alone; nothing was trained"
+    return (
+        f"{advice.recorded.steps} steps in fp32; the gradient's noise from batch to batch is "
+        f"{advice.recorded.noise_ratio:.2g} of its norm; {advice.passes:.0f} passes in all"
+    )
+
+
+def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
+    damage = math.inf if trial.rehearsal is None else trial.rehearsal.gradient_damage
+    bits, where = trial.headroom
+    scaling = trial.recipe.scaling
+    source = f"{SOURCE}#recipes.{at}."
+    return {
+        "name": trial.base,
+        "kind": "broken" if trial.rejected else "use",
+        "survives": "no" if trial.rejected else "yes",
+        "reasons": reasons(trial, advice.later.get(trial.base, "")),
+        "cells": [
+            _cell(len(trial.exceptions), "in fp32", f"{source}exceptions", str),
+            _cell(damage, "rounding, of the noise", f"{source}gradient_damage", "{:.1%}".format),
+            _cell(
+                scaling.init if scaling else math.inf,
+                "first loss scale",
+                f"{source}first_loss_scale",
+                "{:g}".format,
+            ),
+            _cell(bits, "headroom, bits", f"{source}headroom_bits", "{:.0f}".format, where),
+        ],
+        "ask_again": not trial.rejected and bits < LITTLE_HEADROOM,
+    }
+
+
+def _cell(
+    value: float, label: str, source: str, write: Callable[[Any], str], spread: str = ""
+) -> TableCell:
+    if not math.isfinite(value):
+        return TableCell(units.MISSING, label=label)
+    return TableCell(write(value), spread, value, label, source)
+
+
+def _costs(found: Answer) -> list[dict[str, Any]]:
+    """Return a table for each GPU; every header and figure says that it is predicted."""
+    tables: dict[str, dict[str, Any]] = {}
+    for at, each in enumerate(found.costs):
+        table = tables.setdefault(
+            each.gpu.key,
+            {
+                "id": f"cost-{each.gpu.key}",
+                "title": f"predicted, {each.gpu.name}, {each.batch} samples a step",
+                "rows": [],
+            },
+        )
+        table["rows"].append({"name": each.recipe, "cells": _cost(at, each)})
+    return list(tables.values())
+
+
+def _cost(at: int, each: Forecast) -> list[TableCell]:
+    source = f"{SOURCE}#predicted.rows.{at}."
+    speed_up, largest = each.speed_up, each.largest_batch
+    return [
+        _interval(
+            each.seconds, f"{MARK} ms/step", f"{source}predicted_seconds", units.milliseconds
+        ),
+        _interval(speed_up, f"{MARK} speed x", f"{source}predicted_speed_up", units.ratio)
+        if speed_up
+        else TableCell("1", value=1.0, label=f"{MARK} speed x"),
+        TableCell(
+            f"{MARK}{each.memory / 2**30:.1f}",
+            value=each.memory,
+            label=f"{MARK} GiB",
+            source=f"{source}predicted_memory_bytes",
+        ),
+        TableCell(
+            units.MISSING if largest is None else f"{MARK}{largest:.3g}",
+            value=largest,
+            label=f"{MARK} largest batch",
+            source=f"{source}predicted_largest_batch",
+        ),
+        TableCell(
+            ", ".join(filter(None, (each.bound, each.verdict))),
+            value=each.bound,
+            label="predicted bound",
+            source=f"{source}predicted_bound",
+        ),
+    ]
+
+
+def _interval(given: Interval, label: str, source: str, write: Callable[[float], str]) -> TableCell:
+    spread = f"[{write(given.low)}, {write(given.high)}]"
+    return TableCell(f"{MARK}{write(given.value)}", spread, given.value, label, f"{source}.value")
+
+
+def _exponents(advice: Advice) -> dict[str, Any]:
+    recorded = advice.recorded
+    axis = Axis.of([*recorded.forward.values(), *recorded.backward.values()])
+    excepted: dict[str, list[str]] = {}
+    for trial in advice.safe:
+        for pattern in trial.exceptions:
+            excepted.setdefault(pattern, []).append(trial.base)
+    return {
+        "width": axis.width,
+        "ticks": axis.ticks(),
+        "ranges": axis.ranges(),
+        "sites": [
+            {
+                "name": site.pattern,
+                "line": _short(recorded.lines.get(site, "")),
+                "excepted": ", ".join(excepted.get(site.pattern, ())),
+                "forward": axis.strip(histogram),
+                "backward": axis.strip(recorded.backward.get(site)),
+            }
+            for site, histogram in recorded.forward.items()
+        ],
+    }
+
+
+def _short(line: str) -> str:
+    file, _, number = line.rpartition(":")
+    return f"{Path(file).name}:{number}" if file else ""
