@@ -1,9 +1,10 @@
 """A detector with three losses whose magnitudes differ, each with a loss scale of its own.
 
 On every cell of a grid the network says whether the middle of an object lies there, where its box
-ends, and what it is: a focal loss over all cells, and a box and a class loss over those with an object.
-`loss_id=` gives a loss a scale of its own: an overflow in one does not lower what the others are
-multiplied by. Gradients are unscaled as they are accumulated, clipped and applied together.
+ends, and what it is: a focal loss over all cells, and a box and a class loss over those with an
+object. `loss_id=` gives a loss a scale of its own: an overflow in one does not lower what the
+others are multiplied by. Gradients are unscaled as they are accumulated, then clipped and applied
+together.
 
 The images are made up: one bright rectangle or ellipse on noise.
 
@@ -61,9 +62,7 @@ def scenes(count: int) -> Scenes:
     ellipse = across.square()[:, None, :] + down.square()[:, :, None] <= 1
     shape = torch.where(classes[:, None, None] == 1, ellipse, rectangle)
     images = shape.float()[:, None] + 0.1 * torch.randn(count, 1, SIZE, SIZE)
-    return Scenes(
-        images.to(DEVICE), torch.cat([middles, sides], 1).to(DEVICE), classes.to(DEVICE)
-    )
+    return Scenes(images.to(DEVICE), torch.cat([middles, sides], 1).to(DEVICE), classes.to(DEVICE))
 
 
 def network() -> nn.Sequential:

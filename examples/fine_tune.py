@@ -1,14 +1,15 @@
 """A language model fine-tuned in fp16 in a plain loop, with one part of it kept in fp32.
 
-fp16 has three more bits of mantissa than bf16, so that the probabilities which a policy samples with
-and those which it is trained with differ less: fine-tuning by reinforcement has gone back to it. Its
-range is the difficulty. Checkpoints that were trained in bf16 or fp32 may hold activations beyond
-65504, as T5's do in its feed-forward networks, and a loss scale does not help there: a forward pass
-overflows at every scale. What helps is an exception, for that part alone.
+fp16 has three more bits of mantissa than bf16, so that the probabilities which a policy samples
+with and those which it is trained with differ less: fine-tuning by reinforcement learning has gone
+back to it. Its range is the difficulty. Checkpoints that were trained in bf16 or fp32 may have
+activations beyond 65504, as T5's do in its feed-forward networks, and a loss scale does not help
+there: the forward pass overflows at every scale. An exception for that part alone does.
 
-The checkpoint here is made that way on purpose: the hidden features of its feed-forward networks are
-a hundred thousand times larger and the weights behind them as much smaller, which is the same
-function in fp32. Two tokens are swapped throughout the new text, and three recipes learn that:
+The checkpoint here is made that way on purpose: the hidden features of its feed-forward networks
+are a hundred thousand times larger and the weights behind them as much smaller, which is the same
+function in fp32. The two commonest characters are swapped throughout the new text, and three
+recipes learn that:
 
 - `fp32`, the reference;
 - `fp16`: no step is ever taken, and the engine says why when the loss scale has collapsed;

@@ -3,8 +3,8 @@
 `engine.backward(loss, optimizers=[...])` lets the gradients of a loss reach the parameters of these
 optimizers alone, so that the generator's turn leaves nothing in the discriminator's gradients; and
 `engine.step(optimizers=[...])` steps whose turn it is. Both halves share one loss scale, which is
-updated once a turn. The data is a ring of eight points, which a generator has learnt when its points
-lie near the ring, and near all eight.
+updated once a turn. The data is a ring of eight points, which a generator has learnt when its
+points lie near the ring, and near all eight.
 
     python examples/gan.py [--recipe fp32]
 """
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, int]:
     parser.add_argument("--steps", type=int, default=600)
     options = parser.parse_args(arguments)
     distance, places = distances(train(options.recipe, options.steps))
-    print(f"{options.recipe}: {distance:.3f} from the ring of radius 2, {places} of {POINTS} places")
+    print(f"{options.recipe}: {distance:.3f} from the ring, near {places} of its {POINTS} places")
     return distance, places
 
 

@@ -2,11 +2,11 @@
 
 The penalty is a loss of gradients, and under a loss scale these gradients are either multiplied by
 the scale, so that a norm of 1 means 1/65536, or small enough to vanish in fp16. `engine.grad` makes
-them with the scale and returns them without it, in fp32 and differentiable; the penalty is then a loss
-like any other.
+them with the scale and returns them without it, in fp32 and differentiable; the penalty is then a
+loss like any other.
 
-The critic tells two clouds of points apart that lie 3 apart. The largest difference between its means
-that a function of slope 1 has is that distance; a critic without penalty goes beyond.
+The critic tells two clouds of points apart whose distance is 3. That is also the largest difference
+between its means that a function of slope 1 has; a critic without the penalty goes far beyond.
 
     python examples/gradient_penalty.py [--recipe fp32] [--weight 0]
 """

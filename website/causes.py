@@ -52,8 +52,8 @@ def pages() -> dict[str, str]:
     index = [
         "# The causes that doctor knows",
         "",
-        "[`halfstep doctor train.py`](../doctor.md) runs a training program unchanged and names one of",
-        "these. Each page has the smallest program with that cause and what doctor says of it.",
+        "[`halfstep doctor train.py`](../doctor.md) runs a training program unchanged and",
+        "names one of these. Each page has the smallest program with that cause, and the verdict.",
     ]
     built = {}
     for room, title in ROOMS.items():
@@ -96,8 +96,9 @@ def _page(rule: Rule) -> str:
     program = _programs()[rule.code]
     path = Path(program.__file__ or "")
     diagnosis = _diagnose(program)
-    line = _line(diagnosis, path)
-    marks = f'title="{path.relative_to(ROOT)}" linenums="1"' + (f' hl_lines="{line}"' if line else "")
+    marks = f'title="{path.relative_to(ROOT)}" linenums="1"'
+    if line := _line(diagnosis, path):
+        marks += f' hl_lines="{line}"'
     about = importlib.import_module(rule.judge.__module__).__doc__ or ""
     parts = [
         f"# {rule.name[0].upper()}{rule.name[1:]}",

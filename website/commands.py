@@ -38,11 +38,15 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 def _row(parameter: Any) -> str:
     if parameter.name == "help" or getattr(parameter, "hidden", False):
         return ""
-    metavar = parameter.metavar or ""
-    names = [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []
-    shown = " ".join([", ".join(names), metavar]).strip() or parameter.name.upper()
-    said = " ".join((getattr(parameter, "help", "") or "").split())
-    return f"| `{shown.replace('|', chr(92) + '|')}` | {_escaped(said).replace('|', chr(92) + '|')} |"
+    is_option = parameter.param_type_name == "option"
+    names = [*parameter.opts, *parameter.secondary_opts] if is_option else []
+    shown = " ".join([", ".join(names), parameter.metavar or ""]).strip() or parameter.name.upper()
+    said = _escaped(" ".join((getattr(parameter, "help", "") or "").split()))
+    return f"| `{_in_a_cell(shown)}` | {_in_a_cell(said)} |"
+
+
+def _in_a_cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def _paragraphs(text: str) -> str:

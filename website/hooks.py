@@ -1,7 +1,7 @@
 """What mkdocs calls: puts the pages together before it reads them.
 
-The pages of docs/, and those that are generated, lie side by side in build/pages. The generated ones
-need real files, for the plugin of languages knows no others.
+The pages of docs/, and those that are generated, lie side by side in build/pages. The generated
+ones need real files, for the plugin of languages knows no others.
 """
 
 from __future__ import annotations

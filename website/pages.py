@@ -17,7 +17,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+TEXT, TARGET = r"\[((?:[^\[\]]|\[[^\]]*\])*)\]", r"\((?!https?:|#|mailto:)([^)#\s]*)(#[^)\s]*)?\)"
+LINK = re.compile(rf"(?<!!){TEXT}{TARGET}")
 PICTURE = re.compile(r"(!\[[^\]]*\]\(|\b(?:src|srcset)=\")docs/")
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text()
-PROGRAMS = dict(re.findall(r"^## ([^\n]*)\n[^#]*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
+SECTION = re.compile(r"^## ([^\n]*)\n[^#]*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
+PROGRAMS = dict(SECTION.findall(PAGE))
 ENTROPY = nn.functional.cross_entropy
 
 

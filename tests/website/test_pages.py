@@ -1,0 +1,48 @@
+"""What the site makes of the files of the repository's root, and of the command line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from halfstep.cli import app
+
+WEBSITE = Path(__file__).parents[2] / "website"
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    """Import one of the modules that generate pages."""
+    monkeypatch.syspath_prepend(WEBSITE)
+
+    def load(name):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return __import__(name)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("in_the_repository", "on_the_site"),
+    [
+        ("[doctor](docs/doctor.md#the-causes)", "[doctor](doctor.md#the-causes)"),
+        ("[中文](README.zh.md)", "[中文](index.md)"),
+        ("[what changed](CHANGELOG.md)", "[what changed](changelog.md)"),
+        ("[the code](src/halfstep)", "the code"),
+        ("[`act2` [2]](docs/activations.md)", "[`act2` [2]](activations.md)"),
+        ("[torch](https://pytorch.org), [below](#try-it)",) * 2,
+        ("![table](docs/images/table.png)", "![table](images/table.png)"),
+        ('<source srcset="docs/images/dark.png">', '<source srcset="images/dark.png">'),
+    ],
+)
+def test_links_of_the_root_become_links_of_the_site(generator, in_the_repository, on_the_site):
+    assert generator("pages").relinked(in_the_repository) == on_the_site
+
+
+def test_the_page_of_commands_has_every_command_and_what_it_takes(generator):
+    page = generator("commands").pages()["reference/commands.md"]
+    sections = dict(each.split("\n", 1) for each in page.split("\n## ")[1:])
+    assert {f"halfstep {each.name}" for each in app.registered_commands} <= set(sections)
+    assert "halfstep data folds" in sections
+    assert "| `--hold-back` |" in sections["halfstep doctor"]
+    assert "| `CONFIG` |" in sections["halfstep train"]
