@@ -69,11 +69,7 @@ def evaluate(
 ) -> Evaluation:
     """Run the validation split through a checkpoint of a run, under the run's recipe.
 
-    Args:
-        run: The run directory.
-        which: Its best or its last checkpoint.
-        device: Where; by default as the run's config says.
-        root: Where the data lie now, in place of data.root.
+    `root` is where the data lie now, in place of data.root.
 
     Raises:
         UserError: If there is no such run or checkpoint, or if it is damaged.
@@ -101,13 +97,8 @@ def evaluate_on(
 ) -> Evaluation:
     """Run the images of a CSV file through a checkpoint of a run, under the run's recipe.
 
-    Args:
-        run: The run directory.
-        data: A CSV file with the columns image and label.
-        which: The run's best or last checkpoint.
-        device: Where; by default as the run's config says.
-        root: What the paths in `data` start from; its own folder by default.
-        columns: What `data` calls its columns; by default what the run's own lists call them.
+    Paths in the file start from `root`, by default its own folder; its columns are by default
+    called what the run's own lists call them.
 
     Raises:
         UserError: If the run, its checkpoint or the file cannot be had, if the file has a label

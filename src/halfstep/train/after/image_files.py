@@ -72,13 +72,7 @@ def find(
     root: Path | None = None,
     columns: ColumnsConfig = csv_rows.STANDARD,
 ) -> list[Listed]:
-    """Return the images that paths name.
-
-    Args:
-        inputs: Images, folders (with all images in them and their folders, by name), or CSV files
-            with a column image.
-        root: What paths in CSV files start from; by default each file's own folder.
-        columns: What CSV files call their columns.
+    """Return the images that paths name: images, folders with all that is in them, or CSV files.
 
     Raises:
         UserError: If a path does not exist, or nothing is found.

@@ -83,16 +83,10 @@ def predict(
     top: int | None = None,
     columns: ColumnsConfig | None = None,
 ) -> Predictions:
-    """Classify images, under the run's recipe.
+    """Classify images, in folders or in CSV files too, under the run's recipe.
 
-    Args:
-        run: The run directory.
-        inputs: Images, folders, or CSV files with a column image.
-        which: The run's best or last checkpoint.
-        device: Where; by default as the run's config says.
-        root: What paths in CSV files start from; by default each file's own folder.
-        top: How many classes of an image will be asked for, which the run must have.
-        columns: What CSV files call their columns; by default what the run's own call them.
+    Paths in CSV files start from `root`, by default each file's own folder; their columns are by
+    default called what the run's own lists call them. The run must have `top` classes.
 
     Raises:
         UserError: If the run or its checkpoint cannot be had, if an input does not exist, or if the

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 def explain(run: Path, file: TextIO, *, report: Path | None = None) -> None:
     """Print why a run went wrong, from what it has left or by training its end again.
 
-    Args:
-        run: The run directory, which is not changed.
-        file: Where to print.
-        report: Directory for what a run would have left itself; created if need be.
+    The run is not changed; `report` is a directory for what it would have left itself.
 
     Raises:
         UserError: If the directory holds no run, or one that did not go wrong, or that cannot be

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def load(path: str, field: str) -> Callable[..., Any]:
-    """Return the function or class at `path`.
-
-    Args:
-        path: "package.module:function", as it stands after the prefix "import:".
-        field: The config's field that it came from, for errors.
+    """Return the function or class at a path; errors name the config's field that it came from.
 
     Raises:
         UserError: If the module cannot be imported or has no such function.

@@ -61,13 +61,9 @@ class Start:
 
 
 def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> Start | None:
-    """Return what to go on from, or None to start anew.
+    """Return what to go on from, or None to start anew; `wanted` is `halfstep.train`'s `resume`.
 
-    Args:
-        run: The run directory.
-        wanted: "auto", the path of a checkpoint, that of a run directory, or None.
-        config: What is to be trained.
-        processes: How many are to train it; the images of a step must stay the same.
+    So many processes are to train on; the images of a step must stay the same.
 
     Raises:
         UserError: If what is asked for is not there, is damaged, or is of another config.

@@ -93,13 +93,7 @@ def refused(config: Config) -> list[Fault]:
 
 
 def refused_list(file: Path, root: Path, columns: ColumnsConfig) -> list[Fault]:
-    """Return why a run would refuse a CSV file, images that are missing aside.
-
-    Args:
-        file: Of training; its column split, if it has one, gives some rows to validation.
-        root: Folder that its paths start from.
-        columns: What it calls its columns.
-    """
+    """Return why a run would refuse a CSV file for training, images that are missing aside."""
     try:
         rows = csv_rows.read(file, columns)
     except Unusable as error:

@@ -54,14 +54,7 @@ class Entry:
 def of_csv(
     file: Path, root: Path, split: str = "", columns: ColumnsConfig = csv_rows.STANDARD
 ) -> list[Entry]:
-    """Return the images that a CSV file lists.
-
-    Args:
-        file: Its columns are image, label and perhaps split.
-        root: Folder that its paths start from.
-        split: What its rows are for where they do not say.
-        columns: What it calls its columns.
-    """
+    """Return the images that a CSV file lists; `split` is for rows that do not say."""
     return [
         Entry(
             image=row.image,

@@ -75,10 +75,7 @@ class Found:
 def propose(place: Path, out: Path, *, overwrite: bool = False) -> list[str]:
     """Write a config that trains on the images of a folder or of a CSV file.
 
-    Args:
-        place: The folder or the file.
-        out: The config to write; lists of a split, if they are needed, go beside it.
-        overwrite: Whether files that are there may be replaced.
+    Lists of a split, if they are needed, go beside it.
 
     Returns:
         What was found and written, a line each.
