@@ -17,7 +17,12 @@ def capture() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         # Of the GPU in use first, for a run may go on with another one.
         "cuda": [torch.cuda.get_rng_state(gpu) for gpu in _gpus()],
-        "numpy": [str(name), keys.tolist(), int(position), int(has_gauss), float(gauss)],
+        "numpy": [
+            str(name),
+            np.asarray(keys).tolist(),
+            *(int(position), int(has_gauss)),
+            float(gauss),
+        ],
         "python": [version, list(numbers), gauss_next],
     }
 
