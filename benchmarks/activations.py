@@ -8,10 +8,10 @@ activations:
 
 - bytes: what autograd holds for the backward pass when the forward pass is over, without
   parameters and their casts, each storage once. Counted through saved-tensor hooks, under fp16
-  autocast and under fp32, and checked: what malloc of the C library has more in use after the forward
-  pass than before, without those casts, has to be the same up to 2 % or 1 MB (statistics of norm
-  layers, nodes of the graph and whole pages are in it, too). ActNN's accounting sets what is kept
-  against fp32.
+  autocast and under fp32, and checked: what malloc of the C library has in use after the forward
+  pass and had not before, without those casts, has to be the same up to 2 % or 1 MB (statistics of
+  norm layers, nodes of the graph and whole pages are in it, too). ActNN's accounting sets what is
+  kept against fp32.
 - gradients: cosine to the exact one; noise: their variance over the square of the exact one; and
   bias: the squared distance of the mean of several draws from the exact gradient, over what chance
   alone makes of it (1 where it is right on average). A budget of as many bytes as 3 bits take shows

@@ -17,7 +17,7 @@ from techniques.activations.nets import batch, net
 from .checks_ddp import same_everywhere
 from .nets import share
 
-BUDGET = {"base": "fp32", "activation_budget": 0.25}
+BUDGET = {"base": "fp32", "activation_budget": 0.12}
 
 
 def check_a_budget_chooses_the_same_everywhere_and_a_resume_keeps_it(
@@ -57,9 +57,9 @@ def _engine(how: str) -> Engine:
 
 
 def _steps(engine: Engine, steps: int, rank: int, world: int) -> list[float]:
-    """Return the losses of this process, whose images are of another kind than the others'."""
+    """Return the losses of this process; those after the first have other groups of large range."""
     images, labels = (share(each, rank, world) for each in batch())
-    images = images.pow(1 + 2 * rank)
+    images[:, :, 0, 0] *= 1000**rank
     losses = []
     for _ in range(steps):
         with engine.autocast():

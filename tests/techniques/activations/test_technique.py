@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.optim import SGD
 
 from halfstep import Engine, recipe
 from halfstep.recipe import RECIPES
+from halfstep.techniques.activations.sensitivity import Meter
 
 from .nets import batch, live, net, saved
 
@@ -142,6 +144,7 @@ def test_no_fault_in_the_middle_leaves_anything_behind(kept):
                 hooks = [len(each._forward_hooks) for each in model.modules()]
                 counts.append((live(), hooks))
         assert counts[0] == counts[1]
+        assert not any(type(each) is Meter for each in gc.get_objects())
         ignore_is_tracing = True
         assert torch._C._autograd._top_saved_tensors_default_hooks(ignore_is_tracing) is None
         assert not torch.overrides._get_current_function_mode_stack()
