@@ -57,6 +57,8 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--on", "ray", "--devices", "cpu"], "Ray picks the devices"),
         (["digits", "--export", "xlsx"], "--export is 'xlsx'; allowed: parquet, png"),
         (["digits", "--tag", "../x"], "--tag is '../x'; allowed: letters"),
+        (["digits", "--gpu", "h101"], "no GPU is named 'h101'; allowed: .*did you mean 'h100'"),
+        (["digits", "--gpu", "t4,t4"], "--gpu is 't4,t4'; name each GPU once"),
         (["digits", "--out", "taken/below"], "cannot write into taken/below: Not a directory"),
         (["digits", "--out", "thesis"], "thesis holds files but no comparison"),
     ],
@@ -86,6 +88,7 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
     printed = capsys.readouterr().out
     assert "[2/2] bf16 seed 0: finished" in printed
     assert "report.html, table.md and comparison.json are in runs/compare/digits" in printed
+    assert re.search(r"predicted, H100.*\n(.*\n)+bf16 .* ≈\d", printed)
 
     summaries = {
         name: json.loads((cell(name) / "run" / "summary.json").read_text())
@@ -100,14 +103,19 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
             for part in name.split("."):
                 measured = measured.get(part)
             assert (None if spread is None else spread["mean"]) == measured, name
+    predicted = compared["predicted"]["h100_sxm"]["rows"]
+    assert [row["recipe"] for row in predicted] == ["fp32", "bf16"]
+    assert all(row["predicted_seconds"]["value"] > 0 for row in predicted)
     table = Path("runs/compare/digits/table.md").read_text()
     for name, summary in summaries.items():
         assert re.search(rf"\| {name}[ ◆†‡]* \| {100 * summary['best_accuracy']:.2f} \|", table)
     assert r"memory MiB\*" in table
 
     inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]
-    assert main(arguments) == 0
-    assert "from an earlier comparison" in capsys.readouterr().out
+    assert main([*arguments, "--gpu", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "from an earlier comparison" in printed
+    assert "predicted" not in printed
     assert [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries] == inodes
 
 

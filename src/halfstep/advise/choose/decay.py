@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DECAY = 100
 """By how much a learning rate has fallen near the end of a usual schedule."""
-_EXACT = 1e-3
-"""Share of an update that is lost at most where parameters, or copies of them, are fp32."""
+_EXACT = 1e-6
+"""Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
 
 def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 0) -> str:
@@ -38,7 +38,7 @@ def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 
     now = trial.rehearsal
     if now is None or trial.recipe.keeps_small_updates:
         return ""
-    if max(now.updates_lost.values(), default=0.0) < _EXACT:
+    if max(map(abs, now.updates_lost.values()), default=0.0) < _EXACT:
         return ""
     state = copy.deepcopy(dict(recorded.optimizer_state))
     for group in state["param_groups"]:

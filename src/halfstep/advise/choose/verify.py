@@ -2,7 +2,8 @@
 
 Both of a pair draw the same random numbers. What counts is the mean loss of the last quarter of
 their steps. A recipe is good once the whole confidence interval of the paired difference is within
-what another seed does to fp32, and bad once all of it is beyond; pairs are run until then.
+what another seed does to fp32 and a tenth of what training lowers the loss by, and bad once all of
+it is beyond; pairs are run until then.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ FEWEST_PAIRS = 3
 """As many as the spread between seeds takes."""
 NOISE = 2.0
 """Standard deviations of fp32's loss between seeds that a recipe may be worse by."""
-LEAST = 0.01
-"""Share of what training lowers the loss by that is no difference, however alike seeds are."""
+LEAST, MOST = 0.01, 0.1
+"""Shares of what training lowers the loss by: up to the first is no difference, however alike seeds
+are; beyond the second is one, however much the batches of other seeds change the loss."""
 
 Settled = Literal["good", "bad", "open"]
 
@@ -82,14 +84,15 @@ class Verifier:
         seed: Of the first pair.
         budget: Seconds that all of it may take; None for no limit.
         tell: Is told what is trained next.
+        steps: Of each training; fewer where the budget asks for it.
     """
 
     subject: Subject
     seed: int = 0
     budget: float | None = None
     tell: Callable[[str], None] = lambda _: None
+    steps: int = STEPS
     _began: float = field(init=False, default_factory=time.monotonic)
-    _steps: int = field(init=False, default=STEPS)
     _longest: float = field(init=False, default=0.0)
     _fp32: list[_Curve] = field(init=False, default_factory=list)
 
@@ -128,10 +131,12 @@ class Verifier:
         assert found.high is not None
         lowered = statistics.fmean(each.first - each.last for each in fp32)
         spread = statistics.stdev(each.last for each in fp32)
-        most = max(NOISE * spread, LEAST * abs(lowered))
+        most = NOISE * spread
+        if lowered > 0:
+            most = max(LEAST * lowered, min(most, MOST * lowered))
         said = (
             f"last loss {found.mean:+.2g} to fp32 [{found.low:+.2g}, {found.high:+.2g}] in "
-            f"{len(losses)} pairs of {self._steps} steps; other seeds change it by {most:.2g}"
+            f"{len(losses)} pairs of {self.steps} steps; free is up to {most:+.2g}"
         )
         if found.high <= most:
             return "good", said
@@ -149,7 +154,7 @@ class Verifier:
 
     def _train(self, recipe: Recipe, pair: int) -> _Curve:
         began = time.monotonic()
-        curve = _train(self.subject, recipe, self.seed + pair, self._steps)
+        curve = _train(self.subject, recipe, self.seed + pair, self.steps)
         self._longest = max(self._longest, time.monotonic() - began)
         return curve
 
@@ -164,8 +169,8 @@ class Verifier:
         each = (time.monotonic() - began) / timed
         # A third is left for recipes that are slower than fp32, as rehearsed ones are.
         affordable = 2 / 3 * (self.budget - (time.monotonic() - self._began)) / each
-        self._steps = max(FEWEST_STEPS, min(STEPS, int(affordable / (2 * FEWEST_PAIRS))))
-        self._longest = each * self._steps
+        self.steps = max(FEWEST_STEPS, min(self.steps, int(affordable / (2 * FEWEST_PAIRS))))
+        self._longest = each * self.steps
 
     def _time_left(self, trainings: int) -> bool:
         if self.budget is None:
@@ -175,14 +180,14 @@ class Verifier:
     def _spent(self, pairs: int) -> str:
         return (
             f"not settled: the budget of {self.budget:g} s was spent after {pairs} pairs of "
-            f"{self._steps} steps"
+            f"{self.steps} steps"
         )
 
     def _result(
         self, recipe: Recipe, losses: list[float], settled: Settled, said: str
     ) -> Verification:
         fp32 = tuple(each.last for each in self._fp32[: len(losses)])
-        return Verification(recipe.name, settled, said, self._steps, fp32, tuple(losses))
+        return Verification(recipe.name, settled, said, self.steps, fp32, tuple(losses))
 
 
 @dataclass(frozen=True, slots=True)

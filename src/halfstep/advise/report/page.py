@@ -30,6 +30,7 @@ _PREDICTED = (
     f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
     f"was run. [ ] is to hold the truth in {SHARE} of 100 cases; memory has no interval."
 )
+_MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
 
 
 def page(found: Answer) -> str:
@@ -66,7 +67,7 @@ def page(found: Answer) -> str:
         exponents=_exponents(advice) if advice else None,
         height=HEIGHT,
         environment=[],
-        notes=[_PREDICTED] if found.costs else [],
+        notes=[_PREDICTED, _MARKED] if found.costs else [],
     )
 
 

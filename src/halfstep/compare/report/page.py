@@ -70,7 +70,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         total=len(results),
         verdicts=_verdicts(rows, verdicts(grid, rows)),
         span=_span(rows),
-        text_headers=["recipe", *grid.axes, "seed", "status", one_line(of_gpus.BOUND)],
+        text_headers=["recipe", *grid.axes, "seed", "status"],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
         rows=[_table_row(row, grid, shown, results) for row in rows],
         run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],

@@ -1,0 +1,79 @@
+"""A comparison's rows are predicted once, and never at the price of the comparison."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfstep.advise import compared
+from halfstep.advise.compared import predict
+from halfstep.advise.gpus import gpu, parse_gpus
+from halfstep.compare.directory import COMPARISON
+from halfstep.compare.plan import plan
+from halfstep.compare.records import as_json
+from halfstep.compare.results import Result
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.compare.grid import Plan
+
+TINY = ("data.resolution=8", "model.args={channels: [8, 8, 8, 8]}")
+
+
+def planned(out: Path, recipes: str = "fp32,fp16,fp8", *options: str, **more: object) -> Plan:
+    given = (*TINY, *options)
+    return plan("digits", recipes=recipes, seeds="2", options=given, device="cpu", out=out, **more)  # type: ignore[arg-type]
+
+
+def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    there = [gpu("h100"), gpu("t4")]
+    asked = planned(tmp_path)
+    first = predict(asked, there, told.append)
+    assert told == ["cost of fp32", "cost of fp16"]
+    assert [each.key for each in first] == ["h100_sxm", "t4"]
+    for each in first:
+        fp32, fp16, fp8 = each.rows
+        assert fp32.seconds is not None
+        assert fp16.seconds is not None
+        assert fp16.seconds.low < fp16.seconds.value < fp16.seconds.high
+        assert fp8.seconds is None
+        assert "a CPU rehearses float8" in fp8.reason
+
+    results = [Result(cell, "pending") for cell in asked.grid.cells]
+    written = json.dumps(as_json(asked.grid, results, first))
+    (tmp_path / COMPARISON).write_text(written)
+    told.clear()
+    # More epochs and other seeds change no step; larger batches do.
+    assert predict(planned(tmp_path, "fp32,fp16,fp8", "epochs=2"), there, told.append) == first
+    assert not told
+    larger = predict(planned(tmp_path, "fp32,fp16", "batch_size=64"), there[:1], told.append)
+    assert told
+    assert larger[0].rows[1].seconds != first[0].rows[1].seconds
+    (tmp_path / COMPARISON).write_text('{"predicted": {"h100_sxm": {"rows": [{"of": "others"}]}}}')
+    monkeypatch.setattr(compared, "of_config", None)  # whatever fails, the comparison goes on
+    (broken,) = predict(asked, there[:1])
+    assert "TypeError" in broken.rows[0].reason
+
+
+def test_points_of_a_grid_have_steps_of_their_own(tmp_path: Path) -> None:
+    asked = planned(tmp_path, "fp16", axes=["batch_size=32,256"])
+    (found,) = predict(asked, [gpu("t4")])
+    small, large = (row.memory for row in found.rows)
+    assert small is not None
+    assert large is not None
+    assert large > small
+
+
+def test_gpus_are_named_once_each_or_none() -> None:
+    assert parse_gpus("none") == ()
+    assert [each.key for each in parse_gpus("T4, h100")] == ["t4", "h100_sxm"]
+    for wrong in ("", "t4,t4", "h101"):
+        with pytest.raises(UserError):
+            parse_gpus(wrong)

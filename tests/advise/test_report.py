@@ -1,0 +1,172 @@
+"""What advice leaves in a directory trains, says where its figures are from, and is the same again."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from halfstep.advise.answer import Answer, answer
+from halfstep.advise.choose.exponents import Exponents
+from halfstep.advise.gpus import gpu
+from halfstep.advise.report import files
+from halfstep.advise.report.page import page
+from halfstep.advise.report.strips import HEIGHT, Axis
+from halfstep.cli import main
+from halfstep.errors import UserError
+from halfstep.recipe import recipe
+from halfstep.train.config.files import load
+from halfstep.train.config.text import parse
+
+from .test_survive import Square, subject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPUS = (gpu("t4"), gpu("h100"))
+
+
+@pytest.fixture(scope="module")
+def found() -> Answer:
+    about = replace(subject(Square), config=("digits", ("epochs=2", "recipe=bf16")))
+    return answer(about, ["fp16", "half-bn32"], GPUS, batch=1 << 20)
+
+
+def test_the_config_trains_what_was_chosen(found: Answer, tmp_path: Path) -> None:
+    written = files.write(tmp_path / "new", found)
+    best = found.choices[0].best
+    assert best is not None
+    assert written[:3] == ["advice.json", "report.html", "t4.yaml"]
+    config = load(str(tmp_path / "new" / "t4.yaml"))
+    assert config.epochs == 2
+    assert config.build_recipe().settings() == best.trial.recipe.settings()
+    comments = (tmp_path / "new" / "t4.yaml").read_text()
+    assert "# gate.mul (test_survive.py:" in comments
+    assert "of its results are inf or NaN" in comments
+
+
+def test_a_function_gets_the_recipe_that_an_engine_takes(found: Answer, tmp_path: Path) -> None:
+    alone = replace(found, subject=subject(Square), choices=())
+    assert files.write(tmp_path, alone)[2:] == ["recipe.yaml"]
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert recipe(parse(text, "recipe.yaml")["recipe"]) == found.recommended[0].recipe
+
+
+def test_a_directory_that_cannot_be_had_is_one_line(found: Answer, tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(UserError, match="name another directory with --out"):
+        files.write(tmp_path / "taken" / "below", found)
+
+
+class Cells(html.parser.HTMLParser):
+    """Collects cells of tables with their labels, and what names sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels: list[str] = []
+        self.sources: list[str] = []
+        self.predicted = 0
+        self.outside: list[str] = []
+        self._depth = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "section":
+            self._depth = int(given.get("class") == "predicted")
+            self.predicted += self._depth
+        if tag == "td":
+            (self.labels if self._depth else self.outside).append(given["data-label"] or "")
+        if "data-source" in given:
+            self.sources.append(given["data-source"] or "")
+
+
+def test_the_page_keeps_predicted_figures_apart_and_names_their_source(found: Answer) -> None:
+    cells = Cells()
+    cells.feed(page(found))
+    assert cells.predicted == len(GPUS)
+    assert all(label.startswith(("≈", "predicted")) for label in cells.labels)
+    assert not [label for label in cells.outside if "≈" in label]
+    data = json.loads(json.dumps(found.as_json()))
+    assert len(cells.sources) > 20
+    for source in cells.sources:
+        at = data
+        for part in source.removeprefix("advice.json#").split("."):
+            at = at[int(part)] if isinstance(at, list) else at[part]
+
+
+def test_the_page_has_a_strip_for_what_every_site_returns(found: Answer) -> None:
+    assert found.advice is not None
+    text = page(found)
+    for site in found.advice.recorded.forward:
+        assert f"<code>{site.pattern}</code>" in text
+    assert text.count("<path d=") >= 2 * len(found.advice.recorded.backward)
+    assert "fp32 under fp16" in text
+    assert "http" not in re.sub(r"http://www\.w3\.org/\S+", "", text)
+
+
+def test_a_strip_has_its_bins_where_the_axis_has_them() -> None:
+    values = Exponents.of(torch.tensor([1.0, 1.5, 2.0**10, 2.0**-100]))
+    axis = Axis.of([values])
+    assert (axis.low, axis.high) == (-64, 20)
+    heights = re.findall(r"V(\d+)h1", axis.strip(values))
+    drawn = {at + axis.low: HEIGHT - int(each) for at, each in enumerate(heights) if each != "24"}
+    # What is smaller than the axis reaches is at its end.
+    assert drawn == {-64: HEIGHT // 2, 0: HEIGHT, 10: HEIGHT // 2}
+    fp16 = axis.ranges()[0]
+    assert fp16["subnormal"]["x"] + axis.low == -24
+    assert fp16["normal"]["x"] + axis.low == -14
+    assert fp16["normal"]["x"] + fp16["normal"]["width"] + axis.low == 16
+    assert not axis.strip(Exponents.none())
+
+
+PROGRAM = """
+import torch
+
+def model(): return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))
+def batches(): return [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in range(8)]
+"""
+
+
+def test_the_same_seed_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "seeded_program.py").write_text(PROGRAM)
+    given = ["advise", "seeded_program.py:model", "--batches", "seeded_program.py:batches"]
+    given += ["--recipes", "bf16,bf16-sr", "--gpu", "t4,h100", "--batch-size", "4096", "--verify"]
+
+    def left(out: str, *more: str) -> dict[str, bytes]:
+        torch.rand(3)  # random numbers outside do not count
+        assert main([*given, "--out", out, *more]) == 0
+        return {path.name: path.read_bytes() for path in (tmp_path / out).iterdir()}
+
+    first = left("one")
+    assert first == left("two")
+    said = capsys.readouterr().out
+    assert "no units for bf16" in said
+    assert "advice.json and report.html are in one" in said
+    assert left("three", "--seed", "1")["advice.json"] != first["advice.json"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--max-memory", "4"], "--max-memory are for --gpu; write --gpu h100"),
+        (["--gpu", "t4", "--cost-only", "--verify"], "--cost-only tries nothing; leave out"),
+        (["--budget", "soon"], "--budget is 'soon'; allowed: hours, minutes and seconds"),
+        (["--gpu", "t4,t4"], "name each GPU once"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_one_line(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", "digits", *given]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

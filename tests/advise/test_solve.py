@@ -1,0 +1,206 @@
+"""The least predicted time among what a model survives, under limits, and verified by training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from halfstep.advise.answer import Answer, answer, verify
+from halfstep.advise.choose import solve as solving
+from halfstep.advise.choose.advice import advise
+from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
+from halfstep.advise.forecast import GAIN, Forecaster
+from halfstep.advise.gpus import gpu
+from halfstep.recipe import recipe
+
+from .test_survive import Distances, Square, subject
+
+if TYPE_CHECKING:
+    from halfstep.advise.subject import Subject
+
+BATCH = 1 << 20
+STEPS = 24
+T4 = gpu("t4")
+
+
+@pytest.fixture(scope="module")
+def square() -> Subject:
+    return subject(Square)
+
+
+@pytest.fixture(scope="module")
+def found(square: Subject) -> Answer:
+    return answer(square, ["fp16", "o2", "bf16", "half-bn32"], [T4, gpu("h100")], batch=BATCH)
+
+
+def test_the_option_of_the_least_predicted_time_comes_first(found: Answer) -> None:
+    for choice in found.choices:
+        times = [option.cost.seconds.value for option in choice.options]
+        assert times == sorted(times)
+        assert all(choice.reference.seconds.value >= GAIN * each for each in times)
+        assert {*(each.trial.base for each in choice.options), *choice.left} == {
+            "fp16", "o2", "bf16", "half-bn32",
+        }  # fmt: skip
+    on_t4 = found.choices[0]
+    assert on_t4.best is not None
+    assert "bf16" in on_t4.left
+    assert "no units for bf16" in on_t4.left["bf16"]
+
+
+def test_casts_around_an_exception_are_charged(square: Subject, found: Answer) -> None:
+    assert found.advice is not None
+    trial = found.advice.trial("fp16")
+    assert trial.exceptions
+    forecaster = Forecaster(square, batch=BATCH, largest=False)
+    plain, excepted = (forecaster.predict(each, T4) for each in (recipe("fp16"), trial.recipe))
+    assert excepted.seconds.value > 1.02 * plain.seconds.value
+    assert excepted.memory > plain.memory
+
+
+def test_wider_exceptions_are_taken_where_they_spare_casts_and_hold(
+    square: Subject, found: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found.advice is not None
+    trial = found.advice.trial("fp16")
+    forecaster = Forecaster(square, batch=BATCH, largest=False)
+    (wider,) = solving._wider(trial)
+    assert list(trial.exceptions) == ["gate.mul"]
+    assert list(wider.exceptions) == ["gate"]
+    predict = forecaster.predict
+
+    def cheap(recipe_, gpu_):
+        cost = predict(recipe_, gpu_)
+        if recipe_ == wider.recipe:
+            return replace(cost, seconds=cost.seconds._replace(value=cost.seconds.value / 10))
+        return cost
+
+    monkeypatch.setattr(forecaster, "predict", cheap)
+    passes = trial.passes
+    (choice,) = solving.solve(square, found.advice, [T4], forecaster)
+    assert choice.best is not None
+    assert choice.best.trial.spec == {"base": "fp16", "exceptions": {"gate": "fp32"}}
+    assert choice.best.trial.rehearsal is not None
+    assert choice.best.trial.rehearsal.gradient_damage < 0.1
+    assert trial.passes == passes + 1  # rehearsed together, once
+    monkeypatch.setattr(solving, "LIMIT", -1.0)  # nothing holds
+    (choice,) = solving.solve(square, found.advice, [T4], forecaster)
+    assert choice.options[0].trial.exceptions.keys() == {"gate.mul"}
+
+
+def test_memory_rules_out_what_does_not_fit(square: Subject, found: Answer) -> None:
+    assert found.advice is not None
+    forecaster = Forecaster(square, batch=BATCH, largest=False)
+    needs = sorted(cost.memory for cost in found.choices[0].costs)
+    reference = found.choices[0].reference.memory
+    limit = needs[0] + 1
+    assert limit < reference
+    (choice,) = solving.solve(square, found.advice, [T4], forecaster, memory=limit)
+    assert not choice.reference_fits
+    assert all(option.cost.memory <= limit for option in choice.options)
+    assert sum("GiB" in why for why in choice.left.values()) >= 1
+    (nothing,) = solving.solve(square, found.advice, [T4], forecaster, memory=1.0)
+    assert nothing.best is None
+    assert nothing.as_json()["recipe"] is None
+
+
+def test_at_most_sixty_passes_before_verification(found: Answer) -> None:
+    assert found.advice is not None
+    assert found.advice.passes <= 60
+
+
+class Fixed(Verifier):
+    """Knows what trainings would say."""
+
+    def verify(self, recipe):
+        settled = {"fp16*": "bad", "half-bn32*": "open"}.get(recipe.name, "good")
+        return Verification(recipe.name, settled, "as told", 100)
+
+
+def test_what_training_does_not_bear_out_gives_way_to_the_next_best(
+    square: Subject, found: Answer
+) -> None:
+    first = found.choices[0]
+    assert first.best is not None
+    assert first.best.trial.base == "fp16"
+    after = verify(found, Fixed(square))
+    assert after.verified["fp16"].settled == "bad"
+    assert "as told" in after.choices[0].left["fp16"]
+    following = [option.trial.base for option in first.options[1:]]
+    best = after.choices[0].best
+    assert (best.trial.base if best else None) == (following[0] if following else None)
+
+
+def test_interrupted_verification_keeps_what_is_known(square: Subject, found: Answer) -> None:
+    class Interrupted(Verifier):
+        def verify(self, recipe):
+            raise KeyboardInterrupt
+
+    after = verify(found, Interrupted(square))
+    assert after.interrupted
+    assert after.choices == found.choices
+    assert not after.verified
+
+
+@pytest.fixture(scope="module")
+def verifier(square: Subject) -> Verifier:
+    return Verifier(square, seed=3, steps=STEPS)
+
+
+def test_pairs_settle_that_a_good_recipe_trains_as_fp32(verifier: Verifier) -> None:
+    result = verifier.verify(recipe("bf16"))
+    assert result.settled == "good"
+    assert 3 <= len(result.losses) == len(result.fp32) < PAIRS
+    again = Verifier(verifier.subject, seed=3, steps=STEPS).verify(recipe("bf16"))
+    assert again == result
+
+
+def test_fp32_beside_itself_is_the_same_to_the_bit(verifier: Verifier) -> None:
+    result = verifier.verify(recipe("fp32"))
+    assert result.losses == result.fp32
+
+
+def test_pairs_settle_that_updates_which_are_lost_are_no_training(verifier: Verifier) -> None:
+    slow = replace(
+        verifier.subject, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3)
+    )
+    result = Verifier(slow, steps=STEPS).verify(recipe("bf16-true"))
+    assert result.settled == "bad", result.said
+
+
+def test_a_recipe_whose_loss_is_not_finite_is_bad_at_once() -> None:
+    result = Verifier(subject(Distances), steps=STEPS).verify(recipe("half"))
+    assert result.settled == "bad"
+    assert "in pair 1" in result.said
+    assert not result.losses
+
+
+def test_a_budget_that_is_spent_leaves_it_open(square: Subject) -> None:
+    result = Verifier(square, budget=1e-6).verify(recipe("bf16"))
+    assert (result.settled, result.losses) == ("open", ())
+    assert "budget" in result.said
+
+
+def test_verification_leaves_the_model_and_random_numbers_as_they_are(square: Subject) -> None:
+    before = {name: value.clone() for name, value in square.model.state_dict().items()}
+    state = torch.get_rng_state()
+    Verifier(square, budget=1e6, steps=STEPS).verify(recipe("bf16-sr"))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(
+        torch.equal(value, before[name]) for name, value in square.model.state_dict().items()
+    )
+    assert all(param.grad is None for param in square.model.parameters())
+
+
+def test_updates_that_a_decaying_rate_makes_too_small_are_told(square: Subject) -> None:
+    slow = replace(square, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02))
+    advice = advise(slow, ["half-bn32", "o2", "fp16"])
+    assert len(advice.safe) == 3
+    # Autocast and master weights keep parameters in fp32.
+    assert set(advice.later) == {"half-bn32"}
+    assert "half an ulp: at 1/100 of it" in advice.later["half-bn32"]
+    rows = {row["recipe"]: row for row in advice.as_json()["recipes"]}
+    assert rows["half-bn32"]["later"] == advice.later["half-bn32"]
+    assert rows["fp16"]["first_loss_scale"] == 65536
