@@ -47,8 +47,6 @@ class Report:
         rank: Which one.
         processes: Of how many.
         since: The step that it had watched from.
-        diagnosis: What it found.
-        evidence: In what.
         bundle: The directory with the step that went bad; None without one.
     """
 
