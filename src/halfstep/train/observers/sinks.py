@@ -170,7 +170,7 @@ class Tracked:
 
 
 def _first_of_accelerate() -> None:
-    """Let accelerate log, as the one process that it sees.
+    """Hide the other processes from accelerate, so that it logs from this one.
 
     Seeing several, it would join them, set their threads and wait for the others.
     """

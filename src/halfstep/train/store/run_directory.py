@@ -259,7 +259,7 @@ def _own_names(run: Path) -> list[Path]:
 
 
 def write_summary(run: Path, summary: Summary) -> None:
-    """Declare the run over."""
+    """Write the summary, which marks the run as over."""
     write_atomically(run / "summary.json", json_text(asdict(summary), indent=2) + "\n")
 
 

@@ -34,7 +34,7 @@ LEAST = 2
 
 
 class Loaded(NamedTuple):
-    """What a job comes back as.
+    """The result of a job.
 
     Attributes:
         images: (N, channels, height, width), uint8 or fp32.
