@@ -28,10 +28,6 @@ class Run:
     """One run, as its directory tells it.
 
     Attributes:
-        path: The run directory.
-        config: The config's name.
-        recipe: The recipe's name.
-        seed: The seed.
         tag: What the user called the run.
         status: A summary's, or "unfinished" without one (it goes on, or was killed), or "damaged".
         epochs: Epochs that were validated.

@@ -186,7 +186,8 @@ def resolve(name: str) -> tuple[str, str]:
             f"write timm:{rest}"
         )
     for library in [prefix] if prefix else _LIBRARIES:
-        if _has(library, rest):
+        # timm knows names with a tag, too.
+        if timm.is_model(rest) if library == "timm" else rest in _names(library):
             return library, rest
     searched = [prefix] if prefix else _LIBRARIES
     known = [model for library in searched for model in _names(library)]
@@ -194,12 +195,6 @@ def resolve(name: str) -> tuple[str, str]:
         f"model.name is {name!r}; allowed: a classifier of {' or '.join(searched)}"
         f"{closest(rest, known)}"
     )
-
-
-def _has(library: str, name: str) -> bool:
-    if library == "timm":
-        return bool(timm.is_model(name))
-    return name in _names("torchvision")
 
 
 def _names(library: str) -> list[str]:

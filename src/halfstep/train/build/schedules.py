@@ -114,10 +114,9 @@ def build(
     """
     warm = round(config.warmup_epochs * steps_per_epoch or config.warmup * steps)
     warm = min(warm, steps - 1)
-    if isinstance(config, OneCycleConfig) and steps > 1:
-        return Schedules(_one_cycle(optimizer, warm, steps))
     if isinstance(config, OneCycleConfig):
-        return Schedules(_rise(optimizer, 0))  # torch's would end before it has begun
+        # Of a single step, torch's would end before it has begun.
+        return Schedules(_one_cycle(optimizer, warm, steps) if steps > 1 else _rise(optimizer, 0))
     if isinstance(config, PlateauConfig):
         plateau = ReduceLROnPlateau(
             optimizer,

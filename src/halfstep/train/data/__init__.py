@@ -107,11 +107,7 @@ def load(
 
 
 def open_source(config: DataConfig) -> Source:
-    """Return the single images that `config` names, as they are stored.
-
-    Raises:
-        UserError: If the data cannot be had.
-    """
+    """Return the single images that `config` names, as they are stored."""
     return _SOURCES[config.name](config)
 
 

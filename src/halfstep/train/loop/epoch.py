@@ -1,4 +1,4 @@
-"""One epoch of training, from wherever in it the run stands to its end or the run's."""
+"""One epoch of training, from the current batch to the end of the epoch or of the run."""
 
 from __future__ import annotations
 

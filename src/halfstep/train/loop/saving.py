@@ -36,7 +36,7 @@ class CheckpointWriter:
     def save_if_sound(
         self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
     ) -> None:
-        """Write a checkpoint, unless an observer says that nobody wants to go back to it.
+        """Write a checkpoint, unless an observer has a veto.
 
         Args:
             names: What else it is from now on.
@@ -49,7 +49,7 @@ class CheckpointWriter:
     def save(
         self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
     ) -> bool:
-        """Write a checkpoint of this very moment, between two micro-batches.
+        """Write a checkpoint of the current state, between two micro-batches.
 
         Of several processes every one calls it, and the first one writes; where they share the
         model, each writes its part before that.

@@ -41,14 +41,12 @@ _NO_FAULT = (UserError, OSError, FailedElsewhere, Lost, Asked, Stopped)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process has to say.
+    """The diagnosis of one process.
 
     Attributes:
         rank: Which one.
         processes: Of how many.
         since: The step that it had watched from.
-        diagnosis: What it found.
-        evidence: In what.
         bundle: The directory with the step that went bad; None without one.
     """
 
@@ -61,7 +59,7 @@ class Report:
 
     @property
     def weight(self) -> tuple[int, int]:
-        """What the report that is shown has least of: doubt, then rank."""
+        """Sort key: the most confident verdict first, then the lowest rank."""
         verdicts = self.diagnosis.verdicts
         surest = ORDER.index(verdicts[0].finding.confidence) if verdicts else len(ORDER)
         return surest, self.rank
@@ -92,7 +90,7 @@ class Doctor(Observer):
     """
 
     def begin(self, training: Training) -> None:
-        """Watch, unless somebody does already, who will say what there is to say."""
+        """Watch, unless another watch is active, which then reports."""
         self._training = training
         self._bundle = diagnosis_file.bundle_of(training.run, training.processes.rank)
         self._watch: Watch | None = None
@@ -135,7 +133,7 @@ class Doctor(Observer):
 
 
 def _keep(bundle: Path, evidence: Evidence) -> bool:
-    """Let the step that went bad, if one was written, be a bundle of the run."""
+    """Make the bad step, if one was written, a bundle of the run."""
     written = diagnosis_file.unfinished(bundle)
     if not is_saved(written):
         return False

@@ -28,7 +28,7 @@ class Energy(Observer):
         self._is_whole = True
 
     def begin(self, training: Training) -> None:
-        """See whether the whole run is counted, on all GPUs: a part would look like a saving."""
+        """Report energy only if the whole run is counted, on all its GPUs."""
         on_one_gpu = training.config.distributed.strategy != "dp"
         self._is_whole = training.resumed_at is None and on_one_gpu
 
@@ -44,7 +44,7 @@ class Energy(Observer):
 
 
 def _counter(device: torch.device) -> Callable[[], float] | None:
-    """Return what reads the counter of a GPU, in joules; None without the library or the means."""
+    """Return what reads the energy counter of a GPU, in joules; None where there is none."""
     try:
         import pynvml
     except ImportError:

@@ -93,8 +93,6 @@ class _Service:
     """What accelerate's tracker of a service is given, besides the name of the project.
 
     Attributes:
-        package: What is imported.
-        tracker: The tracker's class.
         title: The argument that is the run's title, if there is one.
         known: The argument that is the id of a run that goes on.
         id_of: Returns the id of what the tracker holds.
@@ -172,7 +170,7 @@ class Tracked:
 
 
 def _first_of_accelerate() -> None:
-    """Let accelerate log, as the one process that it sees.
+    """Hide the other processes from accelerate, so that it logs from this one.
 
     Seeing several, it would join them, set their threads and wait for the others.
     """

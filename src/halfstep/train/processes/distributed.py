@@ -42,11 +42,7 @@ _CONNECTION_ERRORS = ("gloo", "connection closed by peer", "connection reset", "
 
 
 class Lost(Exception):  # noqa: N818  (nothing is wrong with this process)
-    """Another process died or hangs.
-
-    Args:
-        line: Which one; empty where another process says so.
-    """
+    """Another process died or hangs: which one, or nothing where another process says so."""
 
 
 def under_torchrun() -> bool:

@@ -58,7 +58,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes files and talks."""
+        """Whether this one writes files and prints."""
         return self.rank == 0
 
     def describe(self) -> dict[str, Any]:

@@ -12,14 +12,7 @@ from halfstep.train.store.run_directory import Status  # noqa: TC001  # pydantic
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A validation: its loss, its accuracy (0 to 1), and the epoch that it came after.
-
-    Attributes:
-        loss: Mean cross-entropy.
-        accuracy: Share of the images whose class was first.
-        epoch: The epoch, from 1.
-        top5: Share of those whose class was among the first five; None with five classes or fewer.
-    """
+    """A validation, and the epoch (from 1) that it came after; see `Figures` for the others."""
 
     loss: float
     accuracy: float

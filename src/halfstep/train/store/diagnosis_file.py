@@ -1,4 +1,4 @@
-"""What a run that went wrong leaves beside its figures: why, as doctor says it.
+"""The diagnosis that doctor leaves in the directory of a run that went wrong.
 
     diagnosis.json    the verdicts, and the evidence that they rest on
     diagnosis.txt     the same to be read, at most a screenful
@@ -60,12 +60,12 @@ def remove(run: Path) -> None:
 
 
 def bundle_of(run: Path, rank: int) -> Path:
-    """Return where a process leaves the step that went bad."""
+    """Return the directory of a process's bundle: the step that went bad."""
     return run / (f"{BUNDLE}-{rank}" if rank else BUNDLE)
 
 
 def unfinished(bundle: Path) -> Path:
-    """Return where a step lies until the run has gone wrong: most that are looked at are sound."""
+    """Return the hidden directory of a bundle until the run is known to have gone wrong."""
     return bundle.with_name(f".{bundle.name}")
 
 

@@ -47,7 +47,7 @@ class MetricsLog:
 
 
 def exists(run: Path) -> bool:
-    """Tell whether a directory has the file, which sets a run apart from a config of a person's."""
+    """Tell whether a directory has the file: that of a run has, a folder with a config has not."""
     return (run / FILE).is_file()
 
 

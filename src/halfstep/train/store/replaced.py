@@ -1,4 +1,4 @@
-"""A run that another one replaces: set aside until the new one has something to show.
+"""A run that another one replaces: set aside until the new one has saved a checkpoint.
 
     runs/digits/fp16-seed0/replaced/checkpoints/...
 
@@ -38,12 +38,12 @@ FOLDER = "replaced"
 
 
 def holds_checkpoints(run: Path) -> bool:
-    """Tell whether there is anything in a directory that took training to make."""
+    """Tell whether a run directory holds checkpoints."""
     return any((run / "checkpoints").glob("*.pt"))
 
 
 def make_way(run: Path) -> None:
-    """Let a new run have a directory: what an earlier one left goes, or is set aside.
+    """Clear a directory for a new run: what an earlier one left is removed, or set aside.
 
     It is set aside, in `replaced/`, where there are checkpoints; see `let_go`.
     """
@@ -70,7 +70,7 @@ def let_go(run: Path) -> None:
 
 
 def put_back(run: Path) -> None:
-    """Let a directory have again what was set aside for a run that could not begin."""
+    """Restore what was set aside for a run that could not begin."""
     aside = run / FOLDER
     if aside.is_dir() and not aside.is_symlink():
         for each in aside.iterdir():

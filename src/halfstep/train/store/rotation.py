@@ -131,7 +131,7 @@ def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def forget_after(run: Path, step: int) -> None:
-    """Remove the checkpoints of a future that a run leaves by going on from `step`."""
+    """Remove the checkpoints after `step`, which a run that goes on from it makes again."""
     for file in newest_first(run):
         match = _NAME.fullmatch(file.name)
         if match and int(match[1]) > step:

@@ -40,10 +40,7 @@ class Summary:
     Attributes:
         status: "finished", or why not: "nonfinite" (a loss that was not finite reached the weights)
             or "collapsed" (no loss scale made the gradients finite).
-        config: The config's name.
         tag: What the user called the run, if anything.
-        recipe: The recipe's name.
-        seed: The seed.
         best_accuracy: Highest validation accuracy, 0 to 1.
         best_epoch: The first epoch that reached it, from 1.
         final_accuracy: Validation accuracy after the last epoch.
@@ -262,7 +259,7 @@ def _own_names(run: Path) -> list[Path]:
 
 
 def write_summary(run: Path, summary: Summary) -> None:
-    """Declare the run over."""
+    """Write the summary, which marks the run as over."""
     write_atomically(run / "summary.json", json_text(asdict(summary), indent=2) + "\n")
 
 

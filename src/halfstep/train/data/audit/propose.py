@@ -57,7 +57,6 @@ class Found:
 
     Attributes:
         section: The config's section `data`, but for resolution and augmentation.
-        classes: How many classes there are.
         train: How many images there are to learn from.
         valid: How many others.
         images: Some or all of them.

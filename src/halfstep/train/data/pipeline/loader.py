@@ -80,7 +80,7 @@ def _as_it_is(loaded: Any) -> Any:
 
 
 def _leave_all_to_the_run(run: int, worker: int) -> None:
-    """Keep a worker from failing, or talking, when all processes of a run are to end.
+    """Ignore signals and closed connections, which the training process handles.
 
     The training process decides what follows a Ctrl-C or a scheduler's signal: it may want to
     finish a step and save, which a worker that is killed by a signal would break off with an error.
@@ -100,10 +100,10 @@ def _leave_all_to_the_run(run: int, worker: int) -> None:
 def _print_unless_cut_off(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Print what ends a thread of a worker, but not that the run has hung up.
+    """Print what ends a thread of a worker, unless the run has closed its connection.
 
-    A thread hands over the tensors that the worker has loaded. The run hangs up on it where it
-    ends, and says itself why.
+    A thread hands over the tensors that the worker has loaded. A run that ends closes the
+    connection, and reports why itself.
     """
     if not issubclass(kind, ConnectionError | EOFError):
         sys.__excepthook__(kind, error, traceback)

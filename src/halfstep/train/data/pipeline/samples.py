@@ -7,6 +7,7 @@ batch from the same job.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,7 +34,7 @@ LEAST = 2
 
 
 class Loaded(NamedTuple):
-    """What a job comes back as.
+    """The result of a job.
 
     Attributes:
         images: (N, channels, height, width), uint8 or fp32.
@@ -112,13 +113,9 @@ class Samples(Dataset[Loaded]):
 
     def _read(self, epoch: int, index: int) -> tuple[torch.Tensor, int]:
         """Return an image as the model wants it, and its label."""
-        if self.transform is None:
-            return self._whole(index)
-        with seeded(self.seed, epoch, index):
-            image, label = self._whole(index)
-            return (self.transform(image) if image.dtype == torch.uint8 else image), label
-
-    def _whole(self, index: int) -> tuple[torch.Tensor, int]:
-        image, label = self.split.read(index)
-        refuse_shape(image, self.shape, self.split, index)
+        with seeded(self.seed, epoch, index) if self.transform else nullcontext():
+            image, label = self.split.read(index)
+            refuse_shape(image, self.shape, self.split, index)
+            if self.transform is not None and image.dtype == torch.uint8:
+                image = self.transform(image)
         return image, label

@@ -143,7 +143,7 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
 
 
 class UnknownRange(ValueError):  # noqa: N818  (it names what was found)
-    """An image whose pixels nobody can tell black and white of."""
+    """An image whose range of pixel values is unknown."""
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

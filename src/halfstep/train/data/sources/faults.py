@@ -1,4 +1,4 @@
-"""What becomes of images that cannot be read: the end of the run, or a warning and a count.
+"""What becomes of images that cannot be read: the end of the run, or a warning.
 
 Workers only report them; this is where the training process decides.
 """

@@ -199,7 +199,8 @@ def _make(config: ImportSplitConfig, key: str) -> Any:
 
 
 def _classes(config: ImportConfig, train: Any, val: Any) -> tuple[str, ...]:
-    own, theirs = (getattr(each, "classes", None) for each in (train, val))
+    own: Any = getattr(train, "classes", None)
+    theirs: Any = getattr(val, "classes", None)
     named = isinstance(own, list | tuple)
     if named and isinstance(theirs, list | tuple) and list(own) != list(theirs):
         raise UserError(

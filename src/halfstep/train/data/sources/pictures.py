@@ -82,7 +82,7 @@ class Pictures:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether there is a file, also of a path that no file system takes."""
+    """Tell whether a file exists; False for a path that no file system accepts."""
     try:
         return path.is_file()
     except OSError:  # a name that is too long

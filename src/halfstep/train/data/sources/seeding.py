@@ -1,4 +1,4 @@
-"""Random numbers that are a function of what they are for, whoever draws them and when.
+"""Random numbers that depend on their purpose alone, not on who draws them and when.
 
 Augmentation draws from torch's, Python's and NumPy's global generators. `seeded` gives all three a
 state that only the seed, the epoch and the image decide, and puts back what was there before, so

@@ -1,4 +1,4 @@
-"""The seam between a data set and the loading of it: what a source must be able to say and do.
+"""The interface between data sets and the loader: what a source must implement.
 
 A source is a file here that turns its section of a config into a `Source`. It reads single images;
 order, augmentation, workers, corrupt images and resuming are the business of `batches`.

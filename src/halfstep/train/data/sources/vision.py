@@ -59,18 +59,17 @@ def _open(config: VisionConfig, root: Path, *, train: bool) -> Any:
     try:
         return _SETS[config.name](str(root), train=train, download=config.download)
     except (RuntimeError, OSError) as error:  # a URLError is an OSError
-        raise UserError(_why_not(config, root, error)) from error
+        raise UserError(_why_not(config, str(root), error)) from error
 
 
-def _why_not(config: VisionConfig, root: Path, error: Exception) -> str:
-    where = str(root)
+def _why_not(config: VisionConfig, where: str, error: Exception) -> str:
     if config.download:
         return (
             f"{config.name} could not be downloaded into {where!r}: {reason(error)}; fetch it "
             "where there is a network, and write --options data.root=FOLDER"
         )
     folder = cifar_files.LAYOUTS.get(config.name)
-    if folder is not None and (root / folder.base_folder).is_dir():
+    if folder is not None and Path(where, folder.base_folder).is_dir():
         return (
             f"{where!r} holds {config.name}, but not with the checksums of the published files; "
             "write --options data.verify=false to take it as it is, or data.download=true"
