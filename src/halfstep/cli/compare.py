@@ -1,7 +1,7 @@
 """`halfstep compare`: every recipe on one config, and the table that settles which to use."""
 
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -102,32 +102,38 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     """
     from rich.console import Console
 
+    from halfstep.train.processes import warm
+
+    untouched = warm.is_untouched()
     with without_collections():
         from halfstep.compare import comparison, directory, table, tables
         from halfstep.compare.plan import plan, train_command
 
     exports = tables.parse_exports(export)
-    planned = plan(
-        config,
-        recipes=recipes,
-        seeds=seeds,
-        options=options or (),
-        axes=grid or (),
-        device=device,
-        devices=devices,
-        processes=processes,
-        here=on is None,
-        time_limit=time_limit,
-        tag=tag,
-        out=out,
-    )
-    console = Console()
-    before = signal.signal(signal.SIGTERM, _end_the_cells_too)
-    try:
-        with _place(on, devices, planned) as place:
-            results = comparison.compare(planned, train_command, console, fresh=fresh, place=place)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with warm.server() if untouched and on is None else nullcontext() as python:
+        planned = plan(
+            config,
+            recipes=recipes,
+            seeds=seeds,
+            options=options or (),
+            axes=grid or (),
+            device=device,
+            devices=devices,
+            processes=processes,
+            here=on is None,
+            time_limit=time_limit,
+            tag=tag,
+            out=out,
+        )
+        console = Console()
+        before = signal.signal(signal.SIGTERM, _end_the_cells_too)
+        try:
+            with _place(on, devices, planned) as place:
+                results = comparison.compare(
+                    planned, train_command, console, fresh=fresh, place=place, python=python
+                )
+        finally:
+            signal.signal(signal.SIGTERM, before)
     table.show(console, planned.grid, results)
     written = tables.export(planned.directory, planned.grid, results, exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]

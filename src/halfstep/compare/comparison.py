@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from halfstep.compare.grid import Cell, Plan
     from halfstep.compare.runner import Command
     from halfstep.compare.schedule import Place
+    from halfstep.train.processes.warm import Server
 
 
 def compare(
@@ -29,6 +30,7 @@ def compare(
     *,
     fresh: bool = False,
     place: Place | None = None,
+    python: Server | None = None,
 ) -> list[Result]:
     """Run the cells that have no result yet.
 
@@ -40,6 +42,7 @@ def compare(
         console: Is told how it goes.
         fresh: Whether to run the cells again that have a result.
         place: Where cells run; the plan's devices of this machine by default.
+        python: Forks cells of this machine.
 
     Returns:
         One result per cell, in the order of the grid's cells.
@@ -73,7 +76,13 @@ def compare(
             run_all(
                 [result.cell for result in results if result.status == "pending"],
                 place
-                or ThisMachine(plan.devices, command, keep_open=[lock], time_limit=plan.time_limit),
+                or ThisMachine(
+                    plan.devices,
+                    command,
+                    keep_open=[lock],
+                    time_limit=plan.time_limit,
+                    python=python,
+                ),
                 starting=starting,
                 ended=ended,
             )
