@@ -38,9 +38,9 @@ def first_scale(recorded: Record, half_sites: Mapping[Site, str], scaling: LossS
 
 
 def overflows(recorded: Record, half_sites: Mapping[Site, str], scale: float) -> bool:
-    """Tell whether a gradient of a recorded step, times the scale, is beyond its format."""
+    """Tell whether a gradient of a recorded step, times the scale, comes near the largest value."""
     return any(
-        gradient.headroom(FORMATS[format_]) < math.log2(scale)
+        gradient.headroom(FORMATS[format_]) - math.log2(scale) < SPARE_BITS
         for gradient, format_ in _gradients(recorded, half_sites)
     )
 
