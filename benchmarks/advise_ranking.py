@@ -5,7 +5,8 @@ advise gives it where it is called safe, as it is where it is rejected. The gap 
 far the loss over all training samples, after the last step, is from that of fp32 from the same
 weights in the same order of batches. Predicted damage is what advise has found from eight steps.
 
-    python benchmarks/advise_ranking.py
+    python benchmarks/advise_ranking.py --tasks 0:10
+    python benchmarks/advise_ranking.py --tasks 10:20
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import json
 import math
 import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,10 @@ from torch.nn import functional
 
 from halfstep import Engine
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.survive import survive
+from halfstep.advise.choose.rehearse import rehearse
+from halfstep.advise.choose.survive import LIMIT, survive
 from halfstep.advise.subject import Subject
+from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def tasks() -> list[Task]:
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
-    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
     "slow": lambda model: torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9),
     "adam": lambda model: torch.optim.Adam(model.parameters(), lr=3e-3),
 }
@@ -208,15 +210,18 @@ def row(task: Task) -> dict[str, Any]:
     for name in RECIPES:
         trial = survive(subject, recorded, name)
         used = trial.base if trial.rejected else trial.recipe
+        found_by = trial.rehearsal
+        if trial.rejected or found_by is None:
+            found_by = rehearse(subject, recorded, find_recipe(name))
         found["recipes"][name] = {
             "safe": not trial.rejected,
             "rejected": trial.rejected,
             "exceptions": list(trial.exceptions),
-            "damage": trial.damage,
-            "parts": [
-                getattr(trial.rehearsal, part, None)
-                for part in ("gradient_damage", "update_noise", "update_bias", "breaks")
-            ],
+            "damage": found_by.damage,
+            "gradient_damage": found_by.gradient_damage,
+            "update_noise": found_by.update_noise,
+            "update_bias": found_by.update_bias,
+            "first_scale": None if trial.recipe.scaling is None else trial.recipe.scaling.init,
             "losses": [final_loss(task, used, seed) for seed in range(SEEDS)],
         }
     return found
@@ -229,60 +234,77 @@ def gap(each: dict[str, Any], exact: list[float]) -> float:
     )
 
 
+BROKEN = 1e9
+"""Stands for an infinite gap or damage: recipes that break are alike."""
+
+
+def rank(damages: list[float], gaps: list[float]) -> float:
+    """Return Kendall's tau-b; 1 where neither tells recipes apart."""
+    if len(set(damages)) == 1 and len(set(gaps)) == 1:
+        return 1.0
+    found = float(kendalltau(damages, gaps).statistic)
+    return found if math.isfinite(found) else 0.0
+
+
+def judge(each: dict[str, Any]) -> None:
+    """Add to a task's row what its figures come to."""
+    recipes = each["recipes"]
+    noise = each["noise"] = float(np.std(each["fp32"], ddof=1))
+    exact = float(np.mean(each["fp32"][:SEEDS]))
+    damages = [min(found["damage"], BROKEN) for found in recipes.values()]
+    gaps = [min(gap(found, each["fp32"]), BROKEN) for found in recipes.values()]
+    each["gaps"] = dict(zip(recipes, gaps, strict=True))
+    each["tau"] = rank(damages, gaps)
+    # Below, rounding is called free, and seeds differ by more.
+    floored = [max(damage, LIMIT) for damage in damages], [max(value, noise) for value in gaps]
+    each["tau_beyond_noise"] = rank(*floored)
+    means = {name: float(np.mean(found["losses"])) for name, found in recipes.items()}
+    safe = [name for name, found in recipes.items() if found["safe"]]
+    each["unsafe"] = [name for name in safe if not means[name] - exact <= 2 * noise]
+    each["recommended"] = min(safe, key=lambda name: recipes[name]["damage"])
+    each["regret"] = (means[each["recommended"]] - min(*means.values(), exact)) / noise
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how well damage ranks gaps, and what came of the advice."""
-    taus, unsafe, regrets, all_damages, all_gaps = [], [], [], [], []
-    for each in rows:
-        noise = float(np.std(each["fp32"], ddof=1))
-        damages = [found["damage"] for found in each["recipes"].values()]
-        gaps = [gap(found, each["fp32"]) for found in each["recipes"].values()]
-        # Beyond what any number says: those that break are alike.
-        gaps = [value if math.isfinite(value) else 1e9 for value in gaps]
-        damages = [value if math.isfinite(value) else 1e9 for value in damages]
-        taus.append(float(kendalltau(damages, gaps).statistic))
-        all_damages += damages
-        all_gaps += [value / noise for value in gaps]
-        means = {name: float(np.mean(found["losses"])) for name, found in each["recipes"].items()}
-        exact = float(np.mean(each["fp32"][:SEEDS]))
-        safe = [name for name, found in each["recipes"].items() if found["safe"]]
-        unsafe += [
-            f"{each['task']}: {name}" for name in safe if not means[name] - exact <= 2 * noise
-        ]
-        best = min(safe, key=lambda name: each["recipes"][name]["damage"])
-        regrets.append((means[best] - min(means.values())) / noise)
-        each.update(noise=noise, tau=taus[-1], gaps=gaps, recommended=best, regret=regrets[-1])
+    damages = [min(found["damage"], BROKEN) for each in rows for found in each["recipes"].values()]
+    gaps = [value / each["noise"] for each in rows for value in each["gaps"].values()]
     return {
         "tasks": len(rows),
         "recipes": len(RECIPES),
-        "tau_mean": float(np.mean(taus)),
-        "tau_median": float(np.median(taus)),
-        "tau_of_all": float(kendalltau(all_damages, all_gaps).statistic),
+        "tau_median": float(np.median([each["tau"] for each in rows])),
+        "tau_mean": float(np.mean([each["tau"] for each in rows])),
+        "tau_beyond_noise_mean": float(np.mean([each["tau_beyond_noise"] for each in rows])),
+        "tau_of_all": rank(damages, gaps),
+        "tau_of_all_beyond_noise": rank(
+            [max(each, LIMIT) for each in damages], [max(each, 1.0) for each in gaps]
+        ),
         "called_safe": sum(found["safe"] for each in rows for found in each["recipes"].values()),
-        "unsafe": unsafe,
-        "regret_within_noise": float(np.mean([regret <= 1 for regret in regrets])),
-        "largest_regret": max(regrets),
+        "unsafe": [f"{each['task']}: {name}" for each in rows for name in each["unsafe"]],
+        "regret_within_noise": float(np.mean([each["regret"] <= 1 for each in rows])),
+        "largest_regret": max(each["regret"] for each in rows),
     }
 
 
 def main() -> None:
-    """Run all tasks, and write what came of them."""
+    """Run tasks, and write what came of them beside those that were run before."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="tasks whose name has this in it")
+    parser.add_argument("--tasks", default="0:20", help="which, as first:last")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    began = time.process_time()
-    chosen = [task for task in tasks() if given.only in task.name]
-    rows = [row(task) for task in track(chosen, "tasks")]
-    document = {
-        "environment": {"torch": torch.__version__, "python": platform.python_version()},
-        "summary": summary(rows),
-        "tasks": rows,
-    }
-    Console().print(document["summary"], f"{time.process_time() - began:.0f} s")
-    for each in rows:
-        Console().print(each["task"], round(each["tau"], 2), each["recommended"], each["regret"])
-    if not given.only:
+    first, last = map(int, given.tasks.split(":"))
+    kept = json.loads(RESULTS.read_text())["tasks"] if RESULTS.exists() else []
+    rows = {each["task"]: each for each in kept}
+    for task in track(tasks()[first:last], "tasks"):
+        rows[task.name] = row(task)
+        judge(rows[task.name])
+        document = {
+            "environment": {"torch": torch.__version__, "python": platform.python_version()},
+            "summary": summary(list(rows.values())),
+            "tasks": list(rows.values()),
+        }
         RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    Console().print(summary(list(rows.values())))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 PRIORS = Constants(
     half=1.0, tf32=0.8, fp32=0.8, ramp=64, weight=0.85, load=0.4, bandwidth=0.85,
     operands=0.7, norm=0.8, row_norm=0.6, softmax=0.75, copy=0.8, depthwise=0.45,
-    depthwise_last=0.35, depthwise_weight=0.1,
-    depthwise_weight_last=0.16, grouped=1.0, grouped_last=1.0, transposes=0.9,
+    depthwise_last=0.35, depthwise_weight=0.25,
+    depthwise_weight_last=0.35, channels=2.0, grouped=1.0, grouped_last=1.0,
+    odd_groups=0.4, odd_groups_last=0.12, transposes=0.9,
     transposes_tf32=0.5, cache=0.1, accesses=8.0, narrow=0.7, kernel=3.0, host=9.0,
 )  # fmt: skip
 """What is believed of the constants before any measurement: figures of the roofline literature and
@@ -88,7 +89,18 @@ def cases(found: Sequence[Measurement], cache: Path) -> list[Case]:
         if trace is not None:
             tf32 = each.precision != "fp32"
             made.append(Case(each, workload(trace.calls, gpus()[each.gpu], tf32=tf32)))
-    return made
+    return _once(made)
+
+
+def _once(found: Sequence[Case]) -> list[Case]:
+    """Count models that were published under several names once: same step, nearly same speed."""
+    kept: dict[Any, Case] = {}
+    for case in found:
+        asked, work = case.measured, case.work
+        key = (asked.machine, asked.gpu, asked.layout, asked.precision, asked.batch, asked.family)
+        step = (len(work), float(work.flops @ work.count), float(work.moved @ work.count))
+        kept.setdefault((*key, *step, f"{asked.seconds:.2g}"), case)
+    return list(kept.values())
 
 
 def _trace(asked: Measurement, cache: Path) -> Trace | None:
@@ -128,8 +140,8 @@ class Fit:
         slower = np.where(self.old, age, 1.0)
         return np.log(self.seconds(fitted) * slower / self.measured)
 
-    def fitted(self, start: Constants = PRIORS) -> tuple[Constants, float]:
-        """Return the constants, and the factor of old logs."""
+    def fitted(self, start: Constants = PRIORS, rounds: int = 30) -> tuple[Constants, float]:
+        """Return the constants, and the factor of old logs, after some rounds of regression."""
         prior = np.log([*(getattr(PRIORS, name) for name in NAMES), 1.08])
         spread = np.array([*(SPREAD.get(name, 0.3) for name in NAMES), 0.05])
         first = np.log([*(getattr(start, name) for name in NAMES), 1.08])
@@ -140,7 +152,7 @@ class Fit:
             return np.concatenate([self.weights * errors / NOISE, (logs - prior) / spread])
 
         *values, age = np.exp(
-            least_squares(residuals, first, loss="soft_l1", max_nfev=30, xtol=1e-3, ftol=1e-4).x
+            least_squares(residuals, first, loss="soft_l1", max_nfev=rounds, xtol=1e-3, ftol=1e-4).x
         )
         return Constants(*(float(value) for value in values)), float(age)
 
@@ -185,7 +197,7 @@ def left_out(
     for name in sorted({*groups} - {""}):
         out = np.array([each == name for each in groups])
         kept = [case for case, left in zip(chosen, out, strict=True) if not left]
-        fitted, _ = Fit(kept).fitted(start)
+        fitted, _ = Fit(kept).fitted(start, rounds=5)  # from the fit to everything on
         errors[out] = Fit([c for c, left in zip(chosen, out, strict=True) if left]).errors(fitted)
         print(f"  without {name}: {_printed(summary(errors[out]))}", flush=True)
     return errors
@@ -250,11 +262,18 @@ def speed_ups(
     return np.array(wrong), np.array(twice)
 
 
-def widths(errors: NDArray[np.float64]) -> dict[str, float]:
-    """Return the logarithms that 80 % and 90 % of errors stay under."""
+def widths(errors: NDArray[np.float64], chosen: Sequence[Case]) -> dict[str, float]:
+    """Return the logarithms that 80 % and 90 % of errors stay under, families weighing alike."""
+    weights, sizes = _weights(chosen), np.abs(errors)
+    order = np.argsort(sizes)
+    below = np.cumsum(weights[order]) / weights.sum()
     return {
-        str(share): float(np.quantile(np.abs(errors), share / 100)) for share in interval.SHARES
+        str(share): float(np.interp(share / 100, below, sizes[order])) for share in interval.SHARES
     }
+
+
+def _of(chosen: Sequence[Case], mask: NDArray[np.bool_]) -> list[Case]:
+    return [case for case, wanted in zip(chosen, mask, strict=True) if wanted]
 
 
 def coverage(kept: Sequence[Case], errors: NDArray[np.float64], vague: Any) -> dict[str, float]:
@@ -265,7 +284,7 @@ def coverage(kept: Sequence[Case], errors: NDArray[np.float64], vague: Any) -> d
     for half in (0, 1):
         for kind in (vague, ~vague):
             here, there = kind & (halves == half), kind & (halves != half)
-            for share, width in widths(errors[there]).items():
+            for share, width in widths(errors[there], _of(kept, there)).items():
                 inside[share] += [bool(each) for each in np.abs(errors[here]) <= width]
     return {share: float(np.mean(each)) for share, each in inside.items()}
 
@@ -289,11 +308,13 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
     )[~published]
     logs = [case for case in kept if case.measured.machine]
     wrong, twice = speed_ups(logs, of_gpu[~published])
-    known, new = widths(of_gpu[~published]), widths(of_architecture)
+    known, new = widths(of_gpu[~published], logs), widths(of_architecture, logs)
     intervals = {
-        "plain": widths(errors[~vague]),
-        "vague": widths(errors[vague]),
-        "speed-up": widths(wrong),
+        "plain": widths(errors[~vague], _of(kept, ~vague)),
+        "vague": widths(errors[vague], _of(kept, vague)),
+        "speed-up": {
+            str(share): float(np.quantile(np.abs(wrong), share / 100)) for share in interval.SHARES
+        },
         "new architecture": {share: max(1.0, new[share] / known[share]) for share in new},
         "architectures": sorted({gpus()[case.measured.gpu].architecture for case in kept}),
     }

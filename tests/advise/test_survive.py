@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -197,3 +198,44 @@ def test_training_that_fp32_does_not_survive_is_refused() -> None:
         about.model.head.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="in step 1 of fp32 training already"):
         record(about)
+
+
+def test_trials_leave_the_record_as_it_was() -> None:
+    about = subject()
+    recorded = record(about)
+    alone = survive(about, recorded, "bf16-true")
+    survive(about, recorded, "fp16")
+    again = survive(about, recorded, "bf16-true")
+    assert alone.damage == again.damage
+    assert math.isfinite(alone.damage)
+
+
+def test_update_that_is_not_a_number_is_rejected() -> None:
+    """Adam's epsilon of 1e-8 is zero in fp16, where an untouched parameter's update is 0 / 0."""
+
+    class Unused(Net):
+        def __init__(self) -> None:
+            super().__init__(Gate)
+            self.scale = nn.Parameter(torch.ones(16))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return super().forward(values) + 0 * self.scale.sum()
+
+    about = replace(
+        subject(), model=Unused(), optimizer=lambda model: torch.optim.Adam(model.parameters())
+    )
+    found = survive(about, record(about), "half")
+    assert "inf or NaN" in found.rejected
+    assert found.damage == math.inf
+
+
+def test_scale_is_small_enough_for_every_recorded_step() -> None:
+    about = subject()
+    first = (about.batches[0][0] * 3e3, about.batches[0][1])
+    about = replace(about, batches=[first, *about.batches[1:]])
+    recorded = record(about)
+    found = survive(about, recorded, "fp16")
+    assert not found.rejected
+    assert found.recipe.scaling is not None
+    assert recorded.of_parameters.highest is not None
+    assert found.recipe.scaling.init * 2.0**recorded.of_parameters.highest <= 65504

@@ -49,8 +49,12 @@ class Constants:
         depthwise_last: The same where channels come last.
         depthwise_weight: For the gradient of the weights, in NCHW.
         depthwise_weight_last: The same where channels come last.
+        channels: Channels for each multiprocessor at which that gradient reaches half of this: its
+            kernels run a few blocks a channel, so that few channels leave a GPU idle.
         grouped: Of grouped convolutions in NCHW, beside ungrouped ones.
         grouped_last: The same where channels come last.
+        odd_groups: Of grouped convolutions that run outside tensor cores in NCHW, of fp32's peak.
+        odd_groups_last: The same where channels come last.
         transposes: Share of half convolutions in NCHW whose input and output are transposed.
         transposes_tf32: The same of TF32's.
         cache: Exponent with which a larger cache raises the bandwidth.
@@ -76,8 +80,11 @@ class Constants:
     depthwise_last: float
     depthwise_weight: float
     depthwise_weight_last: float
+    channels: float
     grouped: float
     grouped_last: float
+    odd_groups: float
+    odd_groups_last: float
     transposes: float
     transposes_tf32: float
     cache: float
@@ -191,6 +198,8 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     rate = rate * np.where(work.misaligned, 0.5, 1.0) * np.where(work.narrow, fitted.narrow, 1.0)
     tiled = work.tiling.operations(fitted.ramp) / (work.peak * rate)
     found = np.where(work.of("conv", "grouped", "gemm", "recurrent"), tiled, 0.0)
+    odd = np.where(work.channels_last, fitted.odd_groups_last, fitted.odd_groups)
+    found = np.where(work.odd_groups, work.flops / (work.vector * odd), found)
     found = np.where(work.of("depthwise"), work.flops / (work.vector * _VECTOR_RATE), found)
     return np.where(work.of("attention"), work.flops / (work.peak * _ATTENTION_RATE), found)
 
@@ -222,6 +231,8 @@ def _bandwidth(work: Workload, fitted: Constants) -> NDArray[np.float64]:
 def _memory(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     """Return the time of memory traffic, and of the instructions that move it."""
     traffic = work.moved / (_bandwidth(work, fitted) * _efficiency(work, fitted))
+    idle = 1 + fitted.channels * work.sms / work.groups
+    traffic = traffic * np.where(work.of("depthwise") & work.of_weight, idle, 1.0)
     tiled = work.of("conv", "grouped", "gemm", "recurrent", "attention")
     return np.where(tiled, traffic, _issued(work, traffic, 1.0, fitted))
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from halfstep.advise.trace import Call
 
 
+_GROUPS = (4, 8, 16, 32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """Calls of a step on a GPU: a column for each figure, a row for each call.
@@ -37,9 +40,13 @@ class Workload:
         of_weight: Whether it is a weight's gradient.
         misaligned: Whether a matrix product's widths keep half tensor cores from full rate.
         narrow: Whether a half convolution's channels do.
+        groups: Of a convolution: how many channels a depthwise one has.
+        odd_groups: Whether a half convolution's groups are of a width that cuDNN has no kernels for
+            on tensor cores: other than 4, 8, 16 or 32 channels.
         peak: FLOP/s of the units that its products run on.
         vector: FLOP/s of fp32 outside tensor cores.
         bandwidth: Bytes a second.
+        sms: Multiprocessors.
         ticks: Clock cycles a second of all multiprocessors.
         load: TFLOP/s of the peak for each watt, brought to one manufacturing process.
         cache: MiB of the last cache level.
@@ -59,9 +66,12 @@ class Workload:
     of_weight: NDArray[np.bool_]
     misaligned: NDArray[np.bool_]
     narrow: NDArray[np.bool_]
+    groups: NDArray[np.float64]
+    odd_groups: NDArray[np.bool_]
     peak: NDArray[np.float64]
     vector: NDArray[np.float64]
     bandwidth: NDArray[np.float64]
+    sms: NDArray[np.float64]
     ticks: NDArray[np.float64]
     load: NDArray[np.float64]
     cache: NDArray[np.float64]
@@ -103,6 +113,8 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
     # Channels of a convolution: what is summed over, or the columns, without the filter's window.
     widths = np.where(of_weight, m, n), np.where(of_weight, n, k) / window
     narrow = (widths[0] % 8 != 0) | (widths[1] % 8 != 0)
+    packed = np.isin(widths[0], _GROUPS) & np.isin(widths[1], _GROUPS)
+    is_grouped = kind == KINDS.index("grouped")
     return Workload(
         count=np.array([call.count for call in calls], dtype=np.float64),
         flops=numbers("flops"),
@@ -117,9 +129,12 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         of_weight=np.array(of_weight, dtype=np.bool_),
         misaligned=is_gemm & half & ((n % 8 != 0) | (k % 8 != 0)),
         narrow=is_conv & half & narrow,
+        groups=groups,
+        odd_groups=is_grouped & half & ~packed,
         peak=np.array([gpu.peak(each) for each in formats], dtype=np.float64),
         vector=rows * gpu.fp32 * 1e12,
         bandwidth=rows * gpu.bandwidth * 1e9,
+        sms=rows * gpu.sms,
         ticks=rows * gpu.sms * gpu.clock * 1e6,
         load=np.array([gpu.peak(each) for each in formats]) / 1e12 / gpu.power * gpu.energy,
         cache=rows * gpu.cache,

@@ -55,6 +55,7 @@ class Record:
         calls: Those of the last step, in the order of the forward pass.
         forward: Exponents of what each site returned, over all steps.
         backward: Exponents of the gradients of that, over all steps.
+        of_parameters: Exponents of the gradients of parameters, over all steps.
         gradient: That of the last step, by parameter.
         noise: Variance of each parameter's gradient between batches, summed over its elements.
         losses: Of each step.
@@ -69,6 +70,7 @@ class Record:
     calls: Sequence[Call]
     forward: Mapping[Site, Exponents]
     backward: Mapping[Site, Exponents]
+    of_parameters: Exponents
     gradient: Mapping[str, torch.Tensor]
     noise: Mapping[str, float]
     losses: Sequence[float]
@@ -112,6 +114,7 @@ def _record(subject: Subject) -> Record:
     optimizer = subject.optimizer(model)
     forward: dict[Site, Exponents] = {}
     backward: dict[Site, Exponents] = {}
+    of_parameters = Exponents.none()
     noise = _Noise()
     losses = []
     with Engine(model, optimizer, recipe="fp32") as engine:
@@ -129,6 +132,8 @@ def _record(subject: Subject) -> Record:
             gradient = _gradient(model)
             _refuse_nonfinite(step, losses[-1], gradient)
             _count(calls, forward, backward)
+            for each in gradient.values():
+                of_parameters += Exponents.of(each)
             noise.add(gradient)
             if last:  # the calls of the last step hold the weights as they are in it
                 engine.zero_grad()
@@ -138,6 +143,7 @@ def _record(subject: Subject) -> Record:
         calls,
         forward,
         backward,
+        of_parameters,
         gradient,
         noise.variance(),
         losses,

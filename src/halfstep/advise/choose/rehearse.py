@@ -6,6 +6,7 @@ squared error is a hundredth of that variance costs as much as a batch one per c
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ class Rehearsal:
     Attributes:
         gradient_damage: Squared error of the gradient over its variance between batches.
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
-            projection on what the optimizer makes of the same gradient in fp32.
+            projection on what the optimizer makes of the same gradient in fp32; infinite where the
+            update is not finite.
         birth: The site that first raised, or made inf or NaN of finite inputs; None where none did.
         nonfinite: Parameters whose gradient was inf or NaN.
         raised: What was raised instead; "" where nothing was.
@@ -62,7 +64,7 @@ class Rehearsal:
         Errors of either sign average out over steps as that noise does; what each step loses of its
         update adds up, here over `STEPS_OF_BIAS` steps.
         """
-        if self.breaks:
+        if self.breaks or self.broken_updates:
             return math.inf
         return self.gradient_damage + self.update_noise + STEPS_OF_BIAS * self.update_bias
 
@@ -70,6 +72,11 @@ class Rehearsal:
     def breaks(self) -> bool:
         """Whether inf, NaN or an error came of it."""
         return bool(self.raised or self.nonfinite)
+
+    @property
+    def broken_updates(self) -> list[str]:
+        """The parameters that are inf or NaN after the step."""
+        return [name for name, lost in self.updates_lost.items() if math.isinf(lost)]
 
     def stalled(self, most_lost: float) -> list[str]:
         """Return the parameters that lose more than a share of their update."""
@@ -88,7 +95,8 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     model = subject.copied()
     model.load_state_dict(recorded.weights)
     optimizer = subject.optimizer(model)
-    optimizer.load_state_dict(dict(recorded.optimizer_state))
+    # A copy: optimizers load tensors as they are, and write over them.
+    optimizer.load_state_dict(copy.deepcopy(dict(recorded.optimizer_state)))
     names = [name for name, _ in model.named_parameters()]
     owned = _owned(optimizer, model)
     births = _Births()
@@ -168,7 +176,7 @@ def _update_in_fp32(
     model = subject.copied()
     model.load_state_dict(recorded.weights)
     optimizer = subject.optimizer(model)
-    optimizer.load_state_dict(dict(recorded.optimizer_state))
+    optimizer.load_state_dict(copy.deepcopy(dict(recorded.optimizer_state)))
     before = {name: param.detach().clone() for name, param in model.named_parameters()}
     # The gradient of this loss is the one that is given; it has none where the step was skipped.
     parts = [
@@ -219,5 +227,7 @@ def _update_errors(
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:
     """Return how much of an update is missing along its own direction, where noise cancels."""
+    if not _finite(got):
+        return math.inf
     energy = float(wanted.double().square().sum())
     return 1 - float((got.double() * wanted).sum()) / energy if energy > 0 else 0.0

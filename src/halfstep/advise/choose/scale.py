@@ -31,14 +31,29 @@ def first_scale(recorded: Record, half_sites: Mapping[Site, str], scaling: LossS
         half_sites: Those that compute in a half format, with it.
         scaling: The recipe's own.
     """
-    gradients = [
+    gradients = _gradients(recorded, half_sites)
+    lowest, highest = math.ceil(math.log2(scaling.floor)), math.floor(math.log2(scaling.init))
+    powers = [2.0**power for power in range(highest, lowest - 1, -1)]
+    return min(powers, key=lambda scale: sum(_suffers(*each, scale) for each in gradients))
+
+
+def overflows(recorded: Record, half_sites: Mapping[Site, str], scale: float) -> bool:
+    """Tell whether a gradient of a recorded step, times the scale, comes near the largest value."""
+    return any(
+        gradient.headroom(FORMATS[format_]) - math.log2(scale) < SPARE_BITS
+        for gradient, format_ in _gradients(recorded, half_sites)
+    )
+
+
+def _gradients(recorded: Record, half_sites: Mapping[Site, str]) -> list[tuple[Exponents, str]]:
+    """Return the gradients of sites, and of parameters, each with the format that they are in."""
+    of_sites = [
         (recorded.backward[site], format_)
         for site, format_ in half_sites.items()
         if site in recorded.backward
     ]
-    lowest, highest = math.ceil(math.log2(scaling.floor)), math.floor(math.log2(scaling.init))
-    powers = [2.0**power for power in range(highest, lowest - 1, -1)]
-    return min(powers, key=lambda scale: sum(_suffers(*each, scale) for each in gradients))
+    formats = sorted(set(half_sites.values()))
+    return of_sites + [(recorded.of_parameters, format_) for format_ in formats]
 
 
 def _suffers(gradient: Exponents, format_: str, scale: float) -> bool:

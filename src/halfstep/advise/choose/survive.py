@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.rehearse import Rehearsal, rehearse
-from halfstep.advise.choose.scale import first_scale
+from halfstep.advise.choose.scale import first_scale, overflows
 from halfstep.advise.choose.whatif import (
     Damage,
     Dtypes,
@@ -184,6 +184,7 @@ class _Search:
             found = self._rehearse(fewer)
             if not self._wrong(found):
                 trial.exceptions, trial.rehearsal = fewer, found
+        self._look_at_all_steps()
         trial.recipe = self._with(trial.exceptions)
         trial.headroom = min(
             (
@@ -231,6 +232,8 @@ class _Search:
             return f"gradients are inf or NaN{where}"
         if found.gradient_damage > LIMIT:
             return f"the gradient is off by {found.gradient_damage:.2g} of its noise"
+        if broken := found.broken_updates:
+            return f"updates of {len(broken)} parameters are inf or NaN, of {broken[0]} among them"
         stalled = [] if self._base.keeps_small_updates else found.stalled(MOST_LOST)
         if stalled:
             return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
@@ -244,7 +247,10 @@ class _Search:
             modules = {name.rpartition(".")[0] for name in stalled}
             if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
                 return False
-            exceptions |= dict.fromkeys(modules, "its updates are less than half an ulp")
+            reason = "its updates are inf or NaN"
+            if not found.broken_updates:
+                reason = "its updates are less than half an ulp"
+            exceptions |= dict.fromkeys(modules, reason)
             return True
         if found.birth is not None and not _covered(found.birth, exceptions):
             reason = found.raised or "it makes inf or NaN of finite values"
@@ -259,14 +265,17 @@ class _Search:
         """Start with a smaller loss scale: a dynamic one would find it by skipping steps."""
         if self._base.scaling is None:
             return False
+        self._scale = first_scale(self._recorded, self._in_half(), self._base.scaling)
+        return self._scale != self._base.scaling.init
+
+    def _in_half(self) -> dict[Site, str]:
+        """Return the sites whose results are in a half format, with the exceptions there are."""
         leaving = self._leaving()
-        in_half = {
+        return {
             site: format_
             for site, format_ in self._formats.items()
             if site in leaving or not self._covered(site)
         }
-        self._scale = first_scale(self._recorded, in_half, self._base.scaling)
-        return self._scale != self._base.scaling.init
 
     def _leaving(self) -> set[Site]:
         """Return the excepted sites whose results go on in half, and so do their gradients."""
@@ -287,6 +296,18 @@ class _Search:
             each for each in self._trial.exceptions if f"{site.module}.".startswith(f"{each}.")
         ]
         return max(of_modules, key=len, default="operators")
+
+    def _look_at_all_steps(self) -> None:
+        """Start with a smaller loss scale where a step before the rehearsed one needs it."""
+        before = self._scale
+        if before is None or not overflows(self._recorded, self._in_half(), before):
+            return
+        self._lower_scale()
+        found = self._rehearse(self._trial.exceptions)
+        if self._wrong(found):
+            self._scale = before
+        else:
+            self._trial.rehearsal = found
 
     def _except_backward(self) -> bool:
         """Except every site whose gradients suffer, at the loss scale of the recipe again."""
