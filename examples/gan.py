@@ -43,8 +43,8 @@ def train(recipe: str, steps: int) -> torch.Tensor:
     """Train both halves and return points that the generator makes, shape (1000, 2)."""
     torch.manual_seed(0)
     generator, discriminator = network(NOISE, 2), network(2, 1)
-    g = torch.optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.999))
-    d = torch.optim.Adam(discriminator.parameters(), lr=1e-3, betas=(0.5, 0.999))
+    g = torch.optim.Adam(generator.parameters(), lr=3e-3, betas=(0.5, 0.999))
+    d = torch.optim.Adam(discriminator.parameters(), lr=3e-3, betas=(0.5, 0.999))
     with Engine([generator, discriminator], [g, d], recipe=recipe) as engine:
         make, judge = engine.models
         for _ in range(steps):
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, int]:
     """Train, and print and return how far the points are from the ring."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="fp16")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args(arguments)
     distance, places = distances(train(options.recipe, options.steps))
     print(f"{options.recipe}: {distance:.3f} from the ring, near {places} of its {POINTS} places")

@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="fp16")
     parser.add_argument("--weight", type=float, default=10.0)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=80)
     options = parser.parse_args(arguments)
     difference, norm = train(options.recipe, options.weight, options.steps)
     print(f"{options.recipe}: means {difference:.2f} apart, mean norm of the gradient {norm:.2f}")

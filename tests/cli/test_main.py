@@ -116,12 +116,6 @@ def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, offer
     assert sorted(capsys.readouterr().out.split()) == offered
 
 
-def test_bash_is_given_a_script_that_asks_this_program(halfstep):
-    with pytest.raises(SystemExit) as done:
-        halfstep("--show-completion", "bash")
-    assert not done.value.code
-
-
 def test_commands_on_the_line_are_those_of_the_app():
     commands = {command.name for command in app.registered_commands}
     assert commands | {group.name for group in app.registered_groups} == set(COMMANDS)

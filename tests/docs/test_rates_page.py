@@ -22,8 +22,10 @@ def test_the_table_is_that_of_the_runs():
         runs = {(run["lr"], run["recipe"]): shown(run) for run in csv.DictReader(file)}
     recipes = list(dict.fromkeys(recipe for _, recipe in runs))
     lines = [f"| rate | {' | '.join(recipes)} |", "| --- " * (len(recipes) + 1) + "|"]
-    for rate in dict.fromkeys(rate for rate, _ in runs):
-        lines.append(f"| {rate} | {' | '.join(runs[rate, each] for each in recipes)} |")
+    lines += [
+        f"| {rate} | {' | '.join(runs[rate, each] for each in recipes)} |"
+        for rate in dict.fromkeys(rate for rate, _ in runs)
+    ]
     table = re.search(r"<!-- runs -->\n(.*?)<!-- /runs -->", PAGE, re.DOTALL)[1]
     assert table.splitlines() == lines
 

@@ -4,7 +4,6 @@ In this process rather than in a kernel, which would import torch anew for each.
 """
 
 import json
-import linecache
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,21 @@ def cells(name):
     return [each for each in book["cells"] if each["cell_type"] == "code"]
 
 
-def run(name, **settings):
+@pytest.fixture
+def run(tmp_path):
     """Run the code cells one after the other; `settings` replace what a cell has set."""
-    names = {}
-    for number, cell in enumerate(cells(name)):
-        source, file = "".join(cell["source"]), f"<{name}, cell {number}>"
-        # As a kernel does, so that the lines of a cell can be looked up.
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(source, file, "exec"), names)
-        names.update({each: value for each, value in settings.items() if each in names})
-    return names
+
+    def run_cells(name, **settings):
+        names = {}
+        for number, cell in enumerate(cells(name)):
+            # Each in a file, as a kernel has them, so that its lines can be looked up.
+            file = tmp_path / f"{name}_{number}.py"
+            file.write_text("".join(cell["source"]))
+            exec(compile(file.read_text(), file, "exec"), names)
+            names.update({each: value for each, value in settings.items() if each in names})
+        return names
+
+    return run_cells
 
 
 @pytest.mark.parametrize("name", ["double_step", "rates", "two_bit"])
@@ -38,7 +42,7 @@ def test_a_notebook_was_saved_as_it_ran_from_top_to_bottom(name):
     assert kinds == {"stream"}
 
 
-def test_the_double_step_is_named_with_its_line(capsys):
+def test_the_double_step_is_named_with_its_line(run, capsys):
     found = run("double_step")
     printed = capsys.readouterr().out
     assert not torch.tensor(found["wrong"]).isfinite().all()
@@ -48,16 +52,17 @@ def test_the_double_step_is_named_with_its_line(capsys):
     assert "was called past the engine" in printed
 
 
-def test_rates_break_every_precision_and_adamw_pure_half_alone(capsys):
+def test_rates_break_every_precision_and_adamw_pure_half_alone(run, capsys):
     points = [(32, 0.1), (128, 40.0)]
     found = run("rates", RECIPES=("fp32", "half", "fp16"), IMAGES=20 * 128, POINTS=points)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert all(float(found["results"][each, points[0]].rstrip("%")) > 85 for each in found["RECIPES"])
-    assert {row[0]: row[1] for row in rows[-3:]} == {"fp32": rows[-3][1], "half": "nan", "fp16": rows[-1][1]}
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    learnt = [found["results"][each, points[0]] for each in found["RECIPES"]]
+    assert min(float(each.rstrip("%")) for each in learnt) > 85
+    assert [recipe for recipe, adamw in rows[-3:] if "nan" in adamw] == ["half"]
     assert all("nan" in found["results"][each, points[1]] for each in found["RECIPES"])
 
 
-def test_two_bits_save_most_of_the_bytes_and_cost_little_accuracy():
+def test_two_bits_save_most_of_the_bytes_and_cost_little_accuracy(run):
     found = run("two_bit", STEPS=40)
     assert found["held"]["fp32"] > 8 * found["held"]["act2"]
     assert found["accuracies"]["fp32"] > 0.9
