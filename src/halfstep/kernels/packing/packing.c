@@ -237,8 +237,8 @@ INLINE void read_group_back(const uint32_t *restrict from, float low, float step
 }
 
 #if defined(__AVX512BW__)
-/* Does both for a whole group of at most 4 bits: its levels are computed and rounded once, and looked
-   up by the lowest 5 bits of a lane. A register has them several times over, so that the bits above a
+/* Unpacks a whole group of at most 4 bits into halves: its levels are computed and rounded once, and
+   looked up by the lowest 5 bits of a lane. A register has them several times over, so that the bits above a
    code do not matter. Lanes are halves of words: the lower ones first, and then the upper ones, whose
    elements lie half a group further on. */
 INLINE void look_up_group(const uint32_t *from, float low, float step, int dtype, const int group, const int bits,

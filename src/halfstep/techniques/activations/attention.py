@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import scaled_dot_product_attention
 
-from halfstep.techniques.activations.store import refuse_second_derivative
+from halfstep.techniques.activations.store import refuse_second_derivative, uncompressed
 
 
 class Attention(torch.autograd.Function):
@@ -45,7 +44,7 @@ class Attention(torch.autograd.Function):
             for each, need in zip(ctx.saved_tensors, needed, strict=False)
         ]
         plainly = torch.autocast(gradient.device.type, enabled=False)
-        with torch.enable_grad(), plainly, saved_tensors_hooks(torch.Tensor.detach, _as_it_is):
+        with torch.enable_grad(), plainly, uncompressed():
             result = scaled_dot_product_attention(*given, **ctx.options)
             wanted = [each for each in given if _floats(each) and each.requires_grad]
             found = iter(torch.autograd.grad(result, wanted, gradient))
@@ -55,10 +54,13 @@ class Attention(torch.autograd.Function):
         ), None  # fmt: skip
 
 
-def apart(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[torch.Tensor]:
-    """Return the three such that what keeps queries and keys does not keep the values.
+def in_separate_storage(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> list[torch.Tensor]:
+    """Return the three with the values in a storage of their own.
 
-    Slices of one projection share its memory. Values that are the queries or keys stay so.
+    Slices of one projection share its storage, and queries and keys that are kept would keep all of
+    it. Values that are the queries or keys stay so.
     """
     if any(value.is_set_to(each) for each in (query, key)):
         return [query, key, value]
@@ -71,7 +73,3 @@ def apart(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[t
 
 def _floats(tensor: torch.Tensor | None) -> bool:
     return tensor is not None and tensor.is_floating_point()
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

@@ -12,12 +12,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from halfstep.techniques.activations.store import (
     in_memory_order,
     is_dense,
     refuse_second_derivative,
+    uncompressed,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Pointwise(torch.autograd.Function):
         inplace: bool,
     ) -> torch.Tensor:
         """Return `call(values)`, in `values` itself if `inplace`."""
-        with torch.enable_grad(), saved_tensors_hooks(torch.Tensor.detach, _as_it_is):
+        with torch.enable_grad(), uncompressed():
             given = values.detach().requires_grad_()
             result = call(given)
             (slope,) = torch.autograd.grad(result, given, torch.ones_like(result))
@@ -142,10 +142,6 @@ class MaxPool(torch.autograd.Function):
 def _put(ctx: Any, result: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     ctx.mark_dirty(values)
     return values.copy_(result)
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _corners(

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from halfstep.techniques.activations.attention import Attention, apart
+from halfstep.techniques.activations.attention import Attention, in_separate_storage
 from halfstep.techniques.activations.functions import Dropout, MaxPool, Pointwise, Rectifier
 from halfstep.techniques.activations.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from halfstep.techniques.activations.roles import role_of
@@ -200,7 +200,7 @@ class Operators(TorchFunctionMode):
         mask, dropout, *options = given[3:]
         if dropout > 0 or not self._applies(given[2], dense=False):
             return func(*args, **kwargs)
-        query, key, value = apart(*given[:3])
+        query, key, value = in_separate_storage(*given[:3])
         with self._store.during(self._bits(), whole=(query, key)):
             return Attention.apply(
                 query, key, value, mask, dict(zip(_OF_ATTENTION, options, strict=True))

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from halfstep.kernels.packing import DTYPES, Draw, Packed, pack
@@ -162,21 +163,22 @@ class Store:
         Tensors of fewer than `smallest` elements, and those in the memory of `whole`, stay as they
         are.
         """
-        before = self._asked
-        self._here.asked = bits, smallest, {each.untyped_storage().data_ptr() for each in whole}
+        before = self._rule
+        self._here.rule = bits, smallest, {each.untyped_storage().data_ptr() for each in whole}
         try:
             yield
         finally:
-            self._here.asked = before
+            self._here.rule = before
 
     @property
-    def _asked(self) -> tuple[int | None, int, set[int]]:
-        asked: tuple[int | None, int, set[int]] = getattr(self._here, "asked", (None, 0, set()))
-        return asked
+    def _rule(self) -> tuple[int | None, int, set[int]]:
+        """What `during` was given in this thread."""
+        rule: tuple[int | None, int, set[int]] = getattr(self._here, "rule", (None, 0, set()))
+        return rule
 
     def _bits_of(self, tensor: torch.Tensor) -> int | None:
         """Return the bits that this thread keeps a tensor in now; None for all of them."""
-        bits, smallest, whole = self._asked
+        bits, smallest, whole = self._rule
         if tensor.numel() < smallest or tensor.untyped_storage().data_ptr() in whole:
             return None
         return bits
@@ -253,6 +255,11 @@ def held(saved: Whole | Saved) -> tuple[tuple[torch.Tensor, ...], bool]:
         assert saved.kept.whole is not None, "a kept tensor is packed or whole"
         saved = saved.kept.whole
     return (saved.tensor,), saved.tensor.dtype == torch.uint8
+
+
+def uncompressed() -> saved_tensors_hooks:
+    """Let autograd save tensors as they are meanwhile, within a forward pass that compresses."""
+    return saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor)
 
 
 def refuse_second_derivative() -> None:
