@@ -121,6 +121,9 @@ def _run(
 ) -> None:
     import torch
 
+    from halfstep.train.processes import warm
+
+    warm._IS_FORKED = True  # from a process that has only imported, so that it may fork in turn
     for number, name in ((1, "out"), (2, "err")):
         with (Path(said) / name).open("wb") as file:
             os.dup2(file.fileno(), number)

@@ -203,7 +203,7 @@ def test_neither_a_kill_nor_ctrl_c_leaves_a_process_behind():
         while not (metrics.exists() and metrics.stat().st_size):
             assert process.poll() is None
             time.sleep(0.05)
-        launcher, *workers = below(process.pid)
+        _server, launcher, *workers = below(process.pid)
         assert len(workers) == 2
         if name == "bf16":
             os.killpg(process.pid, signal.SIGINT)

@@ -1,7 +1,7 @@
 """`halfstep compare`: every recipe on one config, and the table that settles which to use."""
 
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -116,6 +116,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     """
     from rich.console import Console
 
+    from halfstep.train.processes import warm
+
+    untouched = warm.is_untouched()
     with without_collections():
         from halfstep.advise.compared import predict
         from halfstep.advise.gpus import parse_gpus
@@ -124,37 +127,44 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 
     exports = tables.parse_exports(export)
     there = None if gpu is None else parse_gpus(gpu)
-    planned = plan(
-        config,
-        recipes=recipes,
-        seeds=seeds,
-        options=options or (),
-        axes=grid or (),
-        device=device,
-        devices=devices,
-        processes=processes,
-        here=on is None,
-        time_limit=time_limit,
-        tag=tag,
-        out=out,
-    )
-    console = Console()
-    if there is None:
-        there = parse_gpus("h100" if planned.grid.device == "cpu" else "none")
+    with warm.server() if untouched and on is None else nullcontext() as python:
+        planned = plan(
+            config,
+            recipes=recipes,
+            seeds=seeds,
+            options=options or (),
+            axes=grid or (),
+            device=device,
+            devices=devices,
+            processes=processes,
+            here=on is None,
+            time_limit=time_limit,
+            tag=tag,
+            out=out,
+        )
+        console = Console()
+        if there is None:
+            there = parse_gpus("h100" if planned.grid.device == "cpu" else "none")
 
-    @cache
-    def predicted() -> tuple["Prediction", ...]:
-        with Console(stderr=True).status("predicting") as status:
-            return predict(planned, there, lambda what: status.update(f"predicting the {what}"))
+        @cache
+        def predicted() -> tuple["Prediction", ...]:
+            with Console(stderr=True).status("predicting") as status:
+                return predict(planned, there, lambda what: status.update(f"predicting the {what}"))
 
-    before = signal.signal(signal.SIGTERM, _end_the_cells_too)
-    try:
-        with _place(on, devices, planned) as place:
-            results = comparison.compare(
-                planned, train_command, console, fresh=fresh, place=place, predict=predicted
-            )
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        before = signal.signal(signal.SIGTERM, _end_the_cells_too)
+        try:
+            with _place(on, devices, planned) as place:
+                results = comparison.compare(
+                    planned,
+                    train_command,
+                    console,
+                    fresh=fresh,
+                    place=place,
+                    predict=predicted,
+                    python=python,
+                )
+        finally:
+            signal.signal(signal.SIGTERM, before)
     table.show(console, planned.grid, results, predicted())
     written = tables.export(planned.directory, planned.grid, results, exports)
     names = [tables.REPORT, tables.TABLE, directory.COMPARISON, *written]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from halfstep.compare.predicted import Predict
     from halfstep.compare.runner import Command
     from halfstep.compare.schedule import Place
+    from halfstep.train.processes.warm import Server
 
 
 def compare(
@@ -32,6 +33,7 @@ def compare(
     fresh: bool = False,
     place: Place | None = None,
     predict: Predict = nothing,
+    python: Server | None = None,
 ) -> list[Result]:
     """Run the cells that have no result yet.
 
@@ -44,6 +46,7 @@ def compare(
         fresh: Whether to run the cells again that have a result.
         place: Where cells run; the plan's devices of this machine by default.
         predict: Gives what rows would cost on GPUs that are not here.
+        python: Forks cells of this machine.
 
     Returns:
         One result per cell, in the order of the grid's cells.
@@ -78,7 +81,13 @@ def compare(
             run_all(
                 [result.cell for result in results if result.status == "pending"],
                 place
-                or ThisMachine(plan.devices, command, keep_open=[lock], time_limit=plan.time_limit),
+                or ThisMachine(
+                    plan.devices,
+                    command,
+                    keep_open=[lock],
+                    time_limit=plan.time_limit,
+                    python=python,
+                ),
                 starting=starting,
                 ended=ended,
             )

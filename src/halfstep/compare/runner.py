@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from halfstep.train.processes.warm import Process, Server
+
 Command = Callable[[Cell, str], Sequence[str]]
 """From a cell and a device to the program and arguments that run it into its `run_directory`."""
 
@@ -56,6 +58,7 @@ class RunningCell:
         keep_open: File descriptors that the process inherits.
         time_limit: Seconds after which it is ended; None for no limit.
         environment: Variables of its own, besides those of this process.
+        python: Forks it if it can.
     """
 
     def __init__(
@@ -66,19 +69,25 @@ class RunningCell:
         keep_open: Sequence[int] = (),
         time_limit: float | None = None,
         environment: Mapping[str, str] | None = None,
+        python: Server | None = None,
     ) -> None:
         self.cell = cell
         self._errors = cell.directory / "stderr.log"
         self._limit = time_limit
         self._started = time.monotonic()
+        variables = {LAUNCHER: str(os.getpid()), **(environment or {})}
         with (cell.directory / "stdout.log").open("wb") as out, self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(  # noqa: S603  # the command is the comparison's own
+            outputs = (out.fileno(), errors.fileno())
+            forked = python and python.start(
+                command, outputs=outputs, environment=variables, keep_open=keep_open
+            )
+            self.process: Process = forked or subprocess.Popen(  # noqa: S603  # our own command
                 list(command),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
                 pass_fds=tuple(keep_open),
-                env={**os.environ, LAUNCHER: str(os.getpid()), **(environment or {})},
+                env={**os.environ, **variables},
             )
 
     def poll(self) -> Result | None:
@@ -130,7 +139,7 @@ def run_cell(
     return result
 
 
-def end(processes: Sequence[subprocess.Popen[bytes]], patience: float | None = None) -> None:
+def end(processes: Sequence[Process], patience: float | None = None) -> None:
     """End processes, in good order if they can and with force if they cannot.
 
     Args:

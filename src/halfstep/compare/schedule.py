@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfstep.compare.grid import Cell
+    from halfstep.train.processes.warm import Server
 
 _POLL_SECONDS = 0.02
 
@@ -52,6 +53,7 @@ class ThisMachine:
         command: Gives the program and arguments of a cell.
         keep_open: File descriptors that the processes inherit.
         time_limit: Seconds after which a cell is ended.
+        python: Forks cells that train on the CPU: CUDA needs a process that started by itself.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class ThisMachine:
         *,
         keep_open: Sequence[int] = (),
         time_limit: float | None = None,
+        python: Server | None = None,
     ) -> None:
         self.slots = tuple(devices)
         self._command = command
         self._keep_open = keep_open
         self._time_limit = time_limit
+        self._python = python
 
     def start(self, cell: Cell, slot: str) -> RunningCell:
         """Start a cell on the devices of a slot."""
@@ -76,6 +80,7 @@ class ThisMachine:
             keep_open=self._keep_open,
             time_limit=self._time_limit,
             environment={**self._threads(cell.processes), **visible},
+            python=self._python if slot == "cpu" else None,
         )
 
     def end(self, running: Sequence[Started]) -> None:
