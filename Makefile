@@ -31,14 +31,12 @@ check: $(VENV)/installed  ## linter, formatter, type checker
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/installed  ## measure every claim on a quiet machine; results go to benchmarks/results
-	failed=0; for script in benchmarks/*.py; do $(BIN)/python $$script || failed=1; done; exit $$failed
 site: $(VENV)/installed  ## the documentation as a site, in build/site; a broken link fails
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-bench: $(VENV)/installed  ## measure every claim; results go to benchmarks/results
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+bench: $(VENV)/installed  ## measure every claim on a quiet machine; results go to benchmarks/results
+	failed=0; for script in benchmarks/*.py; do $(BIN)/python $$script || failed=1; done; exit $$failed
 
 clean:
 	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
