@@ -82,10 +82,16 @@ def test_a_gpu_that_is_not_there_is_one_line(capsys):
     assert "allowed: cpu; write --device cpu" in capsys.readouterr().err
 
 
-def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
-    arguments = ["compare", "digits", "--recipes", "fp32,bf16", *TINY]
-    assert main(arguments) == 0
-    printed = capsys.readouterr().out
+def compared(*arguments):
+    """Run `halfstep compare` in a process whose cells are forked, and return what it printed."""
+    ended = warm.run(warm.halfstep, "compare", *arguments)
+    assert (ended.code, ended.err) == (0, "")
+    return ended.out
+
+
+def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs():
+    arguments = ["digits", "--recipes", "fp32,bf16", *TINY]
+    printed = compared(*arguments)
     assert "[2/2] bf16 seed 0: finished" in printed
     assert "report.html, table.md and comparison.json are in runs/compare/digits" in printed
     assert re.search(r"predicted, H100.*\n(.*\n)+bf16 .* ≈\d", printed)
@@ -94,9 +100,9 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
         name: json.loads((cell(name) / "run" / "summary.json").read_text())
         for name in ("fp32", "bf16")
     }
-    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
-    assert [each["summary"] for each in compared["cells"]] == list(summaries.values())
-    for row in compared["rows"]:
+    document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert [each["summary"] for each in document["cells"]] == list(summaries.values())
+    for row in document["rows"]:
         assert row["status"] == "finished"
         for name, spread in row["measures"].items():
             measured = summaries[row["recipe"]]
@@ -112,17 +118,16 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs(capsys):
     assert r"memory MiB\*" in table
 
     inodes = [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries]
-    assert main([*arguments, "--gpu", "none"]) == 0
-    printed = capsys.readouterr().out
+    printed = compared(*arguments, "--gpu", "none")
     assert "from an earlier comparison" in printed
     assert "predicted" not in printed
     assert [(cell(name) / "run" / "summary.json").stat().st_ino for name in summaries] == inodes
 
 
-def test_a_run_that_goes_nonfinite_is_a_row_and_no_failure(capsys):
+def test_a_run_that_goes_nonfinite_is_a_row_and_no_failure():
     options = [*TINY, "--options", "optimizer.lr=1e30", "epochs=3"]
-    assert main(["compare", "digits", "--recipes", "fp32", "--tag", "hot", *options]) == 0
-    assert "fp32 nonfinite: " in capsys.readouterr().out
+    printed = compared("digits", "--recipes", "fp32", "--tag", "hot", *options)
+    assert "fp32 nonfinite: " in printed
     (found,) = json.loads(Path("runs/compare/digits-hot/comparison.json").read_text())["cells"]
     assert found["status"] == "nonfinite"
     assert found["summary"]["first_nonfinite_step"] > 1
@@ -159,8 +164,8 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     assert not (cell("fp32") / "run" / "summary.json").exists()
-    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
-    assert compared["cells"][0]["status"] == "pending"
+    document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert document["cells"][0]["status"] == "pending"
 
 
 def below(pid):
@@ -180,15 +185,13 @@ def are_gone(pids):
     return False
 
 
-def test_a_cell_of_two_processes_is_one_row(capfd):
-    arguments = ["compare", "digits", "--recipes", "fp32", *TINY, "--processes", "2"]
-    assert main([*arguments, "--options", "batch_size=128"]) == 0
-    printed = capfd.readouterr()
-    assert printed.err == ""
-    assert "digits on 2 processes of cpu with " in printed.out
-    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
-    (found,) = compared["cells"]
-    assert (compared["processes"], found["summary"]["processes"]) == (2, 2)
+def test_a_cell_of_two_processes_is_one_row():
+    arguments = ["digits", "--recipes", "fp32", *TINY, "--processes", "2"]
+    printed = compared(*arguments, "--options", "batch_size=128")
+    assert "digits on 2 processes of cpu with " in printed
+    document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    (found,) = document["cells"]
+    assert (document["processes"], found["summary"]["processes"]) == (2, 2)
     assert found["status"] == "finished"
     assert found["summary"]["steps"] == 5  # 1347 images in whole batches of twice 128
 
@@ -211,12 +214,12 @@ def test_neither_a_kill_nor_ctrl_c_leaves_a_process_behind():
             os.kill(workers[1] if name == "fp32" else launcher, signal.SIGKILL)
         assert are_gone(workers)
     assert process.wait(timeout=120).code == 130
-    compared = json.loads(Path("runs/compare/digits/comparison.json").read_text())
-    assert [each["status"] for each in compared["cells"]] == ["crashed", "crashed", "pending"]
+    document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
+    assert [each["status"] for each in document["cells"]] == ["crashed", "crashed", "pending"]
     assert list((cell("bf16") / "run" / "checkpoints").glob("step-*.pt"))
 
 
-def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices(capsys):
+def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices():
     Path("mine.yaml").write_text(
         "base: digits\nrecipe: {name: mine, base: fp16, loss_scale: 1024}\n"
     )
@@ -224,14 +227,13 @@ def test_a_grid_with_a_recipe_of_the_configs_own_on_two_devices(capsys):
     options = [each for each in given if not each.startswith("batch_size")]
     arguments = ["mine.yaml", "--recipes", "mine", "--grid", "batch_size=128,256"]
     arguments += ["--options", *options[: options.index("--device")], "optimizer.lr=0.1"]
-    assert main(["compare", *arguments, "--devices", "cpu,cpu", "--time-limit", "10m"]) == 0
-    printed = capsys.readouterr().out
+    printed = compared(*arguments, "--devices", "cpu,cpu", "--time-limit", "10m")
     assert "mine batch_size=256 seed 0: finished" in printed
-    compared = json.loads(Path("runs/compare/mine/comparison.json").read_text())
-    ran = [(each["recipe"], each["point"], each["summary"]["steps"]) for each in compared["cells"]]
+    document = json.loads(Path("runs/compare/mine/comparison.json").read_text())
+    ran = [(each["recipe"], each["point"], each["summary"]["steps"]) for each in document["cells"]]
     assert [each[:2] for each in ran] == [
         ("mine", ["batch_size=128"]),
         ("mine", ["batch_size=256"]),
     ]
     assert (ran[0][2], ran[1][2]) == (10, 5)  # 1347 images in whole batches of either size
-    assert compared["cells"][0]["summary"]["recipe"] == "mine"
+    assert document["cells"][0]["summary"]["recipe"] == "mine"

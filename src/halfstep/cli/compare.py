@@ -160,8 +160,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
                     console,
                     fresh=fresh,
                     place=place,
-                    python=python,
                     predict=predicted,
+                    python=python,
                 )
         finally:
             signal.signal(signal.SIGTERM, before)
