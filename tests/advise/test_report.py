@@ -1,4 +1,4 @@
-"""What advice leaves in a directory trains, says where its figures are from, and is the same again."""
+"""What advice leaves in a directory trains, names its sources, and is the same every time."""
 
 from __future__ import annotations
 
