@@ -25,8 +25,8 @@ CONTEXT.set_forkserver_preload(
         "halfstep.cli",
         "halfstep.train.loop.loop",
         "halfstep.train.after.evaluate",
-        "halfstep.compare.plan",
-        "halfstep.compare.tables",
+        "halfstep.compare.plan.plan",
+        "halfstep.compare.output.tables",
         "sklearn.datasets",
         "sklearn.model_selection",
         "torch.distributed.checkpoint.state_dict_loader",
@@ -121,7 +121,7 @@ def _run(
 ) -> None:
     import torch
 
-    from halfstep.train.processes import warm
+    from halfstep.compare.cells import warm
 
     warm._IS_FORKED = True  # from a process that has only imported, so that it may fork in turn
     for number, name in ((1, "out"), (2, "err")):

@@ -10,16 +10,16 @@ import pytest
 from halfstep.advise import compared
 from halfstep.advise.compared import predict
 from halfstep.advise.gpus import gpu, parse_gpus
-from halfstep.compare.directory import COMPARISON
-from halfstep.compare.plan import plan
-from halfstep.compare.records import as_json
-from halfstep.compare.results import Result
+from halfstep.compare.cells.directory import COMPARISON
+from halfstep.compare.cells.results import Result
+from halfstep.compare.output.records import as_json
+from halfstep.compare.plan.plan import plan
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfstep.compare.grid import Plan
+    from halfstep.compare.plan.grid import Plan
 
 TINY = ("data.resolution=8", "model.args={channels: [8, 8, 8, 8]}")
 

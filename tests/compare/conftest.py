@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfstep.compare.grid import Cell, Grid, build_grid
+from halfstep.compare.plan.grid import Cell, Grid, build_grid
 
 from . import synthetic
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from halfstep.compare.results import Result
+    from halfstep.compare.cells.results import Result
 
 # Arguments: run directory, recipe, seed, device. Appends to a file each time that it runs.
 FAKE_TRAINING = """

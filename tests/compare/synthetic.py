@@ -6,11 +6,11 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from halfstep.compare.directory import prepare, result_of
-from halfstep.compare.results import Result
+from halfstep.compare.cells.directory import prepare, result_of
+from halfstep.compare.cells.results import Result
 
 if TYPE_CHECKING:
-    from halfstep.compare.grid import Cell, Grid
+    from halfstep.compare.plan.grid import Cell, Grid
 
 ENVIRONMENT = {
     "python": "3.12.4",

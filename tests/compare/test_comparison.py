@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from halfstep.compare import comparison
-from halfstep.compare.grid import Plan
+from halfstep.compare.plan.grid import Plan
 
 # Runs a pickled plan with the fake training, as the command line would.
 COMPARE = """
@@ -201,7 +201,7 @@ def test_a_result_of_other_versions_is_kept_with_a_warning(
     for cell, torch in zip(grid.cells, ("2.11.0", "2.15.0"), strict=True):
         cell.run_directory.mkdir(parents=True, exist_ok=True)
         (cell.run_directory / "environment.json").write_text(f'{{"torch": "{torch}"}}')
-    monkeypatch.setattr("halfstep.compare.versions.versions", lambda: {"torch": "2.15.0"})
+    monkeypatch.setattr("halfstep.compare.cells.versions.versions", lambda: {"torch": "2.15.0"})
     compare(grid)
     assert training.ran == ["fp32 0", "fp16 0"]
     assert "warning: made with torch 2.11.0 (now 2.15.0)" in (tmp_path / "said.txt").read_text()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import warm
 from halfstep.compare.comparison import compare
-from halfstep.compare.grid import Cell, Plan
+from halfstep.compare.plan.grid import Cell, Plan
 
 from .processes import below, is_gone
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from halfstep.advise import cost, gpus
 from halfstep.advise.forecast import SHARE, Forecaster
 from halfstep.advise.subject import of_config
-from halfstep.compare.directory import COMPARISON, read, versions
-from halfstep.compare.predicted import Figure, Predicted, Prediction
+from halfstep.compare.cells.directory import COMPARISON, read, versions
+from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
 from halfstep.errors import in_a_line
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.config.schema import Config
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from halfstep.advise.gpus import Gpu
     from halfstep.advise.interval import Interval
-    from halfstep.compare.grid import Arm, Cell, Plan
+    from halfstep.compare.plan.grid import Arm, Cell, Plan
 
 _DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "doctor")
 """Settings that change no operator of a step."""

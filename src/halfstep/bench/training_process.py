@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from halfstep.compare.runner import end, reason
+from halfstep.compare.cells.runner import end, reason
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
 from halfstep.train.config.files import load, resolved

@@ -113,7 +113,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     """
     from rich.console import Console
 
-    from halfstep.compare.arguments import parse_recipes, parse_time_limit
+    from halfstep.compare.plan.arguments import parse_recipes, parse_time_limit
     from halfstep.files import json_text
 
     with without_collections():

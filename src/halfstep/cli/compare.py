@@ -15,9 +15,9 @@ from halfstep.cli.train import DeviceFlag, OptionsFlag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfstep.compare.grid import Plan
-    from halfstep.compare.predicted import Prediction
-    from halfstep.compare.schedule import Place
+    from halfstep.compare.cells.schedule import Place
+    from halfstep.compare.plan.grid import Plan
+    from halfstep.compare.rows.predicted import Prediction
 
 
 def register(app: typer.Typer) -> None:
@@ -116,14 +116,16 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     """
     from rich.console import Console
 
-    from halfstep.train.processes import warm
+    from halfstep.compare.cells import warm
 
     untouched = warm.is_untouched()
     with without_collections():
         from halfstep.advise.compared import predict
         from halfstep.advise.gpus import parse_gpus
-        from halfstep.compare import comparison, directory, table, tables
-        from halfstep.compare.plan import plan, train_command
+        from halfstep.compare import comparison
+        from halfstep.compare.cells import directory
+        from halfstep.compare.output import table, tables
+        from halfstep.compare.plan.plan import plan, train_command
 
     exports = tables.parse_exports(export)
     there = None if gpu is None else parse_gpus(gpu)
@@ -180,8 +182,8 @@ def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Pl
     if on is None:
         yield None
         return
-    from halfstep.compare.cluster import RayCluster, parse_place
-    from halfstep.compare.plan import train_command
+    from halfstep.compare.cells.cluster import RayCluster, parse_place
+    from halfstep.compare.plan.plan import train_command
     from halfstep.errors import UserError
 
     address = parse_place(on)

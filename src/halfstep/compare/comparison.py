@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from halfstep.compare.directory import changed_since, claimed, prepare, result_of
-from halfstep.compare.predicted import nothing
-from halfstep.compare.progress import CellsDone
-from halfstep.compare.results import Result
-from halfstep.compare.schedule import ThisMachine, run_all
-from halfstep.compare.tables import write_tables
-from halfstep.compare.versions import different_versions
+from halfstep.compare.cells.directory import changed_since, claimed, prepare, result_of
+from halfstep.compare.cells.progress import CellsDone
+from halfstep.compare.cells.results import Result
+from halfstep.compare.cells.schedule import ThisMachine, run_all
+from halfstep.compare.cells.versions import different_versions
+from halfstep.compare.output.tables import write_tables
+from halfstep.compare.rows.predicted import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from halfstep.compare.grid import Cell, Plan
-    from halfstep.compare.predicted import Predict
-    from halfstep.compare.runner import Command
-    from halfstep.compare.schedule import Place
-    from halfstep.train.processes.warm import Server
+    from halfstep.compare.cells.runner import Command
+    from halfstep.compare.cells.schedule import Place
+    from halfstep.compare.cells.warm import Server
+    from halfstep.compare.plan.grid import Cell, Plan
+    from halfstep.compare.rows.predicted import Predict
 
 
 def compare(

@@ -23,7 +23,7 @@ from PIL import Image
 
 from halfstep.apex import amp
 from halfstep.cli import main
-from halfstep.compare import directory
+from halfstep.compare.cells import directory
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import weights

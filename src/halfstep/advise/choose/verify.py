@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from halfstep.compare.statistics import estimate
+from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse

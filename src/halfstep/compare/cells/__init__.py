@@ -1,0 +1,1 @@
+"""Cells run: where, when and how, what each leaves on disk, and how it goes."""

@@ -1,0 +1,167 @@
+"""Runs cells on a cluster through Ray: `halfstep compare CONFIG --on ray:head-node:6379`.
+
+A node must have the comparison's directory at the same path (a shared file system) and halfstep
+installed. Ray decides where a cell runs; its processes are on one node, and those that train on
+GPUs get one of their own each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from halfstep.compare.cells.results import Result
+from halfstep.compare.cells.runner import run_cell
+from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.compare.cells.runner import Command
+    from halfstep.compare.cells.schedule import Started
+    from halfstep.compare.plan.grid import Cell
+
+_ENDING_SECONDS = 60.0
+
+
+class RayCell:
+    """A cell that was handed to Ray.
+
+    Args:
+        cell: The cell.
+        ray: The module.
+        reference: What Ray calls its result.
+    """
+
+    def __init__(self, cell: Cell, ray: Any, reference: Any) -> None:
+        self.cell = cell
+        self.reference = reference
+        self._ray = ray
+
+    def poll(self) -> Result | None:
+        """Return what it came to, or None while it waits or runs."""
+        done, _ = self._ray.wait([self.reference], timeout=0)
+        if not done:
+            return None
+        try:
+            result: Result = self._ray.get(self.reference)
+        except self._ray.exceptions.RayError as error:
+            said = str(error).strip().splitlines()
+            return Result(
+                self.cell, "crashed", f"ray: {said[-1] if said else type(error).__name__}"
+            )
+        return result
+
+
+class RayCluster:
+    """A place for cells; see `schedule.Place`.
+
+    Args:
+        address: Of the cluster's head ("host:6379", "auto"); None starts one on this machine.
+        device: Kind of device that cells run on.
+        processes: How many processes train each cell.
+        command: Gives the program and arguments of a cell.
+        time_limit: Seconds after which a cell is ended.
+        options: Further arguments of `ray.init`.
+
+    Raises:
+        UserError: If Ray is not installed, the cluster cannot be reached, has no such device, or
+            no node with enough of them.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        device: str,
+        command: Command,
+        *,
+        processes: int = 1,
+        time_limit: float | None = None,
+        **options: Any,
+    ) -> None:
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ImportError as error:
+            raise UserError("--on ray needs ray; write pip install 'halfstep[ray]'") from error
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            ray.init(address=address, **quiet, **options)
+        except (ConnectionError, ValueError) as error:
+            raise UserError(f"--on ray: no cluster at {address!r}: {error}") from error
+        self._ray = ray
+        self._command = command
+        self._time_limit = time_limit
+        wanted = "GPU" if device == "cuda" else "CPU"
+        # A cell's processes are on one node, so that what is left over on each is of no use.
+        counts = [int(each["Resources"].get(wanted, 0)) for each in ray.nodes() if each["Alive"]]
+        most = max(counts, default=0)
+        if most < processes:
+            self.close()
+            raise UserError(
+                f"--on ray: no node of the cluster has {processes} {wanted}s for --processes "
+                f"{processes}; write --processes {most}, or fewer"
+                if most
+                else f"--on ray: the cluster has no {wanted}; write --device cpu or cuda"
+            )
+        self._needs = {"num_gpus" if device == "cuda" else "num_cpus": processes}
+        # Ray gives as many threads as CPUs to the task, which each of its processes would have.
+        self._environment = {"OMP_NUM_THREADS": "1"} if processes > 1 and device == "cpu" else {}
+        self.slots = (device,) * sum(count // processes for count in counts)
+
+    def start(self, cell: Cell, slot: str) -> RayCell:
+        """Hand a cell to Ray."""
+        task = self._ray.remote(max_retries=0, **self._needs)(run_there)
+        arguments = list(self._command(cell, slot))
+        reference = task.remote(cell, arguments, self._time_limit, self._environment)
+        return RayCell(cell, self._ray, reference)
+
+    def end(self, running: Sequence[Started]) -> None:
+        """End cells that have not ended, in good order."""
+        references = [each.reference for each in running if isinstance(each, RayCell)]
+        for reference in references:
+            self._ray.cancel(reference)
+        if references:
+            # A cell writes a checkpoint before it ends.
+            self._ray.wait(references, num_returns=len(references), timeout=_ENDING_SECONDS)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started for this ends."""
+        self._ray.shutdown()
+
+
+def run_there(
+    cell: Cell,
+    command: list[str],
+    time_limit: float | None,
+    environment: dict[str, str] | None = None,
+) -> Result:
+    """Run a cell on the node that Ray has chosen."""
+    # Directories of a network appear on other nodes with a delay.
+    for _ in range(50):
+        if cell.config_file.exists():
+            return run_cell(cell, command, time_limit=time_limit, environment=environment)
+        time.sleep(0.1)
+    return Result(
+        cell,
+        "crashed",
+        f"{cell.directory} is not on {os.uname().nodename}; name a directory that all nodes share "
+        "with --out",
+    )
+
+
+def parse_place(text: str) -> str | None:
+    """Read `--on ray[:address]`; the address, or None for a cluster of this machine alone.
+
+    Raises:
+        UserError: If it is something else.
+    """
+    name, _, address = text.partition(":")
+    if name != "ray":
+        raise UserError(
+            f"--on is {text!r}; allowed: ray for this machine, or ray:ADDRESS of a cluster's head, "
+            "as in ray:10.0.0.1:6379"
+        )
+    return address or None

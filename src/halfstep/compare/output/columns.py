@@ -1,0 +1,239 @@
+"""The columns of a comparison's table, its title and its notes: the same in every kind of output.
+
+The numbers come from `rows`; this file only chooses units, digits and headers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfstep.compare.cells.versions import mixed
+from halfstep.compare.rows.measures import MEASURES, one_line
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.verdict import interval_note
+from halfstep.show import units
+from halfstep.show.units import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halfstep.compare.cells.results import Result, Spread
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.measures import Measure
+    from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.statistics import Estimate, Ratio
+
+REHEARSED = "†"
+ON_FRONT = "◆"
+DISTURBED = "‡"
+
+Cells = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        header: Its header; a terminal breaks it at the bars, so that the column stays narrow.
+        cell: Gives what it says of a row: the number, and the spread over seeds if there is one.
+        key: What programs call it, and what of a summary it shows.
+        value: Gives the number that a table is sorted by; None for none.
+    """
+
+    header: str
+    cell: Callable[[Row], Cells]
+    key: str
+    value: Callable[[Row], float | None]
+
+    @property
+    def title(self) -> str:
+        """The header in one line."""
+        return one_line(self.header)
+
+
+def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[Column]:
+    """Return the columns.
+
+    Args:
+        grid: What is compared.
+        results: What came of it.
+        everything: Whether to take all that was measured, and not what a terminal has room for.
+    """
+    footnote = "*" if _on_cpu(results) else ""
+    # A terminal needs the room of one column for the overrides of a grid.
+    left_out = "wall_seconds" if grid.axes and not everything else None
+    known = [
+        measure
+        for measure in MEASURES
+        if (measure.main and measure.name != left_out)
+        or (everything and any(result.number(measure.name) is not None for result in results))
+    ]
+    found: list[Column] = []
+    for measure in known:
+        found.append(_of_measure(measure, footnote))
+        if measure.name == "final_accuracy":
+            found.append(_difference(grid))
+        if measure.name == "images_per_second":
+            found.append(Column("speed|x", lambda row: _ratio(row.speed), "speed", _speed))
+        if measure.name == "peak_memory_bytes" and everything:
+            title = f"memory|x{footnote}"
+            found.append(Column(title, lambda row: _ratio(row.memory), "memory", _memory))
+    found.append(Column("non-|finite|at step", _step, "first_nonfinite_step", _first))
+    return found
+
+
+def name(row: Row) -> str:
+    """Return what a row is called: its recipe, and the marks that the notes explain."""
+    marks = (
+        REHEARSED if row.rehearsed else "",
+        DISTURBED if row.disturbed else "",
+        ON_FRONT if row.on_front else "",
+    )
+    return " ".join(filter(None, (row.recipe, *marks)))
+
+
+def title(grid: Grid) -> str:
+    """Say what is compared."""
+    options = f" with {' '.join(grid.options)}" if grid.options else ""
+    if len(grid.seeds) == 1:
+        return f"{grid.config} on {grid.place}{options}, seed {grid.seeds[0]}"
+    return f"{grid.config} on {grid.place}{options}, {len(grid.seeds)} seeds"
+
+
+def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
+    """What the reader of the table has to know: what a number is, and why a cell did not finish."""
+    rows = rows_by_arm(grid, results)
+    several = len(grid.seeds) > 1
+    said = []
+    if grid.processes > 1:
+        said.append(
+            f"Each run trained in {grid.processes} processes, with batches of {grid.processes} "
+            "times batch_size."
+        )
+    if several:
+        said.append(
+            "± is the standard deviation over the seeds that finished; of a difference, half of "
+            "its interval."
+        )
+        said.append(interval_note())
+    else:
+        said.append("One seed gives no interval: run --seeds 3 to see what is noise.")
+    if any(row.on_front for row in rows):
+        said.append(f"{ON_FRONT} {front_note(results)}.")
+    if _on_cpu(results):
+        said.append("* rise of the process's resident memory over training.")
+    if any(row.disturbed for row in rows):
+        said.append(f"{DISTURBED} {disturbed_note()}.")
+    said += _rehearsals(rows)
+    said += mixed(results)
+    arms = len(grid.points) > 1
+    for result in results:
+        if result.said:
+            label = result.cell.label if several or arms else result.cell.recipe
+            said.append(f"{label} {result.status}: {result.said}")
+    return said
+
+
+def front_note(results: Sequence[Result]) -> str:
+    """Say what the mark of the front means."""
+    ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
+    aside = ", rehearsed ones aside" if any(map(_is_rehearsed, results)) else ""
+    return f"no other row is as good in {ways}{aside}"
+
+
+def disturbed_note() -> str:
+    """Say what the mark of disturbed times means, and what to do."""
+    return (
+        "times disturbed: other processes had the cores; run fewer at a time, or write "
+        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, with --fresh"
+    )
+
+
+def _is_rehearsed(result: Result) -> bool:
+    return bool(result.summary.get("rehearsed"))
+
+
+def _rehearsals(rows: Sequence[Row]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in row.rehearsed:
+            by_reason.setdefault(reason, []).append(row.recipe)
+    if not by_reason:
+        return []
+    return [
+        f"{REHEARSED} rehearsed: accuracy and skipped steps tell, speed does not.",
+        *(
+            f"{REHEARSED} {', '.join(dict.fromkeys(names))}: {reason}"
+            for reason, names in by_reason.items()
+        ),
+    ]
+
+
+def _of_measure(measure: Measure, footnote: str) -> Column:
+    header = measure.header + (footnote if measure.name == "peak_memory_bytes" else "")
+
+    def value(row: Row) -> float | None:
+        spread = row.measures[measure.name]
+        return None if spread is None else spread.mean
+
+    return Column(
+        header, lambda row: _spread(row.measures[measure.name], measure.write), measure.name, value
+    )
+
+
+def _difference(grid: Grid) -> Column:
+    first = grid.arms[0].recipe
+    to = first if len(first) <= 5 and len(grid.recipes) > 1 else "row 1"
+    return Column(
+        f"to {to}|points",
+        lambda row: _interval(row.difference),
+        "difference",
+        lambda row: None if row.difference is None else row.difference.mean,
+    )
+
+
+def _spread(spread: Spread | None, write: Callable[[float], str]) -> Cells:
+    if spread is None:
+        return (MISSING,)
+    if spread.sd is None:
+        return (write(spread.mean),)
+    return write(spread.mean), f"±{write(spread.sd)}"
+
+
+def _interval(difference: Estimate | None) -> Cells:
+    if difference is None:
+        return (MISSING,)
+    mean = units.points(difference.mean)
+    if difference.high is None or difference.high == difference.mean:
+        return (mean,)
+    return mean, f"±{units.percent(difference.high - difference.mean)}"
+
+
+def _ratio(ratio: Ratio | None) -> Cells:
+    if ratio is None:
+        return (MISSING,)
+    mean = units.ratio(ratio.mean)
+    # In two words, which a terminal, where width is scarce, puts below each other.
+    return (mean, *units.ratio_interval(ratio.low, ratio.high).split())
+
+
+def _speed(row: Row) -> float | None:
+    return None if row.speed is None else row.speed.mean
+
+
+def _memory(row: Row) -> float | None:
+    return None if row.memory is None else row.memory.mean
+
+
+def _first(row: Row) -> float | None:
+    return None if row.first_nonfinite_step is None else float(row.first_nonfinite_step)
+
+
+def _step(row: Row) -> Cells:
+    return (MISSING if row.first_nonfinite_step is None else str(row.first_nonfinite_step),)
+
+
+def _on_cpu(results: Sequence[Result]) -> bool:
+    return any(result.summary.get("peak_memory_kind") == "resident-rise" for result in results)

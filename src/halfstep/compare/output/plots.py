@@ -1,0 +1,86 @@
+"""PNG plots of a comparison, for slides and papers: curves, and what accuracy costs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from halfstep.compare.output.columns import title
+from halfstep.compare.output.report.curves import read_curves
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.rows import Row
+
+_CURVES = {
+    "train_loss": "training loss",
+    "val_accuracy": "validation accuracy",
+    "loss_scale": "loss scale",
+}
+
+
+def write_plots(directory: Path, grid: Grid, results: Sequence[Result]) -> list[str]:
+    """Write `curves.png` and `tradeoff.png` and return their names."""
+    # Not pyplot, which would keep a window system and global state.
+    from matplotlib.figure import Figure
+
+    curves = Figure(figsize=(4.2 * len(_CURVES), 3.6), layout="constrained")
+    axes = curves.subplots(1, len(_CURVES), squeeze=False)[0]
+    for axis, (name, header) in zip(axes, _CURVES.items(), strict=True):
+        _draw_curves(axis, grid, results, name)
+        axis.set_title(header)
+        axis.set_xlabel("optimizer step")
+    curves.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    curves.suptitle(title(grid))
+    tradeoff = Figure(figsize=(5.2, 4.0), layout="constrained")
+    _draw_tradeoff(tradeoff.subplots(), rows_by_arm(grid, results))
+    figures = {"curves.png": curves, "tradeoff.png": tradeoff}
+    for name, figure in figures.items():
+        write_atomically(directory / name, partial(figure.savefig, format="png", dpi=150))
+    return list(figures)
+
+
+def _draw_curves(axis: Axes, grid: Grid, results: Sequence[Result], name: str) -> None:
+    labelled = set()
+    for result in results:
+        curve = read_curves(result.cell.run_directory).get(name)
+        if curve is None:
+            continue
+        arm = result.cell.arm
+        colour = f"C{grid.arms.index(arm) % 10}"
+        values = [float("nan") if value is None else value for value in curve["y"]]
+        label = None if arm in labelled else arm.label
+        labelled.add(arm)
+        axis.plot(curve["x"], values, color=colour, label=label, linewidth=1.2)
+        for step in curve["nonfinite"][:1]:
+            axis.axvline(step, color=colour, linestyle=":", linewidth=1)
+    if name == "loss_scale":
+        axis.set_yscale("log", base=2)
+
+
+def _draw_tradeoff(axis: Axes, rows: Sequence[Row]) -> None:
+    for number, row in enumerate(rows):
+        seconds, best = row.measures["train_seconds"], row.measures["best_accuracy"]
+        if seconds is None or best is None:
+            continue
+        axis.errorbar(
+            seconds.mean,
+            100 * best.mean,
+            xerr=seconds.sd,
+            yerr=None if best.sd is None else 100 * best.sd,
+            color=f"C{number % 10}",
+            marker="D" if row.on_front else "o",
+            mfc="none" if row.rehearsed else None,
+            label=row.arm.label + (" (rehearsed)" if row.rehearsed else ""),
+        )
+    axis.set_xlabel("training time, s")
+    axis.set_ylabel("best validation accuracy, %")
+    axis.legend(fontsize="small")

@@ -1,0 +1,95 @@
+"""Facts of a report beside the tables: where memory goes, and what the runs were made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfstep.compare.rows.measures import MEMORY_PARTS
+from halfstep.show.units import mebibytes, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.rows.rows import Row
+
+
+_FEW = 10 * 2**20
+"""Bytes below which a part of memory is written with a decimal, or compressed ones would be 0."""
+
+
+def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return a bar for each row: the mean of its peaks, and its share of the largest."""
+    known = [(row, row.measures["peak_memory_bytes"]) for row in rows]
+    most = max((spread.mean for _, spread in known if spread is not None), default=0.0)
+    return [
+        {
+            "label": row.arm.label,
+            "text": f"{mebibytes(spread.mean)} MiB",
+            "share": spread.mean / most,
+            "parts": _parts(row, most),
+            "source": " ".join(result.source("peak_memory_bytes") for result in row.measured),
+        }
+        for row, spread in known
+        if spread is not None and most > 0
+    ]
+
+
+def _parts(row: Row, most: float) -> list[dict[str, Any]]:
+    """Return where the peak goes, of the first seed that says so."""
+    for result in row.measured:
+        known = [(name, result.number(f"held_bytes.{name}")) for name in MEMORY_PARTS]
+        if any(size is not None for _, size in known):
+            return [
+                {
+                    "name": name,
+                    "label": MEMORY_PARTS[name],
+                    "share": size / most,
+                    "text": f"{size / 2**20:.1f} MiB" if size < _FEW else f"{mebibytes(size)} MiB",
+                    "source": result.source(f"held_bytes.{name}"),
+                }
+                for name, size in known
+                if size is not None
+            ]
+    return []
+
+
+def environment(results: Sequence[Result]) -> list[dict[str, str]]:
+    """Return what runs had around them; a fact that differs between runs comes once a value."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        for name, value in result.environment.items():
+            file = f"{result.cell.directory.name}/run/environment.json#{name}"
+            found.setdefault(name, {}).setdefault(str(value), []).append(file)
+    return [
+        {"name": name, "value": value, "source": " ".join(files), "differs": str(len(values) > 1)}
+        for name, values in found.items()
+        for value, files in values.items()
+    ]
+
+
+def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return which share of the arithmetic ran in which format, and which layers are exceptions.
+
+    That is of the first seed of a row that was looked into; rows that were not are left out.
+    """
+    found = []
+    for row in rows:
+        looked = next((each for each in row.measured if each.summary.get("formats")), None)
+        if looked is None:
+            continue
+        given = looked.summary["formats"]
+        found.append(
+            {
+                "label": row.arm.label,
+                "shares": [
+                    {"text": f"{percent(share)} % {name}", "source": looked.source("formats")}
+                    for name, share in given.get("shares", {}).items()
+                ],
+                "exceptions": [
+                    {"layer": layer, "reason": reason, "source": looked.source("formats")}
+                    for layer, reason in given.get("exceptions", {}).items()
+                ],
+            }
+        )
+    return found

@@ -1,0 +1,264 @@
+"""Fill the report's template: rows and verdicts as HTML, curves and settings as data.
+
+Every number that is shown names the file in the run directories that it comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.compare.cells.directory import COMPARISON
+from halfstep.compare.output.columns import (
+    DISTURBED,
+    ON_FRONT,
+    REHEARSED,
+    columns,
+    disturbed_note,
+    front_note,
+    notes,
+    title,
+)
+from halfstep.compare.output.report import facts
+from halfstep.compare.output.report.curves import read_curves
+from halfstep.compare.plan.grid import flat
+from halfstep.compare.rows import predicted as of_gpus
+from halfstep.compare.rows.measures import one_line
+from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
+from halfstep.compare.rows.verdict import verdicts
+from halfstep.show.document import TableCell, document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.output.columns import Column
+    from halfstep.compare.plan.grid import Arm, Grid
+    from halfstep.compare.rows.predicted import Prediction
+    from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.verdict import Verdict
+
+_HERE = Path(__file__).parent
+_TEMPLATE = _HERE / "page.html"
+_SCRIPTS = (
+    "state.js",
+    "tables.js",
+    "chart.js",
+    _HERE / "charts.js",
+    "legend.js",
+    _HERE / "diff.js",
+)
+_RATIOS = {
+    "difference": "best_accuracy",
+    "speed": "images_per_second",
+    "memory": "peak_memory_bytes",
+}
+
+
+def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:
+    """Return the report as one HTML document."""
+    rows = rows_by_arm(grid, results)
+    shown = columns(grid, results, everything=True)
+    return document(
+        _TEMPLATE,
+        scripts=_SCRIPTS,
+        data=_data(grid, results, rows),
+        title=title(grid),
+        grid=grid,
+        done=sum(result.status != "pending" for result in results),
+        total=len(results),
+        verdicts=_verdicts(rows, verdicts(grid, rows)),
+        span=_span(rows),
+        text_headers=["recipe", *grid.axes, "seed", "status"],
+        headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
+        rows=[_table_row(row, grid, shown, results) for row in rows],
+        run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
+        runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
+        predicted=[_predicted(each, grid, rows) for each in predicted],
+        memory=facts.memory(rows),
+        formats=facts.formats(rows),
+        environment=facts.environment(results),
+        notes=notes(grid, results),
+        front=ON_FRONT,
+        front_note=front_note(results),
+        rehearsed=REHEARSED,
+        disturbed=DISTURBED,
+        disturbed_note=disturbed_note(),
+    )
+
+
+def _data(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> dict[str, Any]:
+    arms, several = list(grid.arms), len(grid.seeds) > 1
+    return {
+        "front": front_note(results),
+        "arms": [
+            {
+                "label": _short(arm),
+                "rehearsed": bool(row.rehearsed),
+                "front": bool(row.on_front),
+                "accuracy": _mean(row, "best_accuracy"),
+                "seconds": _mean(row, "train_seconds"),
+                "source": row.sources,
+            }
+            for arm, row in zip(arms, rows, strict=True)
+        ],
+        "cells": [
+            {
+                "label": _short(result.cell.arm) + several * f" seed {result.cell.seed}",
+                "arm": arms.index(result.cell.arm),
+                "seed": result.cell.seed,
+                "status": result.status,
+                "source": f"{result.cell.directory.name}/run/metrics.jsonl",
+                "curves": read_curves(result.cell.run_directory),
+                "settings": dict(flat(result.cell.settings)),
+            }
+            for result in results
+        ],
+    }
+
+
+def _short(arm: Arm) -> str:
+    """Name an arm where there is little room: keys without their sections."""
+    overrides = (override.partition("=") for override in arm.point)
+    return " ".join((arm.recipe, *(f"{key.split('.')[-1]}={value}" for key, _, value in overrides)))
+
+
+def _mean(row: Row, name: str) -> float | None:
+    spread = row.measures[name]
+    return None if spread is None else spread.mean
+
+
+def _table_row(
+    row: Row, grid: Grid, shown: Sequence[Column], results: Sequence[Result]
+) -> dict[str, Any]:
+    overrides = [override.partition("=")[2] for override in row.arm.point]
+    what = dict(zip(grid.axes, overrides, strict=True))
+    if row.seed is not None:
+        what["seed"] = str(row.seed)
+    cells = []
+    for column in shown:
+        written = column.cell(row)
+        value = column.value(row)
+        cells.append(
+            TableCell(
+                text=written[0],
+                spread=" ".join(written[1:]),
+                value=value,
+                label=column.title,
+                source="" if value is None else _source(row, column, grid, results),
+                link=_explanation(row, column),
+            )
+        )
+    return {
+        "arm": grid.arms.index(row.arm),
+        "recipe": row.recipe,
+        "rehearsed": row.rehearsed,
+        "disturbed": row.disturbed,
+        "front": row.on_front,
+        "baseline": row.is_baseline,
+        "status": row.status,
+        "kind": "finished" if row.status == "finished" else row.status.split()[-1],
+        "reason": "; ".join(
+            f"seed {result.cell.seed}: {result.said}" if row.seed is None else result.said
+            for result in row.results
+            if result.said
+        ),
+        "seed": row.seed,
+        "overrides": [TableCell(text, value=text, label=key) for key, text in what.items()],
+        "sources": row.sources,
+        "cells": cells,
+    }
+
+
+def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the table of what is predicted on a GPU; only its accuracies were measured."""
+    headers = list(map(one_line, of_gpus.headers(grid)))
+    by_arm = {row.arm: row for row in rows}
+    lines = of_gpus.lines(prediction, rows)
+    first = 1 + len(grid.axes)
+    found = []
+    for at, (each, line) in enumerate(zip(prediction.rows, lines, strict=True)):
+        row, here = by_arm[each.arm], f"{COMPARISON}#predicted.{prediction.key}.rows.{at}."
+        figures = (
+            (each.seconds and each.seconds.value, "predicted_seconds.value"),
+            (each.speed_up and each.speed_up.value, "predicted_speed_up.value"),
+            (each.memory, "predicted_memory_bytes"),
+            (line[-1], "predicted_bound"),
+        )
+        found.append(
+            {
+                "arm": grid.arms.index(each.arm),
+                "recipe": each.arm.recipe,
+                "overrides": [
+                    TableCell(text, value=text, label=label)
+                    for label, text in zip(grid.axes, line[1:first], strict=True)
+                ],
+                "accuracy": TableCell(
+                    line[first],
+                    value=_mean(row, "best_accuracy"),
+                    label=headers[first],
+                    source=" ".join(result.source("best_accuracy") for result in row.measured),
+                ),
+                "cells": [
+                    TableCell(
+                        text, value=value, label=label, source="" if each.reason else here + key
+                    )
+                    for label, text, (value, key) in zip(
+                        headers[first + 1 :], line[first + 1 :], figures, strict=True
+                    )
+                ],
+            }
+        )
+    return {
+        "id": f"predicted-{prediction.key}",
+        "title": prediction.title,
+        "headers": headers,
+        "rows": found,
+        "notes": of_gpus.notes(prediction),
+    }
+
+
+def _explanation(row: Row, column: Column) -> str:
+    """Return where it is explained that a loss was not finite."""
+    if column.key != "first_nonfinite_step":
+        return ""
+    return next((each.explanation for each in row.results if each.cause), "")
+
+
+def _source(row: Row, column: Column, grid: Grid, results: Sequence[Result]) -> str:
+    key = _RATIOS.get(column.key, column.key)
+    own = [result.source(key) for result in row.measured]
+    if column.key not in _RATIOS:
+        return " ".join(own)
+    seeds = {result.cell.seed for result in row.measured}
+    base = [
+        result.source(key)
+        for result in results
+        if result.cell.arm == grid.baseline(row.arm) and result.cell.seed in seeds
+    ]
+    return " ".join(dict.fromkeys([*own, *base]))
+
+
+def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, Any]]:
+    by_label = {row.arm.label: row for row in rows}
+    return [
+        asdict(verdict)
+        | {
+            "difference": by_label[verdict.label].difference,
+            "source": by_label[verdict.label].sources,
+        }
+        for verdict in given
+    ]
+
+
+def _span(rows: Sequence[Row]) -> float:
+    """Return how far the plot of differences reaches to each side of zero, 0 to 1."""
+    ends = [
+        abs(end)
+        for row in rows
+        if row.difference is not None and not row.is_baseline
+        for end in (row.difference.low, row.difference.mean, row.difference.high)
+        if end is not None
+    ]
+    return max([*ends, 0.0005])

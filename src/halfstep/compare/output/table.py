@@ -1,0 +1,111 @@
+"""Print a comparison on a terminal: the table, the verdict on each row, and the notes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from halfstep.compare.output.columns import columns, name, notes, title
+from halfstep.compare.rows import predicted as of_gpus
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.verdict import verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.predicted import Prediction
+    from halfstep.compare.rows.rows import Row
+
+_STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
+
+
+def show(
+    console: Console, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
+) -> None:
+    """Print the comparison: one row per recipe and point of the grid, the verdicts, the notes.
+
+    What is predicted comes after all that was measured, in tables of its own.
+
+    No number is ever cut: a table that is wider than the console runs over its edge. What is piped
+    is not wrapped.
+    """
+    rows = rows_by_arm(grid, results)
+    wrapped = console.is_terminal
+    console.print()
+    console.print(Text(title(grid), style="bold"), soft_wrap=not wrapped)
+    print_whole(console, _table(grid, results, rows))
+    console.print()
+    for verdict in verdicts(grid, rows):
+        console.print(Text(str(verdict)), soft_wrap=not wrapped)
+    for note in notes(grid, results):
+        console.print(Text(note, style="dim"), soft_wrap=not wrapped)
+    for prediction in predicted:
+        console.print()
+        said = f"{prediction.title}: nothing ran there"
+        console.print(Text(said, style="bold magenta"), soft_wrap=not wrapped)
+        print_whole(console, _predicted(prediction, grid, rows))
+        for note in of_gpus.notes(prediction):
+            console.print(Text(note, style="dim"), soft_wrap=not wrapped)
+
+
+def new_table() -> Table:
+    """Return an empty table in the style of all that halfstep measures."""
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table without cutting a number: if it is too wide, it runs over the edge."""
+    unbounded = console.options.update(width=10_000)
+    table.width = console.measure(table, options=unbounded).maximum
+    console.print(table, crop=False, no_wrap=True)
+
+
+def _table(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Table:
+    table = new_table()
+    shown = columns(grid, results, everything=False)
+    table.add_column("recipe")
+    for column in shown:
+        table.add_column(column.header.replace("|", "\n"), justify="right")
+    for number, row in enumerate(rows):
+        table.add_row(
+            _name_and_status(row),
+            *("\n".join(column.cell(row)) for column in shown),
+            end_section=len(grid.points) > 1 and (number + 1) % len(grid.recipes) == 0,
+        )
+    return table
+
+
+def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> Table:
+    table = new_table()
+    for header in of_gpus.headers(grid):
+        is_text = header in ("recipe", of_gpus.BOUND, *grid.axes)
+        table.add_column(header.replace("|", "\n"), justify="left" if is_text else "right")
+    measured = 2 + len(grid.axes)
+    for line in of_gpus.lines(prediction, rows):
+        *figures, bound = line[measured:]
+        table.add_row(
+            *line[:measured],
+            *(Text(figure, style="italic") for figure in figures),
+            Text(bound.replace(", ", "\n"), style="italic"),
+        )
+    return table
+
+
+def _name_and_status(row: Row) -> Text:
+    """Write the overrides and what did not finish below the name, where they cost no width."""
+    text = Text(name(row).replace("+", "+\n"), style="bold")
+    for override in row.arm.point:
+        key, _, value = override.partition("=")
+        text.append(f"\n{key.rpartition('.')[2]}=", style="dim")
+        text.append(value)
+    if row.status != "finished":
+        for part in row.status.split(", "):
+            text.append(f"\n{part}", style=_STYLES.get(part.split()[-1], "yellow"))
+    return text

@@ -1,0 +1,93 @@
+"""The files that a comparison leaves for people and programs, rewritten whenever a cell ends.
+
+comparison.json  everything            cells.csv    one line a run
+table.md  table.tex                    report.html  the page to look at
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from halfstep.compare.cells.directory import COMPARISON
+from halfstep.compare.output.records import as_json, csv_text, write_parquet
+from halfstep.compare.output.report.page import page
+from halfstep.compare.output.texts import latex, markdown
+from halfstep.errors import UserError, closest
+from halfstep.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.predicted import Prediction
+
+TABLE = "table.md"
+REPORT = "report.html"
+
+
+def write_tables(
+    directory: Path, grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()
+) -> None:
+    """Write the comparison as it stands, and what is predicted of its rows.
+
+    Raises:
+        OSError: If a file cannot be written; those that were there are left as they were.
+    """
+    # The lists first: what a full disk leaves out then is what can be made from them.
+    text = json.dumps(as_json(grid, results, predicted), indent=2, allow_nan=False) + "\n"
+    write_atomically(directory / COMPARISON, text)
+    write_atomically(directory / TABLE, markdown(grid, results, predicted))
+    write_atomically(directory / "table.tex", latex(grid, results, predicted))
+    write_atomically(directory / "cells.csv", csv_text(grid, results))
+    write_atomically(directory / REPORT, page(grid, results, predicted))
+
+
+def parse_exports(text: str | None) -> tuple[str, ...]:
+    """Read `--export parquet,png` and check that what they need is installed.
+
+    Raises:
+        UserError: If a kind is unknown or its package is missing.
+    """
+    given = [part.strip() for part in (text or "").split(",") if part.strip()]
+    for kind in given:
+        if kind not in _EXPORTS:
+            raise UserError(
+                f"--export is {text!r}; allowed: {', '.join(_EXPORTS)}, with commas between; the "
+                f"others are always written{closest(kind, _EXPORTS)}"
+            )
+        package, extra, _ = _EXPORTS[kind]
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise UserError(
+                f"--export {kind} needs {package}; write pip install 'halfstep[{extra}]'"
+            ) from error
+    return tuple(dict.fromkeys(given))
+
+
+def export(
+    directory: Path, grid: Grid, results: Sequence[Result], kinds: Sequence[str]
+) -> list[str]:
+    """Write what needs further packages; return the names of the files."""
+    return [name for kind in kinds for name in _EXPORTS[kind][2](directory, grid, results)]
+
+
+def _parquet(directory: Path, grid: Grid, results: Sequence[Result]) -> list[str]:
+    write_parquet(directory / "cells.parquet", grid, results)
+    return ["cells.parquet"]
+
+
+def _png(directory: Path, grid: Grid, results: Sequence[Result]) -> list[str]:
+    from halfstep.compare.output.plots import write_plots
+
+    return write_plots(directory, grid, results)
+
+
+_EXPORTS: dict[str, tuple[str, str, Callable[[Path, Grid, Sequence[Result]], list[str]]]] = {
+    "parquet": ("pyarrow", "parquet", _parquet),
+    "png": ("matplotlib", "plots", _png),
+}
+"""Per kind: the package that it needs, the extra that brings it, and what writes it."""

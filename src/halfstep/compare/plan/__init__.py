@@ -1,0 +1,1 @@
+"""What is asked for, which cells that makes, and what is refused before one starts."""

@@ -1,0 +1,175 @@
+"""From what the command line says to a validated grid, before the first cell starts.
+
+This is all that a comparison knows of configs and of the command line of `halfstep train`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.compare.plan.arguments import (
+    parse_axes,
+    parse_devices,
+    parse_recipes,
+    parse_seeds,
+    parse_time_limit,
+    refuse_too_many,
+)
+from halfstep.compare.plan.grid import PROCESSES, Arm, Plan, build_grid
+from halfstep.compare.plan.refusals import refuse
+from halfstep.compare.plan.slots import deal_out, refuse_too_few
+from halfstep.errors import UserError
+from halfstep.recipe import recipe
+from halfstep.train.config.files import load, parse_options
+from halfstep.train.environment import pick_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.compare.plan.arguments import Point
+    from halfstep.compare.plan.grid import Cell
+    from halfstep.recipe import Recipe
+    from halfstep.train.config import Config
+
+_VARIED = {"recipe": "--recipes", "seed": "--seeds", "device": "--device"}
+
+
+def plan(  # noqa: PLR0913  (the command has as many options)
+    config: str,
+    *,
+    recipes: str,
+    seeds: str,
+    options: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    device: str | None = None,
+    devices: str | None = None,
+    processes: int = 1,
+    here: bool = True,
+    time_limit: str | None = None,
+    tag: str | None = None,
+    out: Path | None = None,
+) -> Plan:
+    """Check everything that a comparison is asked for.
+
+    Args:
+        config: The name of a shipped config, or the path of a YAML file.
+        recipes: Names with commas between them; a recipe that the config spells out has a name too.
+        seeds: How many, or the seeds with commas between them.
+        options: Overrides "key.sub=value" of the config.
+        axes: Overrides "key.sub=value,value" that multiply the cells.
+        device: Where to train; the config's own choice when not given.
+        devices: Where to train several cells at a time.
+        processes: How many processes train each cell.
+        here: Whether cells run on this machine, so that it must have GPUs enough.
+        time_limit: The most that a cell may take, as in "30m".
+        tag: Keeps this comparison apart from others of the config.
+        out: The comparison's directory; made from the config's name and the tag when not given.
+
+    Raises:
+        ValueError: If anything of it is wrong, in one line.
+    """
+    points = parse_axes(axes)
+    _refuse_varied(options, points)
+    own = _own_recipe(load(config, options))
+    names, numbers = parse_recipes(recipes, own), parse_seeds(seeds)
+    refuse_too_many("--recipes, --seeds and --grid", len(names) * len(numbers) * len(points))
+    if device is not None and devices is not None:
+        raise UserError(f"--device {device} and --devices {devices} are both given; write one")
+    slots = parse_devices(devices) if devices is not None else ()
+    looked_into = ("probes=true",) if processes == 1 else ()
+
+    def found(name: str, seed: int, point: Point, where: str | None) -> Config:
+        mine = None if own is not None and name == own.name else name
+        # The last of equal options wins, so that probes=false is heard.
+        given = [*looked_into, *options]
+        return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
+
+    first = found(names[0], numbers[0], points[0], slots[0] if slots else device)
+    where = [str(_device(each, here=here)) for each in slots or (first.device,)]
+    kind = where[0].partition(":")[0]
+    if here and not slots:
+        refuse_too_few(where[0], processes, torch.cuda.device_count())
+
+    def resolve(name: str, seed: int, point: Point) -> dict[str, Any]:
+        chosen = found(name, seed, point, kind)
+        settings = chosen.model_dump(mode="json", exclude={"description"})
+        # Spelled out, so that a recipe whose meaning changed is a changed setting.
+        built = chosen.build_recipe()
+        settings |= {"recipe": {"name": built.name, **built.settings()}}
+        # Not where there is one, so that results of before are found again.
+        return settings | ({PROCESSES: processes} if processes > 1 else {})
+
+    running_in = deal_out(where, processes) if slots else tuple(where)
+    refuse(
+        {
+            Arm(name, point): found(name, numbers[0], point, where[0])
+            for point in points
+            for name in names
+        },
+        _device(where[0], here=here),
+        processes,
+    )
+    directory = out or Path("runs") / "compare" / (
+        first.name + (f"-{_checked(tag)}" if tag else "")
+    )
+    if not here:
+        directory = directory.absolute()  # other nodes work in directories of their own
+    grid = build_grid(
+        first.name,
+        device=kind,
+        recipes=names,
+        seeds=numbers,
+        options=options,
+        directory=directory,
+        resolve=resolve,
+        points=points,
+    )
+    limit = None if time_limit is None else parse_time_limit(time_limit)
+    return Plan(grid, directory, running_in, limit)
+
+
+def _device(name: str, *, here: bool) -> torch.device:
+    """Return the device of that name, which another machine may have though this one has not."""
+    return pick_device(name) if here or name == "auto" else torch.device(name)
+
+
+def train_command(cell: Cell, device: str) -> list[str]:
+    """Return the program and arguments that run a cell on a device, from its copy of the config.
+
+    A cell that was interrupted goes on from its newest checkpoint.
+    """
+    several = ("--processes", str(cell.processes)) if cell.processes > 1 else ()
+    return [
+        *(sys.executable, "-m", "halfstep", "train", str(cell.config_file), "--device", device),
+        *("--out", str(cell.run_directory), "--resume", "auto", *several),
+    ]
+
+
+def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
+    fixed = parse_options(options)
+    varied = parse_options(points[0], "--grid")
+    for flag, given in (("--options", fixed), ("--grid", varied)):
+        for key, instead in _VARIED.items():
+            # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
+            if key in given and not isinstance(given[key], dict):
+                raise UserError(
+                    f"{flag} sets {key!r}, which every cell has its own of; write {instead}"
+                )
+    for key in (override.partition("=")[0] for override in points[0]):
+        if any(option.startswith(f"{key}=") for option in options):
+            raise UserError(f"{key} is in --options and in --grid; leave one of them out")
+
+
+def _own_recipe(config: Config) -> Recipe | None:
+    return recipe(config.recipe) if isinstance(config.recipe, dict) else None
+
+
+def _checked(tag: str) -> str:
+    if not re.fullmatch(r"[\w.+-]+", tag):
+        raise UserError(f"--tag is {tag!r}; allowed: letters, digits and _ . + -, as in --tag wide")
+    return tag

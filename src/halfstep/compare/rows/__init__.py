@@ -1,0 +1,1 @@
+"""From the summaries of cells to rows: means, intervals, what they advise, what is predicted."""

@@ -1,0 +1,184 @@
+"""The rows of a comparison's tables: seeds brought together, and paired with the baseline's.
+
+Arithmetic only; `units` and `table` choose digits, `verdict` says what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from halfstep.compare.cells.results import Spread
+from halfstep.compare.rows.measures import MEASURES
+from halfstep.compare.rows.statistics import Estimate, Ratio, estimate, estimate_ratio, pareto
+from halfstep.train.observers.step_times import DISTURBED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from halfstep.compare.cells.results import Result
+    from halfstep.compare.plan.grid import Arm, Grid
+
+_FRONT = (("best_accuracy", 1.0), ("train_seconds", -1.0), ("peak_memory_bytes", -1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: an arm, or one seed of it.
+
+    Attributes:
+        arm: The recipe, and the overrides that it runs under.
+        seed: The seed, or None for all of them.
+        status: "finished", or what came of the seeds that did not ("2 finished, 1 crashed").
+        measures: One spread per name in `MEASURES`, in the summary's units, over the seeds that
+            finished, or where none did over those that left a summary.
+        first_nonfinite_step: The earliest optimizer step (from 1) of any seed at which the loss was
+            not finite; None if it always was.
+        is_baseline: Whether others are compared with it.
+        difference: Best accuracy less the baseline's under the same seed, 0 to 1.
+        speed: Images per second over the baseline's under the same seed.
+        memory: Peak memory over the baseline's under the same seed.
+        rehearsed: What the device computed without units of its own, and why; its speed says
+            nothing about hardware that has them.
+        disturbed: Whether threads of a run waited so long for cores that other processes had that
+            its times say little.
+        on_front: Whether no other row is as good in accuracy, time and memory (on a device) and
+            better in one; None where there is nothing to choose from, or it is rehearsed.
+        results: What the row is made of.
+        measured: The seeds that its measures are over.
+    """
+
+    arm: Arm
+    seed: int | None
+    status: str
+    measures: Mapping[str, Spread | None]
+    first_nonfinite_step: int | None
+    is_baseline: bool
+    difference: Estimate | None
+    speed: Ratio | None
+    memory: Ratio | None
+    rehearsed: tuple[str, ...]
+    disturbed: bool
+    on_front: bool | None
+    results: tuple[Result, ...]
+    measured: tuple[Result, ...]
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe."""
+        return self.arm.recipe
+
+    @property
+    def sources(self) -> str:
+        """The summaries that its measures are from, as files below the comparison's directory."""
+        return " ".join(f"{each.cell.directory.name}/run/summary.json" for each in self.measured)
+
+
+def rows_by_arm(grid: Grid, results: Sequence[Result]) -> list[Row]:
+    """One row per recipe and point of the grid, over all of its seeds."""
+    rows = [
+        _row(arm, None, [result for result in results if result.cell.arm == arm], grid, results)
+        for arm in grid.arms
+    ]
+    return _with_front(rows)
+
+
+def rows_by_seed(grid: Grid, results: Sequence[Result]) -> list[Row]:
+    """One row per cell, the seeds of an arm next to each other."""
+    return [
+        _row(arm, result.cell.seed, [result], grid, results)
+        for arm in grid.arms
+        for result in results
+        if result.cell.arm == arm
+    ]
+
+
+def on_device(row: Row) -> bool:
+    """Tell whether a row's memory is that of a device.
+
+    The rise of a process's resident memory, the measure on a CPU, depends on what the process did
+    before, and is too noisy to base a choice on.
+    """
+    return all(
+        result.summary.get("peak_memory_kind", "device") == "device" for result in row.measured
+    )
+
+
+def _row(
+    arm: Arm, seed: int | None, own: Sequence[Result], grid: Grid, results: Sequence[Result]
+) -> Row:
+    finished = [result for result in own if result.status == "finished"]
+    measured = finished or own
+    nonfinite = [result.number("first_nonfinite_step") for result in own]
+    base = grid.baseline(arm)
+    # A baseline that broke in a seed is nothing to compare that seed with.
+    baseline = {
+        result.cell.seed: result
+        for result in results
+        if result.cell.arm == base and result.status == "finished"
+    }
+    pairs = [
+        (result, baseline[result.cell.seed]) for result in measured if result.cell.seed in baseline
+    ]
+    differences = [_difference(result, other) for result, other in pairs]
+    return Row(
+        arm=arm,
+        seed=seed,
+        status=_status(own),
+        measures={
+            measure.name: Spread.over(result.number(measure.name) for result in measured)
+            for measure in MEASURES
+        },
+        first_nonfinite_step=min(
+            (int(step) for step in nonfinite if step is not None), default=None
+        ),
+        is_baseline=arm == base,
+        difference=estimate([each for each in differences if each is not None]),
+        speed=_ratio("images_per_second", pairs),
+        memory=_ratio("peak_memory_bytes", pairs),
+        rehearsed=tuple(
+            dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
+        ),
+        disturbed=any((each.number("core_wait_share") or 0.0) >= DISTURBED for each in measured),
+        on_front=None,
+        results=tuple(own),
+        measured=tuple(measured),
+    )
+
+
+def _with_front(rows: Sequence[Row]) -> list[Row]:
+    placed: dict[int, list[float]] = {}
+    ways = _FRONT if all(map(on_device, rows)) else _FRONT[:2]
+    for number, row in enumerate(rows):
+        spreads = [row.measures[name] for name, _ in ways]
+        if row.status != "finished" or row.rehearsed or None in spreads:
+            continue
+        placed[number] = [
+            sign * spread.mean
+            for (_, sign), spread in zip(ways, spreads, strict=True)
+            if spread is not None
+        ]
+    if len(placed) < 2:
+        return list(rows)
+    on = dict(zip(placed, pareto(list(placed.values())), strict=True))
+    return [replace(row, on_front=on.get(number)) for number, row in enumerate(rows)]
+
+
+def _status(own: Sequence[Result]) -> str:
+    counts: dict[str, int] = {}
+    for result in own:
+        counts[result.status] = counts.get(result.status, 0) + 1
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _difference(result: Result, base: Result) -> float | None:
+    mine, theirs = result.number("best_accuracy"), base.number("best_accuracy")
+    return None if mine is None or theirs is None else mine - theirs
+
+
+def _ratio(name: str, pairs: Sequence[tuple[Result, Result]]) -> Ratio | None:
+    numbers = [(result.number(name), base.number(name)) for result, base in pairs]
+    # What is measured as nothing, such as memory that did not rise, has no ratio.
+    return estimate_ratio([mine / theirs for mine, theirs in numbers if mine and theirs])

@@ -1,0 +1,189 @@
+"""What a comparison means: a line for each row with its accuracy, what it buys, and what to do.
+
+The words follow from the numbers by the rules in this file and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from halfstep.compare.rows.rows import on_device
+from halfstep.compare.rows.statistics import CONFIDENCE, MOST_SEEDS
+from halfstep.recipe import recipe
+from halfstep.show.units import percent, points, ratio, ratio_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.statistics import Estimate, Ratio
+
+Kind = Literal["use", "keep", "worse", "broken", "unknown"]
+
+GAIN = 1.05
+"""From which ratio on a speed-up, or a saving of memory, is worth a change.
+
+A row has it where the whole interval of the ratio is above, and has it not where all of it is
+below; in between, seeds decide nothing.
+"""
+TOLERABLE = 0.01
+"""Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to make of a row.
+
+    Attributes:
+        kind: "use" it, "keep" the baseline for there is nothing to gain, "worse" in accuracy,
+            "broken" for it does not train, or "unknown" for now.
+        label: The row.
+        finding: What was found.
+        advice: What to do.
+    """
+
+    kind: Kind
+    label: str
+    finding: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.finding}; {self.advice}"
+
+
+def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
+    """Judge every row but the baselines."""
+    by_arm = {row.arm: row for row in rows}
+    return [
+        _judge(row, by_arm[grid.baseline(row.arm)], _name_of_baseline(grid, row))
+        for row in rows
+        if not row.is_baseline
+    ]
+
+
+def accuracy(difference: Estimate, baseline: str) -> str:
+    """Say how a row's accuracy compares with the baseline's, and how sure that is."""
+    said = f"{points(difference.mean)} points to {baseline}"
+    if difference.low is None or difference.high is None:
+        return f"{said} with one seed, which gives no interval"
+    if difference.low == difference.high == 0.0:
+        return f"equal to {baseline} in all {difference.seeds} seeds"
+    said += f" [{points(difference.low)}, {points(difference.high)}]"
+    if not difference.covers_zero:
+        return f"{said}, {'better' if difference.mean > 0 else 'worse'}"
+    said += f", not told apart with {difference.seeds} seeds"
+    if difference.mean == 0.0:
+        return said
+    return f"{said}; would need {_about(difference.seeds_needed)}"
+
+
+def interval_note() -> str:
+    """Say what the brackets are."""
+    return (
+        f"[ ] is the {100 * CONFIDENCE:.0f} % interval, paired by seed: of a difference Student's "
+        "t, of a ratio the same on logarithms; the mean of ratios is geometric."
+    )
+
+
+def _judge(row: Row, base: Row, baseline: str) -> Verdict:
+    label = row.arm.label
+    broken = [each for each in row.results if each.status in ("nonfinite", "collapsed")]
+    if broken:
+        how = " and ".join(dict.fromkeys(each.status for each in broken))
+        seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
+        step = row.first_nonfinite_step
+        where = "" if step is None else f", first at step {step}"
+        return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row))
+    if not any(each.status == "finished" for each in row.results):
+        return Verdict("unknown", label, row.status, "the same command runs it again")
+    if row.difference is None:
+        return Verdict(
+            "unknown", label, f"no result of {baseline} to compare with", "see its reason"
+        )
+    found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row, base))))
+    kind, advice = _advise(row, base, row.difference, baseline)
+    return Verdict(kind, label, found, advice)
+
+
+def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
+    gains = _savings(row, base)
+    gained = any(gain.is_above(GAIN) for gain in gains.values())
+    if difference.low is None:
+        return "unknown", "run --seeds 3 or more before you decide"
+    if not difference.covers_zero and difference.mean < 0:
+        worth = ", unless its speed or memory is worth that" if gained else ""
+        return "worse", f"keep {baseline}{worth}"
+    if difference.low < -TOLERABLE:
+        hidden = percent(-difference.low)
+        return "unknown", f"run more seeds: these leave a loss of {hidden} points open"
+    if row.rehearsed or base.rehearsed:
+        return "use", "train with it where the hardware has it, and measure its speed there"
+    if gained or (not difference.covers_zero and difference.mean > 0):
+        return "use", "use it"
+    return _without_gain(gains, baseline, disturbed=_is_disturbed(row, base))
+
+
+def _without_gain(
+    gains: Mapping[str, Ratio], baseline: str, *, disturbed: bool
+) -> tuple[Kind, str]:
+    """Advise where no gain is shown: there is none, or it could not be seen yet."""
+    if disturbed:
+        return "unknown", f"keep {baseline} until the speed is measured where cores are idle"
+    questions = []
+    for name, gain in gains.items():
+        if not gain.is_below(GAIN):
+            needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
+            questions.append(f"whether it is {GAIN:g}x {name} ({needed})")
+    if not questions:
+        return "keep", f"keep {baseline}: there is nothing to gain on this device"
+    return "unknown", f"keep {baseline} until more seeds tell {' and '.join(questions)}"
+
+
+def _savings(row: Row, base: Row) -> dict[str, Ratio]:
+    """Return by which factors a row is better, as far as that can be advised on."""
+    if row.rehearsed:
+        return {}
+    found = {
+        "faster": None if _is_disturbed(row, base) else row.speed,
+        "smaller": row.memory.inverse() if row.memory and on_device(row) else None,
+    }
+    return {name: gain for name, gain in found.items() if gain is not None}
+
+
+def _is_disturbed(row: Row, base: Row) -> bool:
+    return row.disturbed or base.disturbed
+
+
+def _about(seeds: int | None) -> str:
+    return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
+
+
+def _gains(row: Row, base: Row) -> str:
+    if row.rehearsed:
+        return "rehearsed, so that its speed says nothing"
+    said = []
+    if row.speed is not None:
+        disturbed = " (times disturbed)" if _is_disturbed(row, base) else ""
+        said.append(_times(row.speed, "speed") + disturbed)
+    if row.memory is not None:
+        said.append(_times(row.memory, "memory"))
+    return ", ".join(said)
+
+
+def _times(found: Ratio, of_what: str) -> str:
+    ends = ratio_interval(found.low, found.high)
+    return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
+
+
+def _remedy(row: Row) -> str:
+    trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
+    if trained.product_format == "fp16" and trained.scaling is None:
+        return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
+    return "try a lower learning rate, a longer warm-up, or clip_norm"
+
+
+def _name_of_baseline(grid: Grid, row: Row) -> str:
+    base = grid.baseline(row.arm)
+    return base.label if base.point != row.arm.point else base.recipe

@@ -1,0 +1,189 @@
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from compare.synthetic import fill, summary
+from halfstep.compare.cells.results import Result, from_summary
+from halfstep.compare.output.records import as_json
+from halfstep.compare.output.report.page import page
+from halfstep.compare.output.table import show
+from halfstep.compare.output.texts import latex, markdown
+
+
+def shown(grid, results, width, *, terminal=True):
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, color_system=None)
+    show(console, grid, results)
+    return file.getvalue()
+
+
+@pytest.fixture
+def mixed(make_grid):
+    grid = make_grid(("fp32", "fp16", "bf16"))
+    full, half, brain = grid.cells
+    results = [
+        from_summary(full, summary()),
+        from_summary(
+            half,
+            summary(
+                "nonfinite",
+                best_accuracy=0.95,
+                final_accuracy=None,
+                first_nonfinite_step=1234,
+                error="the loss was nan at step 1234",
+            ),
+        ),
+        Result(brain, "crashed", "exit code 1: RuntimeError: it [said] so, and " + "on " * 40),
+    ]
+    return grid, results
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_and_cuts_nothing(mixed, width):
+    lines = shown(*mixed, width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    numbers = next(line for line in lines if line.startswith("fp16")).split()
+    assert numbers == [
+        "fp16",
+        "95.00",
+        "-",
+        "-2.78",
+        "2m04s",
+        "1h02m",
+        "91.8",
+        "1.00",
+        "812",
+        "3",
+        "1234",
+    ]
+    text = "\n".join(lines)
+    assert "\nnonfinite" in text
+    assert "\ncrashed" in text
+    assert "fp16 nonfinite: the loss was nan at step 1234" in text
+
+
+def test_a_pipe_gets_one_line_a_note_and_whole_rows(mixed):
+    text = shown(*mixed, 40, terminal=False)
+    assert "1234" in text
+    assert "…" not in text
+    assert text.splitlines()[-1].endswith("on on on ")
+
+
+def test_a_title_longer_than_the_table_is_whole(make_grid):
+    grid = replace(make_grid(("fp32",)), options=("optimizer.lr=0.02", "epochs=3", "clip_norm=1.0"))
+    text = shown(grid, [Result(grid.cells[0], "crashed", "reason")], 120)
+    title = "digits on cpu with optimizer.lr=0.02 epochs=3 clip_norm=1.0, seed 0"
+    assert title in [line.rstrip() for line in text.splitlines()]
+
+
+def test_a_recipe_that_looks_like_markup_is_printed_as_it_is(mixed):
+    assert "it [said] so" in shown(*mixed, 200)
+
+
+def test_several_seeds_give_mean_deviation_and_what_did_not_finish(make_grid):
+    grid = make_grid(("fp32",), (0, 1, 2))
+    results = [
+        from_summary(grid.cells[0], summary(best_accuracy=0.97)),
+        from_summary(grid.cells[1], summary(best_accuracy=0.98)),
+        Result(grid.cells[2], "crashed", "killed by SIGKILL"),
+    ]
+    text = shown(grid, results, 80)
+    assert "97.50" in text
+    assert "±0.71" in text
+    assert "1 crashed" in text
+    assert "fp32 seed 2 crashed: killed by SIGKILL" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    by_seed = markdown(grid, results).split("## By seed")[1]
+    assert "| fp32 | 1 | 98.00 |" in by_seed
+    assert "| fp32 | 2 | - |" in by_seed
+
+
+def test_resident_memory_is_marked_as_such_and_device_memory_is_not(make_grid):
+    grid = make_grid(("fp32",))
+    on_cpu = [from_summary(grid.cells[0], summary(peak_memory_kind="resident-rise"))]
+    on_device = [from_summary(grid.cells[0], summary())]
+    assert "MiB*" in shown(grid, on_cpu, 80)
+    assert "* rise of the process's resident memory" in shown(grid, on_cpu, 80)
+    assert "MiB*" not in shown(grid, on_device, 80)
+    assert "resident" not in shown(grid, on_device, 80)
+
+
+def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
+    grid = make_grid(("fp32", "fp16", "o1"))
+    reason = "autocast fp16: rehearsed (no fp16 units)"
+    results = [
+        from_summary(cell, summary(rehearsed=[] if cell.recipe == "fp32" else [reason]))
+        for cell in grid.cells
+    ]
+    for text in (shown(grid, results, 120), markdown(grid, results)):
+        lines = text.splitlines()
+        assert any("fp16 †" in line for line in lines)
+        assert not any("fp32 †" in line for line in lines)
+        assert [line for line in lines if f"† fp16, o1: {reason}" in line.replace("\\", "")]
+
+
+def test_the_verdicts_stand_below_the_table(mixed):
+    text = shown(*mixed, 200)
+    assert "fp16: nonfinite, first at step 1234; do not use it without a loss scale" not in text
+    assert "fp16: nonfinite, first at step 1234; try a lower learning rate" in text
+    assert "bf16: crashed; the same command runs it again" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_grid_names_the_overrides_of_every_row_and_fits(make_grid, width):
+    points = (("batch_size=256", "optimizer.lr=0.1"), ("batch_size=1024", "optimizer.lr=0.4"))
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2), points=points)
+    text = shown(grid, fill(grid), width)
+    table = text.split("\n\n")[0]
+    assert max(len(line) for line in table.splitlines()) <= width
+    for said in ("batch_size=256", "batch_size=1024", "lr=0.4"):
+        assert sum(line.startswith(said) for line in table.splitlines()) >= 2
+
+
+def test_the_best_trade_is_marked(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    text = shown(grid, fill(grid), 80)
+    assert "fp16 ◆" in text
+    assert "◆ no other row is as good in accuracy, time and memory." in text
+
+
+def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2))
+    rates = (100.0, 1100.0, 100.0, 1300.0, 100.0, 1250.0)
+    results = [
+        from_summary(cell, summary(images_per_second=rate))
+        for cell, rate in zip(grid.cells, rates, strict=True)
+    ]
+    text = shown(grid, results, 80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    row = next(number for number, line in enumerate(lines) if line.startswith("fp16"))
+    for line, said in zip(lines[row : row + 3], ("12.14", "[9.77,", "15.08]"), strict=True):
+        assert said in line.split()
+    assert "12.14x the speed [9.77, 15.08], 1.00x the memory; use it" in " ".join(lines)
+    for document in (markdown, latex):
+        assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
+    assert "of a ratio the same on logarithms" in " ".join(lines)
+
+
+def test_disturbed_times_are_marked_wherever_the_comparison_is_shown(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(cell, summary(core_wait_share=0.3 if cell == grid.cells[1] else 0.01))
+        for cell in grid.cells
+    ]
+    assert [row["disturbed"] for row in as_json(grid, results)["rows"]] == [False, True]
+    assert "waited for a core %" in markdown(grid, results)
+    for text, mark in (
+        (shown(grid, results, 200), "‡"),
+        (markdown(grid, results), "‡"),
+        (latex(grid, results), r"$\ddagger$"),
+        (page(grid, results), "‡"),
+    ):
+        assert f"fp16 {mark}" in re.sub("<[^>]*>", "", text)
+        assert f"fp32 {mark}" not in re.sub("<[^>]*>", "", text)
+        assert f"{mark} times disturbed: other processes had the cores" in text
+        assert "OMP" in text

@@ -1,0 +1,233 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare.synthetic import fill, summary
+from halfstep.compare.cells.results import Result, from_summary
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.statistics import Ratio, interval
+from halfstep.compare.rows.verdict import verdicts
+
+
+@pytest.fixture
+def judged(make_grid):
+    """Judge fp16 by its accuracies and the baseline's, one pair a seed.
+
+    Its speed is one ratio for all seeds, or one for each.
+    """
+
+    def judge(mine, theirs, *, recipe="fp16", speed=2.0, kind="device", **changes):
+        speeds = np.broadcast_to(speed, len(mine)).tolist()
+        grid = make_grid(("fp32", recipe), range(len(mine)))
+        results = [
+            from_summary(
+                cell,
+                summary(best_accuracy=best, images_per_second=rate, peak_memory_kind=kind)
+                | (changes if cell.recipe == recipe else {}),
+            )
+            for cell, best, rate in zip(
+                grid.cells,
+                [best for pair in zip(theirs, mine, strict=True) for best in pair],
+                [rate for each in speeds for rate in (100.0, 100.0 * each)],
+                strict=True,
+            )
+        ]
+        (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+        return verdict
+
+    return judge
+
+
+def test_one_seed_decides_nothing(judged):
+    verdict = judged([0.97], [0.96])
+    assert verdict.kind == "unknown"
+    assert str(verdict) == (
+        "fp16: +1.00 points to fp32 with one seed, which gives no interval; 2.00x the speed, "
+        "1.00x the memory; run --seeds 3 or more before you decide"
+    )
+
+
+def test_as_accurate_and_faster_is_to_be_used(judged):
+    verdict = judged([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
+    assert verdict.kind == "use"
+    assert "not told apart with 3 seeds; would need about " in verdict.finding
+    assert verdict.advice == "use it"
+
+
+def test_as_accurate_and_no_faster_is_not_worth_a_change(judged):
+    verdict = judged([0.961, 0.960, 0.962], [0.960, 0.961, 0.961], speed=1.0)
+    assert (verdict.kind, verdict.advice) == (
+        "keep",
+        "keep fp32: there is nothing to gain on this device",
+    )
+
+
+SAME = ([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
+
+
+def test_a_speed_whose_interval_reaches_down_to_the_bar_is_no_advice(judged):
+    verdict = judged(*SAME, speed=[1.1, 1.5, 1.0])
+    assert verdict.kind == "unknown"
+    assert "1.18x the speed [0.70, 2.00], 1.00x the memory" in verdict.finding
+    assert verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (about 28)"
+
+
+def test_a_row_that_is_slower_in_the_mean_is_not_advised_for_its_speed(judged):
+    # The arithmetic mean of these is 1.06.
+    verdict = judged(*SAME, speed=[1.51, 1.0, 0.66])
+    assert verdict.kind == "unknown"
+    assert "1.00x the speed [0.36, 2.79]" in verdict.finding
+
+
+def test_a_speed_whose_interval_is_all_below_the_bar_is_nothing_to_gain(judged):
+    assert judged(*SAME, speed=[1.00, 1.01, 1.02]).kind == "keep"
+
+
+def test_memory_is_advised_on_where_its_interval_leaves_the_bar_out(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1, 2))
+    for sizes, kind in (((0.70, 0.72, 0.71), "use"), ((0.50, 1.00, 0.80), "unknown")):
+        results = [
+            from_summary(cell, summary(peak_memory_bytes=1000 * size))
+            for cell, size in zip(
+                grid.cells, [each for size in sizes for each in (1.0, size)], strict=True
+            )
+        ]
+        (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+        assert verdict.kind == kind
+    assert "whether it is 1.05x smaller (about " in verdict.advice
+
+
+def test_one_pair_of_speeds_among_several_seeds_asks_for_more(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    rates = (100.0, 200.0, 100.0, None)
+    results = [
+        from_summary(cell, summary(images_per_second=rate))
+        for cell, rate in zip(grid.cells, rates, strict=True)
+    ]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert (
+        verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (3 or more)"
+    )
+
+
+@pytest.fixture
+def advised(make_grid):
+    """Count the kinds of advice over 2,000 comparisons of a recipe that is so much as fast.
+
+    The time of each run has 10 % of noise. Accuracy and memory are the baseline's.
+    """
+
+    def count(seeds, true_speed):
+        grid = make_grid(("fp32", "fp16"), range(seeds))
+        base, row = rows_by_arm(grid, [from_summary(cell, summary()) for cell in grid.cells])
+        noise = np.random.default_rng(seeds).normal(0.0, 0.1, (2, 2000, seeds))
+        logs = np.log(true_speed) + noise[0] - noise[1]
+        ends = np.exp(interval(logs)).T
+        means, deviations = np.exp(logs.mean(1)), logs.std(1, ddof=1)
+        return Counter(
+            verdicts(grid, [base, replace(row, speed=Ratio(mean, low, high, seeds, sd))])[0].kind
+            for mean, (low, high), sd in zip(means, ends, deviations, strict=True)
+        )
+
+    return count
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_a_recipe_that_is_no_faster_is_hardly_ever_advised_for_its_speed(advised, seeds):
+    assert advised(seeds, 1.0)["use"] / 2000 <= 0.05
+
+
+def test_five_seeds_mostly_find_a_recipe_that_is_half_as_fast_again(advised):
+    assert advised(5, 1.5)["use"] / 2000 >= 0.9
+    # A gain that is missed is left open: it is not said that there is none.
+    assert advised(5, 1.5)["keep"] == 0
+
+
+def test_less_memory_on_a_device_is_a_gain_and_resident_memory_is_not(judged):
+    assert judged(*SAME, speed=1.0, peak_memory_bytes=400 * 2**20).kind == "use"
+    resident = judged(*SAME, speed=1.0, peak_memory_bytes=400 * 2**20, kind="resident-rise")
+    assert resident.kind == "keep"
+
+
+def test_disturbed_times_are_said_and_no_advice_on_speed_rests_on_them(judged):
+    verdict = judged(*SAME, core_wait_share=0.4)
+    assert "2.00x the speed (times disturbed)" in verdict.finding
+    assert (verdict.kind, verdict.advice) == (
+        "unknown",
+        "keep fp32 until the speed is measured where cores are idle",
+    )
+    assert judged(*SAME, core_wait_share=0.02).kind == "use"
+    # Accuracy and memory are what they are on busy cores, too.
+    assert judged(*SAME, core_wait_share=0.4, peak_memory_bytes=400 * 2**20).kind == "use"
+
+
+def test_a_disturbed_baseline_disturbs_the_speed_of_all(make_grid):
+    grid = make_grid(("fp32", "fp16"), (0, 1))
+    results = [
+        from_summary(
+            cell,
+            summary(
+                images_per_second=100.0 if cell.recipe == "fp32" else 200.0,
+                core_wait_share=0.4 if cell == grid.cells[0] else 0.0,
+            ),
+        )
+        for cell in grid.cells
+    ]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert verdict.kind == "unknown"
+
+
+def test_surely_worse_is_said_to_be_worse(judged):
+    verdict = judged([0.90, 0.901, 0.899], [0.96, 0.961, 0.96])
+    assert verdict.kind == "worse"
+    assert "-6.03 points to fp32 [-6.18, -5.89], worse" in verdict.finding
+    assert verdict.advice == "keep fp32, unless its speed or memory is worth that"
+
+
+def test_surely_better_is_used_even_where_it_is_not_faster(judged):
+    assert judged([0.98, 0.981, 0.979], [0.96, 0.961, 0.96], speed=0.9).kind == "use"
+
+
+def test_noise_that_hides_a_large_loss_asks_for_more_seeds(judged):
+    verdict = judged([0.97, 0.93, 0.96], [0.96, 0.95, 0.95])
+    assert verdict.kind == "unknown"
+    assert "run more seeds: these leave a loss of " in verdict.advice
+
+
+def test_equal_in_every_seed_needs_no_more_of_them(judged):
+    verdict = judged([0.96, 0.97], [0.96, 0.97])
+    assert "equal to fp32 in all 2 seeds" in verdict.finding
+
+
+def test_rehearsed_accuracy_counts_and_rehearsed_speed_does_not(judged):
+    verdict = judged(*SAME, rehearsed=["autocast fp16: rehearsed (no fp16 units)"])
+    assert "rehearsed, so that its speed says nothing" in verdict.finding
+    assert "measure its speed there" in verdict.advice
+
+
+def test_broken_rows_say_where_and_what_to_try(make_grid):
+    grid = make_grid(("fp32", "o3"), (0, 1))
+    (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
+    assert (verdict.kind, verdict.finding) == (
+        "broken",
+        "nonfinite in 2 of 2 seeds, first at step 12",
+    )
+
+
+def test_half_without_a_loss_scale_is_told_of_one(make_grid):
+    grid = make_grid(("fp32", "o3"))
+    grid.cells[1].settings["recipe"] = {"name": "o3", "params": "fp16"}
+    (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
+    assert "do not use it without a loss scale" in verdict.advice
+    grid.cells[1].settings["recipe"] = {"name": "x", "params": "fp16", "loss_scale": {"init": 1}}
+    (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
+    assert "loss scale" not in verdict.advice
+
+
+def test_without_a_baseline_there_is_no_verdict(make_grid):
+    grid = make_grid(("fp32", "fp16"))
+    results = [Result(grid.cells[0], "crashed", "x"), from_summary(grid.cells[1], summary())]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert (verdict.kind, verdict.finding) == ("unknown", "no result of fp32 to compare with")
