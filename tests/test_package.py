@@ -1,6 +1,7 @@
 """The wheel carries what an installed halfstep needs, and runs from it."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
+import halfstep
+
 ROOT = Path(__file__).parents[1]
+
+
+def test_the_version_is_the_same_everywhere():
+    places = {
+        "pyproject.toml": r'^version = "(.*)"$',
+        "CITATION.cff": r"^version: (.*)$",
+        "CHANGELOG.md": r"^## (\d\S*) - ",
+    }
+    for file, pattern in places.items():
+        found = re.search(pattern, (ROOT / file).read_text(), re.MULTILINE)
+        assert found[1] == halfstep.__version__, file
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the dialog of the search, which the theme leaves without a name."""
+    """Name the dialog of the search, and let the empty corner of a table be no header."""
     dialog = 'data-md-component="search" role="dialog"'
-    return output.replace(dialog, f'{dialog} aria-label="Search"')
+    return output.replace(dialog, f'{dialog} aria-label="Search"').replace("<th></th>", "<td></td>")
 
 
 @cache  # mkdocs asks once for each language

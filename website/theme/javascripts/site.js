@@ -1,4 +1,8 @@
-/* The theme puts the copy button of each code block into a landmark, all of them without a name. */
+/* What the theme makes in the browser and leaves out: the name of each code block's landmark, and a way
+   by keyboard into a table that scrolls. */
 new MutationObserver(() => {
-  for (const nav of document.querySelectorAll("nav.md-code__nav:not([role])")) nav.setAttribute("role", "group");
+  document.querySelectorAll("nav.md-code__nav").forEach((nav, index) => {
+    if (!nav.ariaLabel) nav.ariaLabel = `Code block ${index + 1}`;
+  });
+  for (const table of document.querySelectorAll(".md-typeset__scrollwrap:not([tabindex])")) table.tabIndex = 0;
 }).observe(document.documentElement, { childList: true, subtree: true });
