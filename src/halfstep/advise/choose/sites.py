@@ -131,11 +131,18 @@ class Listener(TorchFunctionMode):
 
 
 def _calling_line() -> str:
-    """Return the innermost line outside torch and this package that led here, or ""."""
+    """Return the innermost line of the model's code that led here; "" where torch alone did."""
     frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack() reads the source of every frame
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+    outside = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PACKAGES):
+            return f"{file}:{frame.f_lineno}"
+        outside |= file.startswith(_PACKAGES[0])
+        if outside and file.startswith(_PACKAGES[1]):
+            return ""  # who runs the model: what lies around that is none of its code
         frame = frame.f_back  # type: ignore[assignment]  # None at the outermost
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+    return ""
 
 
 def _named(model: nn.Module) -> list[tuple[str, nn.Module]]:
