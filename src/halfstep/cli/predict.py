@@ -23,7 +23,7 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES...", help="Images, folders of them, or CSV files with a column image."
+            metavar="IMAGES", help="Images, folders of them, or CSV files with a column image."
         ),
     ],
     csv: Annotated[

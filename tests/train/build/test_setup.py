@@ -87,7 +87,7 @@ def test_model_is_compiled_in_place(tiny, monkeypatch):
 
 @pytest.mark.parametrize("named", ["model", "distributed"])
 def test_activations_are_computed_again_if_a_config_says_so(tiny, named):
-    # The former name is that of release 0.1.0.
+    # The former name is that of releases up to 0.2.0.
     config = tiny(f"{named}.checkpoint_activations=true")
     assert config.model.checkpoint_activations
     with set_up(config, CPU).engine as engine:

@@ -117,7 +117,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _reads_a_former_name(cls, values: Any) -> Any:
-        """Release 0.1.0 had `checkpoint_activations` under `distributed`, and under FSDP2 alone."""
+        """Releases to 0.2.0 had `checkpoint_activations` under `distributed`, and under FSDP2 alone."""
         match values:
             case {"distributed": {"checkpoint_activations": bool(asked), **rest}, "model": dict(m)}:
                 model = {"checkpoint_activations": asked, **m}

@@ -109,7 +109,7 @@ class Metrics:
 
 
 def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:
-    """Return each class's name, images, how many were right, and their share: its recall (nan of none)."""
+    """Return each class's name, images, how many were right, and its recall (nan of none)."""
     images, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
     return [
         (name, total, hits, hits / total if total else float("nan"))
