@@ -70,7 +70,8 @@ def build_optimizer(
 
 def _settings(config: OptimizerConfig) -> dict[str, Any]:
     """Return what a constructor takes besides the learning rate, by its own names."""
-    return config.model_dump(exclude={"name", "lr", "decay_norms_and_biases", "state"})
+    of_groups = {"lr", "decay_norms_and_biases", "layer_decay", "head_lr"}
+    return config.model_dump(exclude={"name", "state", *of_groups})
 
 
 def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) -> Optimizer:

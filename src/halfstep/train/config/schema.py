@@ -117,7 +117,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _reads_a_former_name(cls, values: Any) -> Any:
-        """Releases to 0.2.0 had `checkpoint_activations` under `distributed`, and under FSDP2 alone."""
+        """Up to 0.2.0, `checkpoint_activations` was under `distributed`, for FSDP2 alone."""
         match values:
             case {"distributed": {"checkpoint_activations": bool(asked), **rest}, "model": dict(m)}:
                 model = {"checkpoint_activations": asked, **m}
