@@ -33,7 +33,7 @@ from halfstep.train.config.files import load
             ["optimizer={name: lamb, lr: 1, momentum: 2}"],
             (
                 "--options: no key is named 'optimizer.momentum'; allowed here: name, lr, "
-                "weight_decay, decay_norms_and_biases, args"
+                "decay_norms_and_biases, layer_decay, head_lr, weight_decay, args"
             ),
         ),
         (
