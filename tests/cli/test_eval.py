@@ -63,12 +63,16 @@ def test_list_of_images_is_evaluated_without_a_record(halfstep, run, tmp_path):
     assert code == 0
     assert f"{RUN} (best, epoch 1): accuracy " in out
     assert "recorded" not in out
+    assert ", macro-F1 " in out
+    assert ", lowest recall 0.00% (5)" in out or ", lowest recall 0.00% (3)" in out
     assert (tmp_path / "tables" / "confusion.csv").is_file()
     assert len((tmp_path / "tables" / "classes.csv").read_text().splitlines()) == 11
     (tmp_path / "images.csv").write_text("image,label\na.png,3\nbroken.png,5\n")
     code, out, err = halfstep("eval", run, "--data", "images.csv", "--json")
     assert code == 1
-    assert json.loads(out)["matches"] is None
+    found = json.loads(out)
+    assert found["matches"] is None
+    assert found["recall"] == {"3": found["measured"]["accuracy"]}
     assert "left out: images.csv, row 3: broken.png is no image" in err
 
 

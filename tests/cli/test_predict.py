@@ -47,13 +47,25 @@ def test_probabilities_follow_the_label(halfstep, files):
     assert len(out.splitlines()[1].split(",")) == 5
 
 
+def test_runs_and_mirror_images_are_averaged(halfstep, files):
+    arguments = ("predict", RUN, "a.png", "--probabilities")
+    _, alone, _ = halfstep(*arguments)
+    assert halfstep(*arguments, "--ensemble", RUN)[1] == alone
+    # The images are of one shade, so that nothing is mirrored.
+    code, flipped, _ = halfstep(*arguments, "--flip")
+    assert (code, flipped) == (0, alone)
+    code, _, err = halfstep(*arguments, "--ensemble", "nowhere")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'nowhere' is no run directory" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ([RUN, "a.png", "--probabilities", "--top-k", "2"], "are both given; write one of them"),
         (["nowhere", "a.png"], "'nowhere' is no run directory"),
         ([RUN, "c.png"], "'c.png' does not exist; write images, folders, or a CSV file"),
-        ([RUN], "Missing argument 'IMAGES...'"),
+        ([RUN], "Missing argument 'IMAGES'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(halfstep, files, arguments, said):

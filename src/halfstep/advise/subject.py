@@ -187,7 +187,12 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
         lambda model, batch: minimised(model(batch[0]), batch[1]),
         first,
         lambda model: optim.build_optimizer(
-            config.optimizer, model, fused=False, lr_factor=lr_factor, seed=config.seed
+            config.optimizer,
+            model,
+            classes=len(loaded.classes),
+            fused=False,
+            lr_factor=lr_factor,
+            seed=config.seed,
         ),
         epoch,
     )

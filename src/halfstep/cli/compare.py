@@ -74,7 +74,11 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     ] = 1,
     on: Annotated[
         str | None,
-        typer.Option(metavar="ray[:ADDRESS]", help="Run the cells on a cluster through Ray."),
+        typer.Option(
+            metavar="ray[:ADDRESS]|slurm[:KEY=VALUE,...]",
+            help="Run the cells on a cluster: through Ray, or as jobs of Slurm with settings of "
+            "sbatch.",
+        ),
     ] = None,
     time_limit: Annotated[
         str | None,
@@ -183,19 +187,28 @@ def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Pl
         yield None
         return
     from halfstep.compare.cells.cluster import RayCluster, parse_place
+    from halfstep.compare.cells.slurm import SlurmCluster
     from halfstep.compare.plan.plan import train_command
     from halfstep.errors import UserError
 
-    address = parse_place(on)
+    name, address, settings = parse_place(on)
     if devices is not None:
-        raise UserError(f"--on {on} and --devices {devices} are both given; Ray picks the devices")
-    cluster = RayCluster(
-        address,
-        planned.grid.device,
-        train_command,
-        processes=planned.grid.processes,
-        time_limit=planned.time_limit,
-    )
+        raise UserError(
+            f"--on {on} and --devices {devices} are both given; the cluster picks the devices"
+        )
+    device, processes, limit = planned.grid.device, planned.grid.processes, planned.time_limit
+    cluster: RayCluster | SlurmCluster
+    if name == "ray":
+        cluster = RayCluster(address, device, train_command, processes=processes, time_limit=limit)
+    else:
+        cluster = SlurmCluster(
+            planned.directory,
+            device,
+            train_command,
+            processes=processes,
+            time_limit=limit,
+            settings=settings,
+        )
     try:
         yield cluster
     finally:

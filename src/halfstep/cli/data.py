@@ -69,7 +69,7 @@ def folds(
 def check(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG]", help="A shipped config's name, or a YAML file."),
+        typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file."),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A CSV file instead of a config.")

@@ -90,6 +90,7 @@ def _plain(result: "Evaluation") -> dict[str, Any]:
     return {
         "measured": result.measured.scalars(),
         "recorded": result.recorded.scalars() if result.recorded else None,
+        "recall": result.recall,
         "epoch": result.epoch,
         "device": result.device,
         "matches": result.matches,
@@ -101,6 +102,10 @@ def _said(result: "Evaluation") -> str:
     measured, recorded = result.measured, result.recorded
     top5 = "" if measured.top5 is None else f", top-5 {measured.top5:.2%}"
     said = f"accuracy {measured.accuracy:.2%}, loss {measured.loss:.6f}{top5}"
+    said += f", macro-F1 {measured.macro_f1:.2%}"
+    if result.recall:
+        worst = min(result.recall, key=result.recall.__getitem__)
+        said += f", lowest recall {result.recall[worst]:.2%} ({worst})"
     if recorded is None:
         return said
     if result.matches:

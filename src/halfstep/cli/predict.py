@@ -16,14 +16,14 @@ def register(app: typer.Typer) -> None:
     app.command("predict", short_help="Name the class of images with a run's model.")(predict)
 
 
-def predict(
+def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the command
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run directory, such as runs/digits/fp32-seed0.")
     ],
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES...", help="Images, folders of them, or CSV files with a column image."
+            metavar="IMAGES", help="Images, folders of them, or CSV files with a column image."
         ),
     ],
     csv: Annotated[
@@ -46,6 +46,16 @@ def predict(
             "probability,label_2,probability_2,...",
         ),
     ] = None,
+    ensemble: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="RUN",
+            help="Average with this run's probabilities too, once for each: the folds of a set.",
+        ),
+    ] = None,
+    flip: Annotated[
+        bool, typer.Option("--flip", help="Average over each image and its mirror image.")
+    ] = False,
     columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
@@ -62,13 +72,14 @@ def predict(
     if probabilities and top_k is not None:
         raise UserError(f"--probabilities and --top-k {top_k} are both given; write one of them")
     found = predict_images(
-        run,
+        [run, *(ensemble or ())],
         images,
         which=checkpoint.value,
         device=device,
         root=root,
         top=top_k,
         columns=columns_of(columns) if columns is not None else None,
+        flip=flip,
     )
     text = found.csv(probabilities=probabilities, top=top_k)
     if csv is None:

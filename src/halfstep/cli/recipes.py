@@ -27,7 +27,7 @@ def recipes(
     specs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECIPE]...",
+            metavar="RECIPE",
             help="Names, compositions, or mappings such as '{base: o2, loss_scale: 128}'; by "
             "default all named ones.",
             show_default=False,

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def runs(
     root: Annotated[
-        Path, typer.Argument(metavar="[ROOT]", help="The folder that the runs lie in.")
+        Path, typer.Argument(metavar="ROOT", help="The folder that the runs lie in.")
     ] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:

@@ -12,11 +12,15 @@ from halfstep.compare.comparison import compare
 from halfstep.compare.plan.grid import Plan
 
 
-def test_a_place_is_ray_with_or_without_an_address():
-    assert parse_place("ray") is None
-    assert parse_place("ray:10.0.0.1:6379") == "10.0.0.1:6379"
-    with pytest.raises(ValueError, match=r"--on is 'slurm'; allowed: ray for this machine"):
-        parse_place("slurm")
+def test_a_place_is_ray_with_an_address_or_slurm_with_settings():
+    assert parse_place("ray") == ("ray", None, {})
+    assert parse_place("ray:10.0.0.1:6379") == ("ray", "10.0.0.1:6379", {})
+    assert parse_place("slurm") == ("slurm", None, {})
+    given = {"partition": "gpu", "cpus_per_gpu": 8}
+    assert parse_place("slurm:partition=gpu,cpus_per_gpu=8") == ("slurm", None, given)
+    for wrong in ("kubernetes", "slurm:gpu", "slurm:=8"):
+        with pytest.raises(ValueError, match=f"--on is '{wrong}'; allowed: ray for this machine"):
+            parse_place(wrong)
 
 
 def test_a_missing_ray_is_named_with_the_extra_that_brings_it(monkeypatch):

@@ -25,6 +25,7 @@ from engine.tiny import DigitsNet, differences, digits_net, mlp, relative_error
 from halfstep.engine import EMA, Engine
 from halfstep.engine.parallel import dp
 from halfstep.engine.parallel.dp import ThreadedReplicas
+from halfstep.engine.recompute import recompute
 from halfstep.engine.statistics import RunningStatistics
 from halfstep.recipe import RECIPES
 
@@ -144,6 +145,20 @@ def test_replicas_do_what_one_model_does_with_the_parts_one_by_one(name, digits)
             ours, theirs = parallel.model(digits.images[:8]), by_parts(alone)(digits.images[:8])
         assert ours.dtype == theirs.dtype
         assert relative_error(ours, theirs) < 0.02
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_blocks_of_replicas_compute_their_own_activations_again(digits) -> None:
+    batches = digits.batches(16, 3)
+    nets = [nn.Sequential(*net()[:3], nn.Sequential(*net()[3:])) for _ in range(2)]
+    recompute(nets[0], [nets[0][3]])
+    with (
+        engine_over(nets[0], recipe="o2", parallel="dp") as again,
+        engine_over(nets[1], recipe="o2", parallel="dp") as once,
+    ):
+        outputs = [trained(engine, batches, engine.model) for engine in (again, once)]
+    assert not differences(*outputs)
+    assert not differences(nets[0].state_dict(), nets[1].state_dict())
 
 
 class Formats(nn.Module):

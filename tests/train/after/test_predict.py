@@ -3,7 +3,7 @@ import io
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
@@ -11,6 +11,7 @@ from halfstep.train.after.predict import predict
 from halfstep.train.after.trained import config_of, open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.data.sources.decode import read_image
+from halfstep.train.loop.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def scans(finished_run, tmp_path_factory):
 
 def test_predictions_are_those_of_the_runs_validation(finished_run, scans):
     folder, said = scans
-    found = predict(finished_run, [folder])
+    found = predict([finished_run], [folder])
     files, labels = zip(*found.labels, strict=True)
     assert list(files) == [str(file) for file in sorted(folder.iterdir())]
     # 8 bits cannot hold sixteenths exactly, which may tip a prediction that was a toss-up.
@@ -48,7 +49,7 @@ def test_submission_has_the_images_of_the_csv_file_as_they_stand_there(
     folder, said = scans
     wanted = ["003.png", "000.png", "001.png"]
     (tmp_path / "test.csv").write_text("id,image\n" + "".join(f"7,{name}\n" for name in wanted))
-    text = predict(finished_run, [tmp_path / "test.csv"], root=folder).csv()
+    text = predict([finished_run], [tmp_path / "test.csv"], root=folder).csv()
     assert text.splitlines()[0] == "image,label"
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["image"] for row in rows] == wanted
@@ -58,18 +59,18 @@ def test_submission_has_the_images_of_the_csv_file_as_they_stand_there(
 def test_image_that_cannot_be_read_is_named_and_has_no_line(finished_run, scans, tmp_path):
     folder, _ = scans
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    found = predict(finished_run, [tmp_path / "broken.png", folder / "000.png"])
+    found = predict([finished_run], [tmp_path / "broken.png", folder / "000.png"])
     assert [name for name, _ in found.labels] == [str(folder / "000.png")]
     (line,) = found.unreadable
     assert str(tmp_path / "broken.png") in line
-    nothing = predict(finished_run, [tmp_path / "broken.png"])
+    nothing = predict([finished_run], [tmp_path / "broken.png"])
     assert nothing.csv() == "image,label\n"
 
 
 def test_probabilities_are_the_softmax_of_the_runs_logits(finished_run, scans):
     folder, _ = scans
     files = sorted(folder.iterdir())[:8]
-    found = predict(finished_run, files, top=3)
+    found = predict([finished_run], files, top=3)
     trained = open_run(finished_run)
     # Files are read as RGB, and their grey differs from the file's by a rounding.
     images = [functional.rgb_to_grayscale(read_image(file)) for file in files]
@@ -97,12 +98,31 @@ def test_probabilities_are_the_softmax_of_the_runs_logits(finished_run, scans):
 def test_more_classes_than_there_are_cannot_be_asked_for(finished_run, scans):
     folder, _ = scans
     with pytest.raises(UserError, match="--top-k is 11, but the run has 10 classes; write --top-k"):
-        predict(finished_run, [folder / "000.png"], top=11)
+        predict([finished_run], [folder / "000.png"], top=11)
 
 
 def test_names_with_commas_are_quoted(pictures_run, tmp_path):
     Image.new("RGB", (12, 12), (60, 60, 60)).save(tmp_path / 'a,"b".png')
-    text = predict(pictures_run, [tmp_path]).csv()
+    text = predict([pictures_run], [tmp_path]).csv()
     (row,) = csv.DictReader(io.StringIO(text))
     assert row["image"] == str(tmp_path / 'a,"b".png')
     assert row["label"] in {"dark", "light"}
+
+
+def test_ensemble_and_mirror_images_are_averaged(finished_run, pictures_run, tiny, scans, tmp_path):
+    files = sorted(scans[0].iterdir())[:8]
+    other = tmp_path / "other"
+    train(tiny("epochs=1", seed=1), other, quiet=True)
+    alone = [torch.tensor(predict([run], files).probabilities) for run in (finished_run, other)]
+    found = predict([finished_run, other], files)
+    mean = (alone[0] + alone[1]) / 2
+    assert torch.allclose(torch.tensor(found.probabilities), mean)
+    assert [label for _, label in found.labels] == [str(each) for each in mean.argmax(1).tolist()]
+    for file in files:
+        ImageOps.mirror(Image.open(file)).save(tmp_path / file.name)
+    mirrored = predict([other], [tmp_path / file.name for file in files])
+    both = (alone[1] + torch.tensor(mirrored.probabilities)) / 2
+    assert not torch.allclose(alone[1], both, atol=1e-3)
+    assert torch.allclose(torch.tensor(predict([other], files, flip=True).probabilities), both)
+    with pytest.raises(UserError, match="has other classes than"):
+        predict([finished_run, pictures_run], files)

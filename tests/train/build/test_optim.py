@@ -198,3 +198,48 @@ def test_optimizer_that_cannot_be_had_is_one_line(name, args, said):
     with pytest.raises(UserError, match=said) as caught:
         build_optimizer(TimmOptimizerConfig(name=name, lr=0.1, args=args), Small(), fused=False)
     assert "\n" not in str(caught.value)
+
+
+def rates(model, built):
+    """Return the learning rate and the weight decay of each parameter, by name."""
+    names = {id(param): name for name, param in model.named_parameters()}
+    return {
+        names[id(param)]: (group["lr"], group["weight_decay"])
+        for group in built.param_groups
+        for param in group["params"]
+    }
+
+
+def test_learning_rate_falls_from_layer_to_layer_and_the_head_has_its_own():
+    args = {"embed_dim": 8, "depth": 2, "num_heads": 1, "img_size": 32, "num_classes": 4}
+    model = timm.create_model("vit_tiny_patch16_224", **args)
+    config = AdamWConfig(name="adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5, head_lr=3.0)
+    found = rates(model, build_optimizer(config, model, classes=4, fused=False, lr_factor=2.0))
+    assert found.keys() == {name for name, _ in model.named_parameters()}
+    for name, wanted in (
+        ("patch_embed.proj.weight", (0.25, 0.1)),
+        ("pos_embed", (0.25, 0.0)),
+        ("blocks.0.mlp.fc1.weight", (0.5, 0.1)),
+        ("blocks.0.norm1.weight", (0.5, 0.0)),
+        ("blocks.1.mlp.fc1.weight", (1.0, 0.1)),
+        ("head.weight", (6.0, 0.1)),
+        ("head.bias", (6.0, 0.0)),
+    ):
+        assert found[name] == pytest.approx(wanted), name
+    together = AdamWConfig(name="adamw", layer_decay=0.5, decay_norms_and_biases=True)
+    found = rates(model, build_optimizer(together, model, fused=False))
+    assert {decay for _, decay in found.values()} == {0.01}
+
+
+def test_head_of_any_model_has_its_own_learning_rate():
+    model = Small()
+    config = SgdConfig(name="sgd", lr=0.1, head_lr=1.0)
+    found = rates(model, build_optimizer(config, model, classes=2, fused=False))
+    assert {name for name, (lr, _) in found.items() if lr == 1.0} == {"head.weight", "head.bias"}
+    assert {lr for lr, _ in found.values()} == {0.1, 1.0}
+
+
+def test_layers_or_a_head_that_are_not_known_are_refused():
+    for field, said in (("layer_decay", "write model.name=timm"), ("head_lr", "head_lr=null")):
+        with pytest.raises(UserError, match=said):
+            build_optimizer(SgdConfig(name="sgd", **{field: 0.5}), Small(), fused=False)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from halfstep.engine.recompute import Recomputed
 from halfstep.errors import UserError
 from halfstep.train.build.setup import set_up
 
@@ -82,3 +83,17 @@ def test_model_is_compiled_in_place(tiny, monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", note)
     setup = set_up(tiny("model.compile=true", recipe="o2"), CPU)
     assert compiled == [setup.engine.model]
+
+
+@pytest.mark.parametrize("named", ["model", "distributed"])
+def test_activations_are_computed_again_if_a_config_says_so(tiny, named):
+    # The former name is that of releases up to 0.2.0.
+    config = tiny(f"{named}.checkpoint_activations=true")
+    assert config.model.checkpoint_activations
+    with set_up(config, CPU).engine as engine:
+        found = {type(m).__name__ for m in engine.bare_model.modules() if isinstance(m, Recomputed)}
+    assert found == {"RecomputedBasicBlock"}
+    with pytest.raises(UserError, match=r"write model\.checkpoint_activations=false"):
+        set_up(
+            tiny("model={name: alexnet, checkpoint_activations: true}", "data.resolution=64"), CPU
+        )

@@ -33,7 +33,7 @@ from halfstep.train.config.files import load
             ["optimizer={name: lamb, lr: 1, momentum: 2}"],
             (
                 "--options: no key is named 'optimizer.momentum'; allowed here: name, lr, "
-                "weight_decay, decay_norms_and_biases, args"
+                "decay_norms_and_biases, layer_decay, head_lr, weight_decay, args"
             ),
         ),
         (
@@ -43,9 +43,9 @@ from halfstep.train.config.files import load
         (
             ["optimizer.lrr=1"],
             (
-                "--options: no key is named 'optimizer.lrr'; allowed here: name, lr, momentum, "
-                "nesterov, weight_decay, decay_norms_and_biases, state; did you mean "
-                "'optimizer.lr'?"
+                "--options: no key is named 'optimizer.lrr'; allowed here: name, lr, "
+                "decay_norms_and_biases, layer_decay, head_lr, momentum, nesterov, weight_decay, "
+                "state; did you mean 'optimizer.lr'?"
             ),
         ),
         (["epochs=a", "seed=b"], "--options: seed is 'b'; allowed: a valid integer (and 1 more)"),

@@ -204,9 +204,10 @@ def check_a_part_that_cannot_be_written_ends_no_run(processes, given) -> None:
 
 
 def check_activations_are_computed_again_if_asked_for(processes, given) -> None:
-    for asked, calls in ((False, 1), (True, 2)):
-        again = f"distributed.checkpoint_activations={str(asked).lower()}"
-        setup = set_up(given.tiny(FSDP, again), CPU, processes=processes)
+    ddp = "distributed.strategy=ddp"
+    for strategy, asked, calls in ((FSDP, False, 1), (FSDP, True, 2), (ddp, True, 2)):
+        again = f"model.checkpoint_activations={str(asked).lower()}"
+        setup = set_up(given.tiny(strategy, again), CPU, processes=processes)
         with setup.engine as engine:
             seen: list[None] = []
             layer = next(m for m in engine.bare_model.layer2.modules() if hasattr(m, "kernel_size"))

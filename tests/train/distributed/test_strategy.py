@@ -6,7 +6,6 @@ import torch
 from halfstep.errors import UserError
 from halfstep.train.after.evaluate import evaluate
 from halfstep.train.build.setup import set_up
-from halfstep.train.config.distributed import DistributedConfig
 from halfstep.train.loop.loop import train
 
 CPU = torch.device("cpu")
@@ -25,13 +24,6 @@ def test_run_of_data_parallel_is_evaluated_without_gpus(tiny, tmp_path):
     config.write_text(config.read_text().replace("strategy: ddp", "strategy: dp"))
     assert "strategy: dp" in config.read_text()
     assert evaluate(tmp_path, "last").matches
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "dp"])
-def test_activations_are_computed_again_under_fsdp_only(tiny, strategy):
-    DistributedConfig(strategy="fsdp", checkpoint_activations=True)
-    with pytest.raises(UserError, match="write strategy=fsdp, or checkpoint_activations=false"):
-        tiny(f"distributed={{strategy: {strategy}, checkpoint_activations: true}}")
 
 
 def test_unknown_strategy_is_refused_with_those_there_are(tiny):

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from torch.nn import functional
 
 from halfstep.train.run.metrics import Metrics, by_class, write_tables
@@ -27,6 +28,13 @@ def test_figures_are_those_of_all_images_at_once():
     among_five = (logits.topk(5).indices == labels[:, None]).any(1)
     assert metrics.top5 == pytest.approx(among_five.float().mean().item())
     assert metrics.top1 < metrics.top5 < 1
+
+
+def test_macro_f1_counts_every_class_that_occurs_alike():
+    metrics, logits, labels = measured(9)
+    wanted = f1_score(labels, logits.argmax(1), average="macro")
+    assert metrics.macro_f1 == pytest.approx(wanted)
+    assert metrics.macro_f1 != pytest.approx(metrics.top1)
 
 
 def test_rows_of_the_confusion_matrix_are_true_and_columns_predicted():
@@ -69,7 +77,7 @@ def test_tables_hold_every_class_and_every_count(tmp_path):
     write_tables(tmp_path, confusion, classes)
     with (tmp_path / "classes.csv").open(newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[0] == ["class", "images", "right", "accuracy"]
+    assert rows[0] == ["class", "images", "right", "recall"]
     assert rows[1:] == [
         ['a "b"', "4", "3", "0.750000"],
         ["c,d", "2", "2", "1.000000"],

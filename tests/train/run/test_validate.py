@@ -42,6 +42,7 @@ def test_samples_show_the_first_images_and_scalars_are_numbers(tiny):
         "loss": figures.loss,
         "accuracy": figures.accuracy,
         "top5": figures.top5,
+        "macro_f1": figures.macro_f1,
     }
     assert int(figures.confusion.sum()) == 450
 
@@ -50,4 +51,4 @@ def test_top_5_is_no_figure_where_there_are_few_classes(pictures):
     setup = set_up(pictures("data.workers=0"), torch.device("cpu"))
     figures = validate(setup)
     assert figures.top5 is None
-    assert set(figures.scalars()) == {"loss", "accuracy"}
+    assert set(figures.scalars()) == {"loss", "accuracy", "macro_f1"}

@@ -152,16 +152,25 @@ def run_there(
     )
 
 
-def parse_place(text: str) -> str | None:
-    """Read `--on ray[:address]`; the address, or None for a cluster of this machine alone.
+def parse_place(text: str) -> tuple[str, str | None, dict[str, str | int]]:
+    """Read `--on ray[:ADDRESS]` or `--on slurm[:KEY=VALUE,...]`.
+
+    Returns:
+        Which of them; for Ray the address, or None for a cluster of this machine alone; for Slurm
+        the settings of a job.
 
     Raises:
         UserError: If it is something else.
     """
-    name, _, address = text.partition(":")
-    if name != "ray":
-        raise UserError(
-            f"--on is {text!r}; allowed: ray for this machine, or ray:ADDRESS of a cluster's head, "
-            "as in ray:10.0.0.1:6379"
-        )
-    return address or None
+    name, _, rest = text.partition(":")
+    pairs = [each.partition("=") for each in rest.split(",") if each]
+    if name == "ray":
+        return name, rest or None, {}
+    if name == "slurm" and all(key and value for key, _, value in pairs):
+        given = {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+        return name, None, given
+    raise UserError(
+        f"--on is {text!r}; allowed: ray for this machine, ray:ADDRESS of a cluster's head, as in "
+        "ray:10.0.0.1:6379, or slurm:KEY=VALUE,... with settings of sbatch, as in "
+        "slurm:partition=gpu,account=vision"
+    )

@@ -7,19 +7,15 @@ sharded parameters, and the techniques that change parameters have nothing left 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.checkpoint import checkpoint
 
-from halfstep.engine.parallel.thread_state import function_modes
 from halfstep.engine.parallel.wrappers import refuse_wrapped
+from halfstep.engine.recompute import outermost, recompute
 from halfstep.formats import torch_dtype
 from halfstep.layers.sync_batchnorm import synchronize_batchnorm
 from halfstep.recipe import Recipe
@@ -27,14 +23,12 @@ from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques.params import cast_at_change, format_changes, own_tensors, recast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     from halfstep.techniques import Technique
-
-_BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
 
 _recipes: WeakKeyDictionary[nn.Module, Recipe] = WeakKeyDictionary()
 
@@ -71,8 +65,8 @@ def shard(
         The model.
 
     Raises:
-        ValueError: If the recipe keeps half parameters without fp32 master weights, or the model is
-            wrapped or sharded already.
+        ValueError: If the recipe keeps half parameters without fp32 master weights, if the model is
+            wrapped or sharded already, or if it has no blocks to compute again.
         RuntimeError: If there is no process group.
     """
     from torch.distributed.device_mesh import init_device_mesh
@@ -86,10 +80,9 @@ def shard(
     if sync_batchnorm:
         model = synchronize_batchnorm(model, mesh.get_group() if mesh.ndim == 1 else None)
     _widen(model, found)
-    units = [m for m in model.modules() if blocks(m)] if blocks else list(_blocks(model))
+    units = [m for m in model.modules() if blocks(m)] if blocks else list(outermost(model))
     if checkpoint_activations:
-        for unit in units or [model]:
-            _recompute(unit)
+        recompute(model, units if blocks else None)
     policies = dict.fromkeys(units, _policy(found, root=False))
     policies |= _own_policies(model, found, units)
     for module in reversed(list(model.modules())):  # those inside others first
@@ -160,15 +153,6 @@ def _refuse(model: nn.Module, recipe: Recipe) -> None:
         )
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children of the outermost block lists; a list in a list is opened."""
-    for child in module.children():
-        if isinstance(child, _BLOCK_LISTS) or not isinstance(module, _BLOCK_LISTS):
-            yield from _blocks(child)
-        else:
-            yield child
-
-
 def _widen(model: nn.Module, recipe: Recipe) -> None:
     """Make parameters fp32, and buffers as the recipe has them."""
     buffers = recipe.sharding.get("buffers")
@@ -222,48 +206,3 @@ def _own_policy(format_: str) -> MixedPrecisionPolicy:
         reduce_dtype=torch.float32,
         cast_forward_inputs=False,
     )
-
-
-def _recompute(unit: nn.Module) -> None:
-    """Let a block keep its inputs only, and compute its activations again in the backward.
-
-    Not by a wrapper module, so that no name of a parameter changes.
-    """
-    unit.forward = partial(
-        checkpoint,
-        unit.forward,
-        use_reentrant=False,
-        context_fn=lambda: (nullcontext(), _Again(unit)),
-    )
-
-
-class _Again(AbstractContextManager[None]):
-    """Around each time that activations are computed again: in the modes of the forward pass.
-
-    Autocast is what torch itself enters again.
-    """
-
-    def __init__(self, unit: nn.Module) -> None:
-        self._unit = unit
-        self._modes = function_modes()
-        self._held = ExitStack()
-
-    def __enter__(self) -> None:
-        self._held.enter_context(_statistics_at_rest(self._unit))
-        self._held.enter_context(self._modes())
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-
-@contextmanager
-def _statistics_at_rest(unit: nn.Module) -> Iterator[None]:
-    """Leave running statistics as they are: the first forward pass has moved them."""
-    layers = [module for module in unit.modules() if isinstance(module, _NormBase)]
-    buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-    kept = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)

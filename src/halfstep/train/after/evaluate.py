@@ -18,7 +18,7 @@ from halfstep.train.after.trained import columns_of, config_of, open_run
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.distributed import DistributedConfig
 from halfstep.train.environment import pick_device
-from halfstep.train.run.metrics import Metrics
+from halfstep.train.run.metrics import Metrics, by_class
 from halfstep.train.run.validate import Figures, validate
 from halfstep.train.store import checkpoint
 
@@ -52,6 +52,13 @@ class Evaluation:
     device: str
     classes: tuple[str, ...] = ()
     unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def recall(self) -> dict[str, float]:
+        """Of each class that has images the share that was right; empty with very many classes."""
+        confusion = self.measured.confusion
+        rows = [] if confusion is None else by_class(confusion, self.classes)
+        return {name: share for name, images, _, share in rows if images}
 
     @property
     def matches(self) -> bool | None:
@@ -120,7 +127,9 @@ def evaluate_on(
     if len(unreadable) == len(listed):
         first = f"; the first: {unreadable[0]}" if unreadable else ""
         raise UserError(f"{data} lists no image that can be read{first}")
-    measured = Figures(metrics.loss, metrics.top1, metrics.top5, metrics.confusion)
+    measured = Figures(
+        metrics.loss, metrics.top1, metrics.top5, metrics.macro_f1, metrics.confusion
+    )
     return Evaluation(
         measured, None, trained.stored.epoch, str(target), trained.classes, unreadable
     )

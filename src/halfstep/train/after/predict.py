@@ -1,4 +1,4 @@
-"""Names the class of images with a run's model, and writes the names as competitions want them.
+"""Names the class of images with the models of runs, and writes it as competitions want it.
 
 image,label
 image,label,probability_cat,probability_dog                   each class (`probabilities`)
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.errors import UserError
 from halfstep.train.after import image_files
 from halfstep.train.after.trained import columns_of, open_run
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import torch
-
+    from halfstep.train.after.trained import Trained
     from halfstep.train.config.data import ColumnsConfig
     from halfstep.train.store.checkpoint import Which
 
@@ -74,7 +75,7 @@ class Predictions:
 
 
 def predict(
-    run: Path,
+    runs: Sequence[Path],
     inputs: Sequence[Path],
     *,
     which: Which = "best",
@@ -82,41 +83,61 @@ def predict(
     root: Path | None = None,
     top: int | None = None,
     columns: ColumnsConfig | None = None,
+    flip: bool = False,
 ) -> Predictions:
-    """Classify images, in folders or in CSV files too, under the run's recipe.
+    """Classify images, in folders or in CSV files too, under the recipe of each run.
 
+    Probabilities are averaged over the runs and, with `flip`, over each image and its mirror image.
     Paths in CSV files start from `root`, by default each file's own folder; their columns are by
-    default called what the run's own lists call them. The run must have `top` classes.
+    default called what the first run's own lists call them. The runs must have `top` classes.
 
     Raises:
-        UserError: If the run or its checkpoint cannot be had, if an input does not exist, or if the
-            run has fewer classes than `top`.
+        UserError: If a run or its checkpoint cannot be had, if an input does not exist, if runs
+            have other classes than the first, or if it has fewer than `top`.
     """
-    listed = image_files.find(inputs, root, columns_of(run, columns))
-    trained = open_run(run, which, device)
-    if top is not None and top > len(trained.classes):
-        raise UserError(
-            f"--top-k is {top}, but the run has {len(trained.classes)} classes; write --top-k "
-            f"{len(trained.classes)} or less"
-        )
-    labels: list[tuple[str, str]] = []
-    probabilities: list[list[float]] = []
+    listed = image_files.find(inputs, root, columns_of(runs[0], columns))
+    classes: tuple[str, ...] = ()
+    total: torch.Tensor | None = None
+    for run in runs:
+        trained = open_run(run, which, device)
+        classes = classes or trained.classes
+        if trained.classes != classes:
+            raise UserError(
+                f"{str(run)!r} has other classes than {str(runs[0])!r}, so that their "
+                "probabilities have no mean; write runs of the same classes"
+            )
+        if top is not None and top > len(classes):
+            raise UserError(
+                f"--top-k is {top}, but the run has {len(classes)} classes; write --top-k "
+                f"{len(classes)} or less"
+            )
+        names, probabilities, unreadable = _classified(trained, listed, flip=flip)
+        total = probabilities if total is None else total + probabilities
+    assert total is not None
+    mean = total / len(runs)
+    labels = [classes[each] for each in mean.argmax(1).tolist()]
+    return Predictions(list(zip(names, labels, strict=True)), mean.tolist(), classes, unreadable)
+
+
+def _classified(
+    trained: Trained, listed: Sequence[image_files.Listed], *, flip: bool
+) -> tuple[list[str], torch.Tensor, list[str]]:
+    """Return the names of images that can be read, their probabilities, and lines on the others.
+
+    Probabilities are fp64, so that close ones keep their order, of shape (images, classes).
+    """
+    names: list[str] = []
     unreadable: list[str] = []
+    parts = [torch.empty(0, len(trained.classes), dtype=torch.float64)]
     with trained.classifier(pick_device(trained.config.device)) as classify:
         for batch in image_files.batches(trained, listed):
             unreadable += batch.faults
             if batch.listed:
-                logits = classify(batch.images)
-                named = (trained.classes[each] for each in logits.argmax(1).tolist())
-                labels += zip((each.name for each in batch.listed), named, strict=True)
-                probabilities += _probabilities(logits)
-    return Predictions(labels, probabilities, trained.classes, unreadable)
-
-
-def _probabilities(logits: torch.Tensor) -> list[list[float]]:
-    """Return the softmax of logits (N, classes), in fp64 so that close ones keep their order."""
-    found: list[list[float]] = logits.double().softmax(1).tolist()
-    return found
+                names += [each.name for each in batch.listed]
+                views = [batch.images, batch.images.flip(-1)] if flip else [batch.images]
+                chances = [classify(view).double().softmax(1).cpu() for view in views]
+                parts.append(torch.stack(chances).mean(0))
+    return names, torch.cat(parts), unreadable
 
 
 def _number(probability: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from halfstep.engine import shard
+from halfstep.engine.recompute import recompute
 from halfstep.errors import UserError
 from halfstep.train.config.optimizer import LowBitAdamConfig
 
@@ -38,7 +39,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
         return shard(
             model,
             config.build_recipe(),
-            checkpoint_activations=config.distributed.checkpoint_activations,
+            checkpoint_activations=config.model.checkpoint_activations,
             sync_batchnorm=config.distributed.sync_batchnorm,
         )
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -46,6 +47,21 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
         raise UserError(
             f"distributed.strategy is 'fsdp', which model {config.model.name!r} cannot have: "
             f"{reason}; write distributed.strategy=ddp"
+        ) from error
+
+
+def computed_again(model: nn.Module, config: Config) -> None:
+    """Let the blocks of a model compute their activations again.
+
+    Raises:
+        UserError: If it has none.
+    """
+    try:
+        recompute(model)
+    except ValueError as error:
+        raise UserError(
+            f"model.checkpoint_activations is true, which model {config.model.name!r} cannot have: "
+            f"{error}; write model.checkpoint_activations=false"
         ) from error
 
 

@@ -10,6 +10,7 @@ from timm.optim import (  # type: ignore[attr-defined]  # timm's public names, w
     create_optimizer_v2,
     get_optimizer_info,
     list_optimizers,
+    param_groups_layer_decay,
     param_groups_weight_decay,
 )
 from torch import nn
@@ -18,6 +19,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from halfstep.errors import UserError, closest, reason
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
+from halfstep.train.build.weights import head_of
 from halfstep.train.config.optimizer import AdamConfig, AdamWConfig, LowBitAdamConfig, SgdConfig
 
 if TYPE_CHECKING:
@@ -27,24 +29,34 @@ _LOOKAHEAD = "lookahead_"
 
 
 def build_optimizer(
-    config: OptimizerConfig, model: nn.Module, *, fused: bool, lr_factor: float = 1.0, seed: int = 0
+    config: OptimizerConfig,
+    model: nn.Module,
+    *,
+    classes: int = 0,
+    fused: bool,
+    lr_factor: float = 1.0,
+    seed: int = 0,
 ) -> Optimizer:
     """Return the optimizer that a config names, over the parameters that can be trained.
 
     Args:
         config: Which one, and its settings.
         model: Whose parameters it updates.
+        classes: Number of logits, by which the last layer is known where it has a rate of its own.
         fused: Whether one kernel updates everything, where the optimizer has one; on a GPU this
             also spares a synchronisation when the loss is scaled.
         lr_factor: What the learning rate is multiplied by, for scaling it with the batch.
         seed: Of the stochastic rounding of a state in bf16.
 
     Raises:
-        UserError: If nothing can be trained, if timm has no such optimizer, if torchao is needed
-            and missing, or if the optimizer refuses its arguments or parameters.
+        UserError: If nothing can be trained, if the model's layers or its last one are not known
+            where they are asked for, if timm has no such optimizer, if torchao is needed and
+            missing, or if the optimizer refuses its arguments or parameters.
     """
-    groups = _groups(model, config)
     lr = config.lr * lr_factor
+    groups = _groups(model, config, lr)
+    if config.head_lr is not None:
+        groups = _with_head_apart(groups, model, classes, config.head_lr * lr_factor)
     if isinstance(config, LowBitAdamConfig):
         return _low_bit(config, groups, lr)
     if isinstance(config, SgdConfig | AdamConfig | AdamWConfig) and config.state:
@@ -58,7 +70,8 @@ def build_optimizer(
 
 def _settings(config: OptimizerConfig) -> dict[str, Any]:
     """Return what a constructor takes besides the learning rate, by its own names."""
-    return config.model_dump(exclude={"name", "lr", "decay_norms_and_biases", "state"})
+    of_groups = {"lr", "decay_norms_and_biases", "layer_decay", "head_lr"}
+    return config.model_dump(exclude={"name", "state", *of_groups})
 
 
 def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) -> Optimizer:
@@ -88,22 +101,57 @@ def _in_bf16(
         raise UserError(str(error)) from error
 
 
-def _groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Return the parameters in one group, or in two where weight decay spares some."""
+def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[str, Any]]:
+    """Return the parameters in one group, or in several that differ in weight decay and rate."""
     trained = [param for param in model.parameters() if param.requires_grad]
     if not trained:
         raise UserError(
             "model.freeze leaves no parameter to train; leave the classifier's layer out of it"
         )
-    if config.decay_norms_and_biases or not config.weight_decay:
+    spares = not config.decay_norms_and_biases and config.weight_decay > 0
+    spared: set[str] = getattr(model, "no_weight_decay", set)() if spares else set()
+    if config.layer_decay is not None:
+        if not hasattr(model, "group_matcher"):
+            raise UserError(
+                f"optimizer.layer_decay is {config.layer_decay}, but the model does not say which "
+                "layers follow which, as timm's do by group_matcher; write model.name=timm:... or "
+                "optimizer.layer_decay=null"
+            )
+        groups = param_groups_layer_decay(
+            model,
+            config.weight_decay,
+            spared,
+            weight_decay_exclude_1d=spares,
+            layer_decay=config.layer_decay,
+        )
+        return [{**each, "lr": lr * each.pop("lr_scale")} for each in groups]
+    if not spares:
         return [{"params": trained}]
-    spared: set[str] = getattr(model, "no_weight_decay", set)()
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
     return [
         {"params": each["params"], "weight_decay": each["weight_decay"]}
         for each in groups
         if each["params"]
     ]
+
+
+def _with_head_apart(
+    groups: list[dict[str, Any]], model: nn.Module, classes: int, lr: float
+) -> list[dict[str, Any]]:
+    """Split the classifier's last layer off each group, and give it a learning rate of its own."""
+    names = head_of(model, classes)
+    if not names:
+        raise UserError(
+            "optimizer.head_lr is given, but the model's last layer is not known; write "
+            "optimizer.head_lr=null"
+        )
+    head = {param for name in names for param in model.get_submodule(name).parameters()}
+    parts = [
+        {**each, "params": [param for param in each["params"] if (param in head) is of_head], **own}
+        for of_head, own in ((False, {}), (True, {"lr": lr}))
+        for each in groups
+    ]
+    return [part for part in parts if part["params"]]
 
 
 def _timms(

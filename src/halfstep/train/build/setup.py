@@ -129,6 +129,8 @@ def set_up(
     parallel = in_parallel.way(config, processes)
     if parallel == "fsdp":
         model = in_parallel.shared_out(model, config)
+    elif config.model.checkpoint_activations:
+        in_parallel.computed_again(model, config)
     setup = assemble(config, loaded, model, device, processes, parallel=parallel)
     models.compiled(setup.engine.model, config.model)
     if processes.rank > 0:
@@ -158,6 +160,7 @@ def assemble(
     optimizer = optim.build_optimizer(
         config.optimizer,
         model,
+        classes=len(loaded.classes),
         fused=device.type == "cuda",
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
         seed=config.seed,

@@ -30,8 +30,20 @@ class ModelConfig(Section):
     channels_last: bool = False
     """Whether convolutions keep their weights with the channels last, which is faster for half
     precision on a GPU."""
+    checkpoint_activations: bool = False
+    """Whether the activations of each block are computed again in the backward, which takes time
+    and saves memory; what is learned is the same."""
     compile: bool = False
     """Whether `torch.compile` makes the model's own kernels, at the first step."""
+
+    @model_validator(mode="after")
+    def _computes_again_what_it_runs_itself(self) -> ModelConfig:
+        if self.checkpoint_activations and self.compile:
+            raise ValueError(
+                "checkpoint_activations and compile are both true, but the compiler decides by "
+                "itself what is kept for the backward; write one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _starts_from_one_thing(self) -> ModelConfig:

@@ -24,7 +24,25 @@ _FEW_BITS = "<torchao-adam>"
 _FEW_BITS_DECOUPLED = "<torchao-adamw>"
 
 
-class SgdConfig(Section):
+class _Grouped(Section):
+    """What every optimizer takes: how its settings differ between parameters."""
+
+    name: str
+    """Which optimizer."""
+    lr: float = Field(gt=0)
+    """Learning rate; a schedule's highest one."""
+    decay_norms_and_biases: bool = False
+    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
+    position embeddings."""
+    layer_decay: float | None = Field(None, gt=0, le=1)
+    """What the learning rate is multiplied by from each layer to the one before it, so that the
+    first layers of a pretrained model change least; null gives all the same."""
+    head_lr: float | None = Field(None, gt=0)
+    """Learning rate of the classifier's last layer, which often starts anew where the rest is
+    pretrained; null takes `lr`."""
+
+
+class SgdConfig(_Grouped):
     """Stochastic gradient descent, `torch.optim.SGD`."""
 
     name: Literal["sgd"]
@@ -37,9 +55,6 @@ class SgdConfig(Section):
     """Whether momentum is Nesterov's."""
     weight_decay: float = Field(0.0, ge=0)
     """L2 penalty."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
     state: Literal["bf16"] | None = None
     """Format of the momentum buffer: bf16, rounded stochastically, takes half the memory. As the
     parameters where not set."""
@@ -58,11 +73,9 @@ class SgdConfig(Section):
         return self
 
 
-class _Adam(Section):
+class _Adam(_Grouped):
     """What all kinds of Adam share."""
 
-    name: str
-    """Which optimizer."""
     lr: float = Field(1e-3, gt=0)
     """Learning rate; a schedule's highest one."""
     betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
@@ -71,9 +84,6 @@ class _Adam(Section):
     """Added to the denominator."""
     weight_decay: float = Field(0.0, ge=0)
     """L2 penalty."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
 
 
 class AdamConfig(_Adam):
@@ -114,18 +124,13 @@ class LowBitAdamWConfig(LowBitAdamConfig):
     """Decoupled weight decay."""
 
 
-class TimmOptimizerConfig(Section):
+class TimmOptimizerConfig(_Grouped):
     """Any optimizer of timm's factory: "lamb", "lars", "lion", "nadamw", "lookahead_radam"."""
 
     name: str
     """Its name in timm; `timm.optim.list_optimizers()` has all of them."""
-    lr: float = Field(gt=0)
-    """Learning rate; a schedule's highest one."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay, decoupled or not as the optimizer has it."""
-    decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
     args: dict[str, Any] = Field({})
     """Further arguments of its constructor, passed on as they are: {betas: [0.9, 0.98]}."""
 

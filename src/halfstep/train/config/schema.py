@@ -114,6 +114,16 @@ class Config(Section):
     def _fp16_is_a_recipe(cls, values: Any) -> Any:
         return expand(values) if isinstance(values, dict) else values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_a_former_name(cls, values: Any) -> Any:
+        """Up to 0.2.0, `checkpoint_activations` was under `distributed`, for FSDP2 alone."""
+        match values:
+            case {"distributed": {"checkpoint_activations": bool(asked), **rest}, "model": dict(m)}:
+                model = {"checkpoint_activations": asked, **m}
+                return {**values, "distributed": rest, "model": model}
+        return values
+
     @field_validator("name")
     @classmethod
     def _is_a_relative_path(cls, given: str) -> str:

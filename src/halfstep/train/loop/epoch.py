@@ -115,7 +115,7 @@ def _record_interval(training: Training, observers: Observers, result: StepResul
     figures = {
         "step": training.step,
         "epoch": training.progress.epoch,
-        "lr": float(engine.optimizer.param_groups[0]["lr"]),
+        "lr": max(float(group["lr"]) for group in engine.optimizer.param_groups),
         "loss_scale": engine.loss_scale if result is None else result.loss_scale,
         "grad_norm": math.nan if norm is None else norm,
     }

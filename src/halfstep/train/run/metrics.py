@@ -1,6 +1,6 @@
 """What a validation measures, and the tables of it that a run leaves.
 
-classes.csv      class,images,right,accuracy            a line for each class
+classes.csv      class,images,right,recall              a line for each class
 confusion.csv    a row for each true class, a column for each predicted one, counts of images
 """
 
@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 
 from halfstep.files import write_atomically
 from halfstep.train.data.sources.csv_rows import csv_text
@@ -49,6 +53,7 @@ class Metrics:
             for among in (1, _TOP)
             if among < max(2, classes)
         }
+        chosen["macro_f1"] = MulticlassF1Score(classes, **settings)
         self._ranks = MetricCollection(chosen, compute_groups=False).to(device)
         self._loss_sum = torch.zeros((), device=device)
         self._images = 0
@@ -90,13 +95,21 @@ class Metrics:
         return float(self._ranks["top5"].compute()) if "top5" in self._ranks else None
 
     @property
+    def macro_f1(self) -> float:
+        """Mean over the classes of the harmonic mean of precision and recall, 0 to 1.
+
+        Of classes that are in the images or in the predictions, each as much as any other.
+        """
+        return float(self._ranks["macro_f1"].compute())
+
+    @property
     def confusion(self) -> torch.Tensor | None:
         """Counts, int64, shape (classes, classes): rows are true, columns predicted."""
         return None if self._confusion is None else self._confusion.compute().cpu()
 
 
 def by_class(confusion: torch.Tensor, classes: Sequence[str]) -> list[tuple[str, int, int, float]]:
-    """Return each class's name, images, how many were right, and their share (nan of none)."""
+    """Return each class's name, images, how many were right, and its recall (nan of none)."""
     images, right = confusion.sum(1).tolist(), confusion.diagonal().tolist()
     return [
         (name, total, hits, hits / total if total else float("nan"))
@@ -108,7 +121,7 @@ def write_tables(folder: Path, confusion: torch.Tensor, classes: Sequence[str]) 
     """Write `classes.csv` and `confusion.csv`, of counts (classes, classes)."""
     table = [(*row[:3], f"{row[3]:.6f}") for row in by_class(confusion, classes)]
     write_atomically(
-        folder / "classes.csv", csv_text([("class", "images", "right", "accuracy"), *table])
+        folder / "classes.csv", csv_text([("class", "images", "right", "recall"), *table])
     )
     counts = zip(classes, confusion.tolist(), strict=True)
     rows = [("true \\ predicted", *classes), *((name, *row) for name, row in counts)]

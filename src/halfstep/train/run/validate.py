@@ -23,6 +23,8 @@ class Figures:
         loss: Mean cross-entropy.
         accuracy: Share of the images whose class was first, 0 to 1.
         top5: Share of those whose class was among the first five; None with five classes or fewer.
+        macro_f1: Mean over the classes of the harmonic mean of precision and recall; None where
+            only the loss and the accuracy were recorded.
         confusion: Counts, int64, shape (classes, classes), rows true and columns predicted; None
             with more than 2,000 classes.
         samples: A picture of the first images and what the model says, uint8 (3, height, width).
@@ -31,12 +33,14 @@ class Figures:
     loss: float
     accuracy: float
     top5: float | None = None
+    macro_f1: float | None = None
     confusion: torch.Tensor | None = field(default=None, compare=False, repr=False)
     samples: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
     def scalars(self) -> dict[str, float]:
         """Return the figures that are single numbers, by name."""
         found = {"loss": self.loss, "accuracy": self.accuracy, "top5": self.top5}
+        found["macro_f1"] = self.macro_f1
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -72,4 +76,6 @@ def validate(setup: Setup) -> Figures:
                     classes=data.classes,
                     normalisation=data.normalisation,
                 )
-    return Figures(metrics.loss, metrics.top1, metrics.top5, metrics.confusion, samples)
+    return Figures(
+        metrics.loss, metrics.top1, metrics.top5, metrics.macro_f1, metrics.confusion, samples
+    )

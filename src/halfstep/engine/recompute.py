@@ -1,0 +1,125 @@
+"""Activation checkpointing: blocks keep their inputs and compute the rest again in the backward.
+
+By `torch.utils.checkpoint`, and with what it leaves to its caller: running statistics move once,
+the exceptions of a recipe hold the second time too, and a block that changes its own input is
+refused. Blocks change their class and no name, so that state dicts, replicas in threads, deep
+copies and FSDP2 go on working.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
+
+from halfstep.engine.parallel.thread_state import function_modes
+from halfstep.layers.swap import mix_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
+
+
+def recompute(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> None:
+    """Let blocks compute their activations again in the backward; updates stay the same.
+
+    Args:
+        model: Changed in place, before an engine or `fully_shard` takes it.
+        blocks: Modules of it, none in another; by default the innermost repeated ones (the blocks
+            of a transformer or a residual network), or else those of several layers in a list.
+
+    Raises:
+        ValueError: If the model has no blocks.
+    """
+    chosen = list(blocks or _repeated(model) or filter(_has_parts, outermost(model)))
+    if not chosen:
+        raise ValueError("it has no blocks of several layers, whose activations to compute again")
+    for block in dict.fromkeys(chosen):
+        mix_in(block, Recomputed)
+
+
+def outermost(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the children of the outermost block lists; a list in a list is opened."""
+    for child in module.children():
+        if isinstance(child, _BLOCK_LISTS) or not isinstance(module, _BLOCK_LISTS):
+            yield from outermost(child)
+        else:
+            yield child
+
+
+def _repeated(module: nn.Module) -> list[nn.Module]:
+    """Return the innermost modules whose siblings are all of their class and have several parts."""
+    children = list(module.children())
+    inside = [each for child in children for each in _repeated(child)]
+    if inside:
+        return inside
+    alike = len({type(child) for child in children}) == 1 and all(map(_has_parts, children))
+    return children if alike else []
+
+
+def _has_parts(module: nn.Module) -> bool:
+    return any(True for _ in module.children())
+
+
+class Recomputed(nn.Module):
+    """Mixed into a block: its forward runs again when a backward needs its activations."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the block, and keep its inputs only."""
+        if not torch.is_grad_enabled():
+            return super().forward(*args, **kwargs)
+        # In lists of its own: DenseNet goes on filling those that its layers are given.
+        args, kwargs = tree_map(lambda each: each, (args, kwargs))
+        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        before = [each._version for each in inputs]
+        outputs = checkpoint(
+            super().forward,
+            *args,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), _Again(self)),
+            **kwargs,
+        )
+        if before != [each._version for each in inputs]:
+            raise ValueError(
+                f"{type(self).__name__.removeprefix('Recomputed')} changes its input in place, so "
+                "that its activations cannot be computed again; write checkpoint_activations=false"
+            )
+        return outputs
+
+
+class _Again(AbstractContextManager[None]):
+    """Around each time that activations are computed again: in the modes of the forward pass.
+
+    Autocast is what torch itself enters again.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
+        self._modes = function_modes()
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        self._held.enter_context(_statistics_at_rest(self._block))
+        self._held.enter_context(self._modes())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+
+@contextmanager
+def _statistics_at_rest(block: nn.Module) -> Iterator[None]:
+    """Leave running statistics as they are: the first forward pass has moved them."""
+    layers = [module for module in block.modules() if isinstance(module, _NormBase)]
+    buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+    kept = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
