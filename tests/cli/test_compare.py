@@ -151,10 +151,11 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
         assert process.poll() is None
         time.sleep(0.05)
     server, run = below(process.pid)
-    assert started_as(run) == started_as(server)  # it is forked
+    is_forked = started_as(run) == started_as(server)
     # A terminal's Ctrl-C reaches the whole group, a scheduler's SIGTERM the comparison alone.
     (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
     ended = process.wait(timeout=120)
+    assert is_forked
     assert ended.code == code
     if sent == signal.SIGINT:
         assert ended.err.splitlines() == [
