@@ -109,7 +109,7 @@ def test_two_recipes_on_digits_give_a_table_that_traces_to_their_runs():
             for part in name.split("."):
                 measured = measured.get(part)
             assert (None if spread is None else spread["mean"]) == measured, name
-    predicted = compared["predicted"]["h100_sxm"]["rows"]
+    predicted = document["predicted"]["h100_sxm"]["rows"]
     assert [row["recipe"] for row in predicted] == ["fp32", "bf16"]
     assert all(row["predicted_seconds"]["value"] > 0 for row in predicted)
     table = Path("runs/compare/digits/table.md").read_text()
@@ -150,9 +150,12 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     while not (metrics.exists() and metrics.stat().st_size):
         assert process.poll() is None
         time.sleep(0.05)
+    server, run = below(process.pid)
+    is_forked = started_as(run) == started_as(server)
     # A terminal's Ctrl-C reaches the whole group, a scheduler's SIGTERM the comparison alone.
     (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
     ended = process.wait(timeout=120)
+    assert is_forked
     assert ended.code == code
     if sent == signal.SIGINT:
         assert ended.err.splitlines() == [
@@ -175,6 +178,10 @@ def below(pid):
     except (FileNotFoundError, ProcessLookupError):
         return []
     return [each for child in map(int, children) for each in (child, *below(child))]
+
+
+def started_as(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def are_gone(pids):
