@@ -32,8 +32,8 @@ def about_to_overflow(
     formats: Mapping[Site, str],
     exceptions: Collection[str],
     bits: float,
-) -> tuple[Site, Site] | None:
-    """Return an excepted operator whose result is little below overflow, and what follows it.
+) -> Site | None:
+    """Return an excepted operator of a module whose result is little below overflow.
 
     Args:
         recorded: The steps in fp32.
@@ -43,13 +43,13 @@ def about_to_overflow(
     """
     calls = [call.key.site for call in recorded.calls]
     for site, following in itertools.pairwise(calls):
-        if site.pattern not in exceptions or site.is_whole_module or site.module in exceptions:
+        if site.pattern not in exceptions or site.is_whole_module or not site.module:
             continue
         ranges, format_ = recorded.forward.get(site), formats.get(site)
         if ranges is None or format_ is None or covered(following, exceptions):
             continue
         if ranges.headroom(FORMATS[format_]) < bits:
-            return site, following
+            return site
     return None
 
 

@@ -189,21 +189,18 @@ class _Search:
     def leave_room(self) -> None:
         """Except more where results that are handed on in half are about to overflow.
 
-        A module takes the place of its operators; in the model's own forward, the next operator
-        joins them.
+        A module takes the place of its operators; the model's own forward is no module to except.
         """
         trial = self._trial
         for _ in range(ROUNDS):
             if trial.rejected or not (close := self._close(trial.exceptions)):
                 return
-            site, following = close
             wider = {
                 each: why
                 for each, why in trial.exceptions.items()
-                if not site.module or not is_operator_of(each, site.module)
+                if not is_operator_of(each, close.module)
             }
-            pattern = site.module or following.pattern
-            wider[pattern] = "results in it come near the largest value of the format"
+            wider[close.module] = "results in it come near the largest value of the format"
             found = self._rehearse(wider)
             if self._wrong(found) or wider == trial.exceptions:
                 return
@@ -340,7 +337,7 @@ class _Search:
     def _covered(self, site: Site) -> bool:
         return covered(site, self._trial.exceptions)
 
-    def _close(self, exceptions: Mapping[str, str]) -> tuple[Site, Site] | None:
+    def _close(self, exceptions: Mapping[str, str]) -> Site | None:
         if self._base.forward_format is not None:
             return None  # under autocast results of exceptions stay wide
         return about_to_overflow(self._recorded, self._formats, exceptions, LITTLE_HEADROOM)
