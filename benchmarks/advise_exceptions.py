@@ -27,6 +27,7 @@ from halfstep import Engine
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import Trial, survive
 from halfstep.advise.subject import Subject
+from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,7 +84,7 @@ def breaks(subject: Subject, trial: Trial, without: str) -> bool:
                 engine.backward(found)
                 skipped += not engine.step().stepped
             weights = {name: value.float() for name, value in model.state_dict().items()}
-    except TypeError:  # formats that torch does not take together
+    except (TypeError, LossScaleCollapse):  # formats that torch does not take together; no scale
         return True
     optimizer = subject.optimizer(exact)
     for batch in subject.batches:

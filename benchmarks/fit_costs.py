@@ -264,7 +264,7 @@ def speed_ups(
 
 def widths(errors: NDArray[np.float64], chosen: Sequence[Case]) -> dict[str, float]:
     """Return the logarithms that 80 % and 90 % of errors stay under, families weighing alike."""
-    weights, sizes = _weights(chosen), np.abs(errors)
+    weights, sizes = _weights(chosen) ** 2, np.abs(errors)
     order = np.argsort(sizes)
     below = np.cumsum(weights[order]) / weights.sum()
     return {

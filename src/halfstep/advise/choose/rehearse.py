@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 
-STEPS_OF_BIAS = 100
-"""Steps over which errors of one sign are added up: the memory of a training's curvature."""
+MEMORY = 30
+"""Steps that a training remembers: over so many, errors of either sign average out and those of one
+sign add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,13 @@ class Rehearsal:
     def damage(self) -> float:
         """What the recipe costs, in units of the noise between batches; infinite if it breaks.
 
-        Errors of either sign average out over steps as that noise does; what each step loses of its
-        update adds up, here over `STEPS_OF_BIAS` steps.
+        The error of a gradient counts as it is, as noise that is no other between batches does.
+        What the rounding of updates leaves averages out over `MEMORY` steps where it has either
+        sign, and adds up where every step loses it.
         """
         if self.breaks or self.broken_updates:
             return math.inf
-        return self.gradient_damage + self.update_noise + STEPS_OF_BIAS * self.update_bias
+        return self.gradient_damage + self.update_noise / MEMORY + MEMORY * self.update_bias
 
     @property
     def breaks(self) -> bool:

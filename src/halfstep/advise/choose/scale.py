@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.sites import Site
     from halfstep.loss_scale import LossScale
 
-SPARE_BITS = 1
+SPARE_BITS = 3
 """Between the largest gradient of the recorded steps and the largest value of the format."""
 MOST_LOST = 1e-4
 """Share of a gradient's energy that rounding may change: one per cent of its norm."""

@@ -11,24 +11,31 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from halfstep.advise.choose.borders import (
+    about_to_overflow,
+    around,
+    covered,
+    half_sites,
+    is_operator_of,
+    leaving,
+)
 from halfstep.advise.choose.rehearse import Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale, overflows
 from halfstep.advise.choose.whatif import (
     Damage,
-    Dtypes,
     SiteFailsError,
     damages,
     formats_under,
 )
 from halfstep.engine import Engine
-from halfstep.formats import FORMATS, format_name
+from halfstep.formats import FORMATS
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from halfstep.advise.choose.record import Record
-    from halfstep.advise.choose.sites import CallKey, Site
+    from halfstep.advise.choose.sites import Site
     from halfstep.advise.subject import Subject
     from halfstep.recipe import Recipe
 
@@ -37,6 +44,8 @@ LIMIT = 0.1
 MOST_LOST = 0.5
 """Share of a parameter's update that may be lost to rounding."""
 ROUNDS = 8
+LITTLE_HEADROOM = 2
+"""Bits below which a result may soon overflow where it does not yet."""
 
 
 @dataclass(slots=True)
@@ -117,12 +126,13 @@ def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> 
     search.look_at_sites()
     if not trial.rejected:
         search.widen()
+        search.leave_room()
     if trial.rejected:
         trial.exceptions.clear()
     else:
         search.narrow()
     for pattern in trial.exceptions:
-        inside = [line for site, line in recorded.lines.items() if _covered(site, [pattern])]
+        inside = [line for site, line in recorded.lines.items() if covered(site, [pattern])]
         trial.lines[pattern] = inside[0] if inside else ""
     return trial
 
@@ -176,11 +186,33 @@ class _Search:
             if not trial.rejected or not self._add(trial.rehearsal):
                 return
 
+    def leave_room(self) -> None:
+        """Except more where results that are handed on in half are about to overflow.
+
+        A module takes the place of its operators; the model's own forward is no module to except.
+        """
+        trial = self._trial
+        for _ in range(ROUNDS):
+            if trial.rejected or not (close := self._close(trial.exceptions)):
+                return
+            wider = {
+                each: why
+                for each, why in trial.exceptions.items()
+                if not is_operator_of(each, close.module)
+            }
+            wider[close.module] = "results in it come near the largest value of the format"
+            found = self._rehearse(wider)
+            if self._wrong(found) or wider == trial.exceptions:
+                return
+            trial.exceptions, trial.rehearsal = wider, found
+
     def narrow(self) -> None:
         """Take back every exception that a whole step does not need."""
         trial = self._trial
         for pattern in list(trial.exceptions):
             fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
+            if self._close(fewer):
+                continue
             found = self._rehearse(fewer)
             if not self._wrong(found):
                 trial.exceptions, trial.rehearsal = fewer, found
@@ -201,7 +233,7 @@ class _Search:
         model.load_state_dict(recorded.weights)
         with Engine(model, subject.optimizer(model), recipe=self._with(exceptions)) as engine:
             dtypes = formats_under(engine, subject, recorded.batch)
-            self._formats = _half_sites(dtypes)
+            self._formats = half_sites(dtypes)
             self._trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
 
     def _forward_reason(self, site: Site, damage: Damage) -> str:
@@ -252,7 +284,7 @@ class _Search:
                 reason = "its updates are less than half an ulp"
             exceptions |= dict.fromkeys(modules, reason)
             return True
-        if found.birth is not None and not _covered(found.birth, exceptions):
+        if found.birth is not None and not covered(found.birth, exceptions):
             reason = found.raised or "it makes inf or NaN of finite values"
             exceptions[found.birth.pattern] = reason
             return True
@@ -270,32 +302,12 @@ class _Search:
 
     def _in_half(self) -> dict[Site, str]:
         """Return the sites whose results are in a half format, with the exceptions there are."""
-        leaving = self._leaving()
+        handed_on = leaving(self._recorded, self._trial.exceptions)
         return {
             site: format_
             for site, format_ in self._formats.items()
-            if site in leaving or not self._covered(site)
+            if site in handed_on or not self._covered(site)
         }
-
-    def _leaving(self) -> set[Site]:
-        """Return the excepted sites whose results go on in half, and so do their gradients."""
-        sites = [call.key.site for call in self._recorded.calls]
-        around = [self._exception_around(site) for site in sites]
-        following = [*around[1:], ""]
-        return {
-            site
-            for site, here, after in zip(sites, around, following, strict=True)
-            if here and here != after
-        }
-
-    def _exception_around(self, site: Site) -> str:
-        """Return the exception that a site is in, "" for none; operators hand on wide results."""
-        if not self._covered(site):
-            return ""
-        of_modules = [
-            each for each in self._trial.exceptions if f"{site.module}.".startswith(f"{each}.")
-        ]
-        return max(of_modules, key=len, default="operators")
 
     def _look_at_all_steps(self) -> None:
         """Start with a smaller loss scale where a step before the rehearsed one needs it."""
@@ -323,7 +335,12 @@ class _Search:
         return bool(found)
 
     def _covered(self, site: Site) -> bool:
-        return _covered(site, self._trial.exceptions)
+        return covered(site, self._trial.exceptions)
+
+    def _close(self, exceptions: Mapping[str, str]) -> Site | None:
+        if self._base.forward_format is not None:
+            return None  # under autocast results of exceptions stay wide
+        return about_to_overflow(self._recorded, self._formats, exceptions, LITTLE_HEADROOM)
 
     def _elements(self, parameters: Iterable[str]) -> int:
         return sum(self._recorded.weights[name].numel() for name in parameters)
@@ -333,7 +350,7 @@ class _Search:
         exceptions = self._trial.exceptions
         operators = {site.pattern: site for site in self._trial.damages if not site.is_whole_module}
         wider = {
-            pattern: operators[pattern].module if pattern in operators else _around(pattern)
+            pattern: operators[pattern].module if pattern in operators else around(pattern)
             for pattern in exceptions
         }
         narrowest = [pattern for pattern in wider if pattern in operators] or list(wider)
@@ -350,7 +367,7 @@ class _Search:
         others = {
             site: damage
             for site, damage in self._trial.damages.items()
-            if not _covered(site, exceptions)
+            if not covered(site, exceptions)
         }
         if not others:
             return False
@@ -369,24 +386,3 @@ class _Search:
         if self._scale is not None and self._base.scaling is not None:
             changes["loss_scale"] = replace(self._base.scaling, init=self._scale)
         return find_recipe({"base": self._trial.base, **changes}) if changes else self._base
-
-
-def _covered(site: Site, exceptions: Collection[str]) -> bool:
-    """Tell whether a site, or a module that it is in, is an exception."""
-    inside = f"{site.module}."
-    return site.pattern in exceptions or any(inside.startswith(f"{each}.") for each in exceptions)
-
-
-def _around(module: str) -> str:
-    return module.rpartition(".")[0]
-
-
-def _half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
-    """Return the sites that compute in a half format, each with it."""
-    return {
-        key.site: format_name(dtype)
-        for key, each in dtypes.items()
-        if each.any_half
-        for dtype in (*each.inputs, *each.outputs)
-        if format_name(dtype) in ("fp16", "bf16")
-    }

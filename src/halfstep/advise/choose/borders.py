@@ -1,0 +1,88 @@
+"""Where exceptions end: what lies in them, and what they hand on in half."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from halfstep.formats import FORMATS, format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from halfstep.advise.choose.record import Record
+    from halfstep.advise.choose.sites import CallKey, Site
+    from halfstep.advise.choose.whatif import Dtypes
+
+
+def leaving(recorded: Record, exceptions: Collection[str]) -> set[Site]:
+    """Return the excepted sites whose results go on in half, and so do their gradients."""
+    sites = [call.key.site for call in recorded.calls]
+    inside = [_exception_around(site, exceptions) for site in sites]
+    following = [*inside[1:], ""]
+    return {
+        site
+        for site, here, after in zip(sites, inside, following, strict=True)
+        if here and here != after
+    }
+
+
+def about_to_overflow(
+    recorded: Record,
+    formats: Mapping[Site, str],
+    exceptions: Collection[str],
+    bits: float,
+) -> Site | None:
+    """Return an excepted operator of a module whose result is little below overflow.
+
+    Args:
+        recorded: The steps in fp32.
+        formats: Of the results of sites outside of exceptions.
+        exceptions: Patterns.
+        bits: What is little.
+    """
+    calls = [call.key.site for call in recorded.calls]
+    for site, following in itertools.pairwise(calls):
+        if site.pattern not in exceptions or site.is_whole_module or not site.module:
+            continue
+        ranges, format_ = recorded.forward.get(site), formats.get(site)
+        if ranges is None or format_ is None or covered(following, exceptions):
+            continue
+        if ranges.headroom(FORMATS[format_]) < bits:
+            return site
+    return None
+
+
+def _exception_around(site: Site, exceptions: Collection[str]) -> str:
+    """Return the exception that a site is in, "" for none; operators hand on wide results."""
+    if not covered(site, exceptions):
+        return ""
+    of_modules = [each for each in exceptions if f"{site.module}.".startswith(f"{each}.")]
+    return max(of_modules, key=len, default="operators")
+
+
+def covered(site: Site, exceptions: Collection[str]) -> bool:
+    """Tell whether a site, or a module that it is in, is an exception."""
+    inside = f"{site.module}."
+    return site.pattern in exceptions or any(inside.startswith(f"{each}.") for each in exceptions)
+
+
+def is_operator_of(pattern: str, module: str) -> bool:
+    """Tell whether a pattern names an operator, or a module, right inside a module."""
+    return pattern.startswith(f"{module}.") and "." not in pattern.removeprefix(f"{module}.")
+
+
+def around(module: str) -> str:
+    """Return the name of the module around one, "" for the model."""
+    return module.rpartition(".")[0]
+
+
+def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
+    """Return the sites that compute in a half format, each with it."""
+    return {
+        key.site: format_name(dtype)
+        for key, each in dtypes.items()
+        if each.any_half
+        for dtype in (*each.inputs, *each.outputs)
+        if format_name(dtype) in ("fp16", "bf16")
+    }
