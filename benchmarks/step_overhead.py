@@ -236,13 +236,13 @@ def _raw_o2(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Cal
         scaler.step(optimizer)
         scaler.update()
         with torch.no_grad():
-            torch._foreach_copy_(params, masters)  # noqa: SLF001  # what Apex does with its own kernel
+            torch._foreach_copy_(params, masters)  # what Apex does with its own kernel
 
     return step
 
 
 def engine(task: Task) -> None:
-    """halfstep's Engine."""
+    """Halfstep's Engine."""
     model, optimizer = task.parts()
     images, labels = task.batch()
     setting = task.setting
@@ -320,7 +320,7 @@ def accelerate(task: Task) -> None:
 
 
 def mmengine(task: Task) -> None:
-    """mmengine's OptimWrapper; its mixed-precision one needs a GPU."""
+    """Mmengine's OptimWrapper; its mixed-precision one needs a GPU."""
     from mmengine.optim import OptimWrapper
 
     setting = task.setting

@@ -78,7 +78,9 @@ class LossScales:
             retain_graph: Whether the graph is kept for another loss.
         """
         if self._settings is None or loss_id is SHARED:
-            scaled = loss if self._settings is None else self._multiplied(loss, self.scalers[SHARED])
+            scaled = (
+                loss if self._settings is None else self._multiplied(loss, self.scalers[SHARED])
+            )
             torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
             return
         self._add(loss_id)
