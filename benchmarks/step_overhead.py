@@ -36,7 +36,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import docs_table
 import quiet
 import timm
 import torch
@@ -552,25 +551,6 @@ def missing(names: list[str]) -> list[str]:
     ]
 
 
-def table(record: dict[str, Any]) -> list[str]:
-    """Return the docs' table of a record: each variant's ratio to the raw loop."""
-    rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
-    kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
-    lines = [f"| step | {' | '.join(VARIANTS)} |", f"| --- |{' --- |' * len(VARIANTS)}"]
-    for model, setting in kinds:
-        cells = [_cell(rows.get((model, setting, name))) for name in VARIANTS]
-        lines.append(f"| {model}, {setting} | {' | '.join(cells)} |")
-    return lines
-
-
-def _cell(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "-"
-    if row["variant"] == "raw":
-        return f"{row['microseconds'] / 1000:.2f} ms"
-    return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-
-
 def main() -> int:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -613,10 +593,7 @@ def main() -> int:
         "absent": missing(given.variants),
         "rows": ordered,
     }
-    if not quiet.write(RESULTS, record, seen):
-        return 2
-    docs_table.put("performance.md", "step overhead", table(record))
-    return 0
+    return 0 if quiet.write(RESULTS, record, seen) else 2
 
 
 if __name__ == "__main__":

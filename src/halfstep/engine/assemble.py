@@ -83,7 +83,7 @@ class Assembly:
     @property
     def evaluates_inside(self) -> bool:
         """Whether an optimizer evaluates the loss inside its step."""
-        return any([window.needs_closure for window in self.windows])
+        return any(window.needs_closure for window in self.windows)
 
     def refresh(self) -> None:
         """Take in parameters that were added to an optimizer, or replaced in it."""

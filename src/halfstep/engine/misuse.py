@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-import torch
-
 from halfstep.engine.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
 
 if TYPE_CHECKING:
+    import torch
+
     from halfstep.recipe import Recipe
 
 

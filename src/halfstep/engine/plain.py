@@ -1,7 +1,7 @@
 """A plain step: nothing is scaled, clipped, accumulated, averaged or shared with other processes.
 
 It does what `backward.py` and `step.py` come to then, bit for bit, and without asking at each point
-of a step for what is not there: that alone costs a small model's step a tenth. Wherever a step turns
+of a step for what is not there: that alone costs a small model's step a tenth. Where a step turns
 out not to be plain, nothing has been done yet, and the general way is taken.
 """
 

@@ -77,15 +77,15 @@ class StepResult:
         return f"{did}, grad_norm {self.grad_norm}, loss_scale {self.loss_scale:g}"
 
     def without_norms(self) -> StepResult:
-        """Return the same without `grad_norm`, to be kept for long: gradients are not kept for it."""
+        """Return the same without `grad_norm`, to be kept for long: it keeps no gradients."""
         return StepResult(
             tuple(
                 [
                     OptimizerStep(
                         closed=each.closed,
                         has_gradients=each.has_gradients,
-                        _found_inf=each._found_inf,
-                        _loss_scale=each._loss_scale,
+                        _found_inf=each._found_inf,  # noqa: SLF001  (of this file)
+                        _loss_scale=each._loss_scale,  # noqa: SLF001
                     )
                     for each in self.optimizers
                 ]

@@ -181,7 +181,7 @@ def refuse_untimely(windows: Sequence[Window]) -> None:
         RuntimeError: If no backward came.
         TypeError: If an optimizer needs a closure.
     """
-    if not any([window.pending for window in windows]):
+    if not any(window.pending for window in windows):
         raise RuntimeError(
             "engine.step() was called without an engine.backward() since the last step; call "
             "engine.backward(loss) once or more for each step"

@@ -153,10 +153,7 @@ class Window:
     @property
     def holds_gradients(self) -> bool:
         """Whether any parameter has a gradient that was not used yet."""
-        for param in self.params:  # the first of them has one, as a rule
-            if param.grad is not None:
-                return True
-        return False
+        return any(param.grad is not None for param in self.params)
 
     @property
     def lost_gradients(self) -> bool:
@@ -229,7 +226,7 @@ class Window:
         return self._keeps_gradients is True and is_steady(self.optimizer)
 
     def about_to_step(self) -> None:
-        """Note the gradients before the first step, to learn whether the optimizer writes to them."""
+        """Note the gradients before the first step, to learn whether it writes to them."""
         if self._keeps_gradients is None:
             self._before_step = _versions(self.params)
 
