@@ -30,6 +30,10 @@ class StepObserver:
         """The engine works: what happens inside is not done by the loop."""
         return _NOTHING
 
+    def aside(self) -> AbstractContextManager[None]:
+        """What happens inside is done to nothing that is trained: meters, logs, progress."""
+        return _NOTHING
+
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was made of another one."""
 
@@ -73,7 +77,10 @@ class StepObserver:
         """An engine is about to undo its recipe: models are still what was trained."""
 
 
-active = StepObserver()
+NOBODY = StepObserver()
+"""Stands for an observer where nobody watches."""
+
+active = NOBODY
 
 
 def observe(observer: StepObserver) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from halfstep.engine.average import EMA, SWA, WeightAverage, checked_rule
 from halfstep.engine.closure import refuse_recipe
 from halfstep.engine.compatibility import refuse_misfits, refuse_unfit, refuse_unresolved
 from halfstep.engine.guard import ParameterGuard
+from halfstep.engine.hooks import Hooks
 from halfstep.engine.outcome import Settlement, refuse_schedulers
 from halfstep.engine.parallel.ddp import Replicas
 from halfstep.engine.parallel.dp import refuse_threads
@@ -24,7 +24,7 @@ from halfstep.engine.statistics import RunningStatistics
 from halfstep.engine.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -49,6 +49,7 @@ class Assembly:
         guard: Keeps the models to this engine.
         windows: One for each optimizer of the engine.
         techniques: What the recipe is carried out by.
+        hooks: What they do at each point of a step.
         scales: Its loss scales.
         clipping: How gradients are clipped.
         statistics: The models' running statistics, where a step may be skipped.
@@ -65,6 +66,7 @@ class Assembly:
     guard: ParameterGuard
     windows: list[Window]
     techniques: Sequence[Technique]
+    hooks: Hooks
     scales: LossScales
     clipping: Clipping
     statistics: Sequence[RunningStatistics]
@@ -78,24 +80,15 @@ class Assembly:
         """The averages of the weights: one for each optimizer, or none."""
         return [window.average for window in self.windows if window.average]
 
+    @property
+    def evaluates_inside(self) -> bool:
+        """Whether an optimizer evaluates the loss inside its step."""
+        return any(window.needs_closure for window in self.windows)
+
     def refresh(self) -> None:
         """Take in parameters that were added to an optimizer, or replaced in it."""
         for window in self.windows:
             window.refresh()
-
-    @contextmanager
-    def forward(self, *, training: bool = False) -> Iterator[None]:
-        """Enter the forward context of every technique.
-
-        Args:
-            training: Whether a forward pass is part of a step, whatever it records.
-        """
-        with ExitStack() as stack:
-            for statistics in self.statistics if training else ():
-                stack.enter_context(statistics.step_going_on())
-            for technique in self.techniques:
-                stack.enter_context(technique.forward(self.device))
-            yield
 
     def zero_grad(self, windows: Sequence[Window]) -> None:
         """Drop the gradients of windows, and the statistics that were kept for their end."""
@@ -207,6 +200,7 @@ def assemble(
         guard=guard,
         windows=windows,
         techniques=techniques,
+        hooks=Hooks.of(techniques),
         scales=scales,
         clipping=clipping,
         statistics=[

@@ -41,20 +41,16 @@ def accumulate_gradients(
     if inputs and any(is_sharded(param) for param in inputs):
         refuse_limited_backward(of_all=len(windows) == len(assembly.windows))
         inputs = None
+    observer, hooks, scales = step_observer.active, assembly.hooks, assembly.scales
     for window in windows:
-        step_observer.active.accumulates(window.optimizer, window.params)
+        observer.accumulates(window.optimizer, window.params)
         window.hide_true_grads()
-        for technique in assembly.techniques:
-            technique.before_backward(window.params, again=window.backwards > 0)
-    reducing = assembly.replicas.before_backward(windows, inputs)
-    done = False
-    try:
-        assembly.scales.backward(
-            loss, windows, loss_id=loss_id, inputs=inputs, retain_graph=retain_graph
-        )
-        done = True
-    finally:
-        whole = done and loss_id is None
-        assembly.replicas.after_backward(reducing, windows, whole=whole)
+        for before_backward in hooks.before_backward:
+            before_backward(window.params, again=window.backwards > 0)
+    if assembly.replicas.expected:
+        with assembly.replicas.reducing(windows, inputs, whole=loss_id is None):
+            scales.backward(loss, windows, loss_id, inputs=inputs, retain_graph=retain_graph)
+    else:
+        scales.backward(loss, windows, loss_id, inputs=inputs, retain_graph=retain_graph)
     for window in windows:
-        window.after_backward(scaled=bool(assembly.scales))
+        window.after_backward(scaled=bool(scales))

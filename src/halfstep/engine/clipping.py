@@ -47,7 +47,7 @@ class Clipping:
                 raise ValueError(f"{name} is {limit!r}; allowed: a number above 0")
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.norm, self.value, self.adaptive))
+        return not (self.norm is None and self.value is None and self.adaptive is None)
 
     def apply(
         self,

@@ -44,13 +44,9 @@ def refuse_recipe(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
             )
 
 
-def refuse_missing_closure(optimizers: Iterable[Optimizer]) -> None:
+def refuse_missing_closure(optimizer: Optimizer) -> None:
     """Refuse to step an optimizer that needs a closure without one."""
-    for optimizer in optimizers:
-        if needs_closure(optimizer):
-            raise TypeError(
-                f"{type(optimizer).__name__} evaluates the loss inside its step; {CLOSURE}"
-            )
+    raise TypeError(f"{type(optimizer).__name__} evaluates the loss inside its step; {CLOSURE}")
 
 
 def refuse_closure(optimizers: int, accumulate: int, clipping: Clipping, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
@@ -23,8 +23,10 @@ from halfstep.engine.batches import Batches, Loops
 from halfstep.engine.clipping import Clipping
 from halfstep.engine.closure import refuse_closure
 from halfstep.engine.evaluate import eval_mode
+from halfstep.engine.forward import ForwardPass
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.parallel.placement import Parallel
+from halfstep.engine.plain import PlainSteps
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.engine.step import close_windows, refuse_untimely
@@ -129,6 +131,7 @@ class Engine:
         )
         self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
         self.resolution = self._assembly.resolution
+        self._plain = PlainSteps.of(self._assembly, accumulate)
         self._closed = False
 
     def __del__(self) -> None:
@@ -139,7 +142,7 @@ class Engine:
     @property
     def model(self) -> nn.Module:
         """The model, when there is one, in the wrapper that is to be called."""
-        return only(self.models, "model")
+        return self.models[0] if len(self.models) == 1 else only(self.models, "model")
 
     @property
     def bare_model(self) -> nn.Module:
@@ -185,13 +188,19 @@ class Engine:
         """
         return Batches(loader, self._loops)
 
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
+    def autocast(self) -> AbstractContextManager[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
+        return ForwardPass(self._assembly, self._begin_forward)
+
+    def _begin_forward(self) -> None:
+        assembly = self._assembly
         self._autocast_in_doubt = False
-        self._assembly.replicas.open(self._closing(self._chosen(None), ahead=1))
-        with self._assembly.forward(training=True):
-            yield
+        for window in assembly.windows:
+            window.finish_norm()
+        if assembly.replicas.expected:
+            assembly.replicas.open(self._closing(self._chosen(None), ahead=1))
+        elif assembly.hooks.adopt:
+            assembly.refresh()
 
     def backward(
         self,
@@ -216,15 +225,26 @@ class Engine:
                 closed. Whatever a backward raises, the window that it would have added to is
                 dropped.
         """
+        if (
+            self._plain
+            and optimizers is None
+            and samples is None
+            and not self._autocast_in_doubt
+            and self._plain.backward(loss, retain_graph=retain_graph)
+        ):
+            return
         self._refuse_closed()
         with step_observer.active.work():
             windows = self._chosen(optimizers)
-            misuse.warn_backward_in_autocast(loss.device)
+            if torch.is_autocast_enabled(loss.device.type):
+                misuse.warn_backward_in_autocast()
             if self._autocast_in_doubt:
                 self._autocast_in_doubt = False
                 misuse.warn_outside_autocast(loss, self.recipe)
-            if any(window.lost_gradients for window in windows):
-                misuse.warn_lost()
+            for window in windows:
+                window.finish_norm()
+                if window.lost_gradients:
+                    misuse.warn_lost()
             loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
             assembly, limited = self._assembly, optimizers is not None
             try:
@@ -286,21 +306,28 @@ class Engine:
             RuntimeError: If no backward came since the last step.
             LossScaleCollapse: If no loss scale helped in the step before; gradients are dropped.
         """
+        if self._plain and optimizers is None and closure is None:
+            result = self._plain.step()
+            if result is not None:
+                self.steps += 1
+                return result
         self._refuse_closed()
         with step_observer.active.work():
             try:
-                self.flush()
+                self._assembly.settlement.settle()
             except LossScaleCollapse:
                 self._assembly.unmake_statistics()
                 self.zero_grad()
                 raise
             assembly = self._assembly
             windows = self._chosen(optimizers)
-            if closure is not None:
-                refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
+            if closure is None:
+                pending = [window for window in windows if window.pending]
+                if not pending or assembly.evaluates_inside:
+                    refuse_untimely(windows)
             else:
-                refuse_untimely(windows)
-            pending = [window for window in windows if window.pending or closure is not None]
+                refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
+                pending = windows
             if assembly.scales and any(window.is_touched for window in pending):
                 misuse.warn_touched()
             for window in pending:
@@ -319,10 +346,12 @@ class Engine:
     def evaluating(self) -> Iterator[None]:
         """Validate as the recipe says: eval mode, no gradients, averaged weights if kept."""
         with ExitStack() as stack:
+            for window in self._assembly.windows:
+                window.finish_norm()
             for average in self._assembly.averages:
                 stack.enter_context(average.applied())
             stack.enter_context(eval_mode(self.models))
-            stack.enter_context(self._assembly.forward())
+            stack.enter_context(ForwardPass(self._assembly))
             yield
 
     def averaged_state_dict(self, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
@@ -392,12 +421,15 @@ class Engine:
 
     def _chosen(self, optimizers: Sequence[Optimizer] | None) -> list[Window]:
         """Bring the windows up to date, and return those of `optimizers`, or all of them."""
-        self._assembly.refresh()
+        for window in self._assembly.windows:
+            window.refresh()
         return selected(self._assembly.windows, optimizers)
 
     def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
         """Return the windows that are full, or will be in `ahead` micro-steps, or end a loop."""
-        full = 0 if self._loops.at_last_batch else self.accumulate - ahead
+        full = self._weights.accumulate - ahead
+        if full > 1 - ahead and self._loops.at_last_batch:  # else every window is full
+            full = 0
         return [window for window in windows if window.micro_steps >= full]
 
     def _refuse_closed(self) -> None:
@@ -407,6 +439,6 @@ class Engine:
 
     def _give_back(self) -> None:
         step_observer.active.closes()
-        self._closed = True
+        self._closed, self._plain = True, None
         self.models = self.bare_models
         self._assembly.close()

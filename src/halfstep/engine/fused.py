@@ -60,13 +60,9 @@ def start_momentum(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def skipping(optimizer: Optimizer, found_inf: torch.Tensor | None) -> Iterator[None]:
-    """Let a fused optimizer skip the step inside if `found_inf`, a scalar, is set.
-
-    Any other optimizer is given None, and steps.
-    """
-    if found_inf is not None:
-        vars(optimizer).update(found_inf=found_inf, grad_scale=None)
+def skipping(optimizer: Optimizer, found_inf: torch.Tensor) -> Iterator[None]:
+    """Let a fused optimizer skip the step inside if `found_inf`, a scalar, is set."""
+    vars(optimizer).update(found_inf=found_inf, grad_scale=None)
     try:
         yield
     finally:

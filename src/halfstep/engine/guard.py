@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -14,7 +13,7 @@ from halfstep.engine.closure import CLOSURE, needs_closure
 from halfstep.optim.zero import local_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -146,14 +145,12 @@ class StepGuard:
         self._closed = False
         self._open = False
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Let the engine itself step the optimizer."""
         self._open = True
-        try:
-            yield
-        finally:
-            self._open = False
+
+    def __exit__(self, *_: object) -> None:
+        self._open = False
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
         if not self._open and needs_closure(optimizer):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-import torch
-
 from halfstep.engine.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
 
 if TYPE_CHECKING:
+    import torch
+
     from halfstep.recipe import Recipe
 
 
@@ -18,15 +18,14 @@ class EngineWarning(UserWarning):
     """Legal code that is probably not what was meant."""
 
 
-def warn_backward_in_autocast(device: torch.device) -> None:
+def warn_backward_in_autocast() -> None:
     """Warn of a backward inside autocast: its ops are chosen again, and memory is kept for it."""
-    if torch.is_autocast_enabled(device.type):
-        warnings.warn(
-            "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
-            "after the loss, so that gradients keep the formats of the forward pass",
-            EngineWarning,
-            stacklevel=3,
-        )
+    warnings.warn(
+        "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
+        "after the loss, so that gradients keep the formats of the forward pass",
+        EngineWarning,
+        stacklevel=3,
+    )
 
 
 def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from halfstep.engine.norm import GradientNorm
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerStep:
@@ -21,7 +23,7 @@ class OptimizerStep:
     closed: bool
     has_gradients: bool = False
     _found_inf: torch.Tensor | None = None
-    _grad_norm: torch.Tensor | None = None
+    _grad_norm: torch.Tensor | GradientNorm | None = None
     _loss_scale: torch.Tensor | None = None
 
     @property
@@ -50,6 +52,10 @@ class OptimizerStep:
         return 1.0 if self._loss_scale is None else float(self._loss_scale)
 
 
+OPEN = OptimizerStep(closed=False)
+"""Of an optimizer whose window stays open."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """What one engine step did, for each optimizer and for all of them together.
@@ -69,6 +75,22 @@ class StepResult:
             return "window open"
         did = "stepped" if self.stepped else "skipped" if self.skipped else "had no gradients"
         return f"{did}, grad_norm {self.grad_norm}, loss_scale {self.loss_scale:g}"
+
+    def without_norms(self) -> StepResult:
+        """Return the same without `grad_norm`, to be kept for long: it keeps no gradients."""
+        return StepResult(
+            tuple(
+                [
+                    OptimizerStep(
+                        closed=each.closed,
+                        has_gradients=each.has_gradients,
+                        _found_inf=each._found_inf,  # noqa: SLF001  (of this file)
+                        _loss_scale=each._loss_scale,  # noqa: SLF001
+                    )
+                    for each in self.optimizers
+                ]
+            )
+        )
 
     @property
     def closed(self) -> bool:

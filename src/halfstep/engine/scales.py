@@ -63,8 +63,8 @@ class LossScales:
         self,
         loss: torch.Tensor,
         windows: Sequence[Window],
-        *,
         loss_id: Hashable,
+        *,
         inputs: list[torch.Tensor] | None,
         retain_graph: bool,
     ) -> None:
@@ -77,8 +77,10 @@ class LossScales:
             inputs: The parameters that it is limited to, or None.
             retain_graph: Whether the graph is kept for another loss.
         """
-        if not self or loss_id is SHARED:
-            scaled = self._multiplied(loss, self.scalers[SHARED]) if self else loss
+        if self._settings is None or loss_id is SHARED:
+            scaled = (
+                loss if self._settings is None else self._multiplied(loss, self.scalers[SHARED])
+            )
             torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
             return
         self._add(loss_id)

@@ -6,6 +6,7 @@ waits for the device once.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from halfstep.engine.agreement import agree
 from halfstep.engine.closure import refuse_missing_closure
 from halfstep.engine.fused import has_momentum, skipping, start_momentum, supports_skipping
 from halfstep.engine.outcome import outcome_of
-from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.engine.result import OPEN, StepResult
 from halfstep.kernels import gradients
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.window import Window
+
+_NOTHING = nullcontext()
 
 
 def close_windows(
@@ -44,43 +47,60 @@ def close_windows(
     Returns:
         What every optimizer of the engine did.
     """
+    scales = assembly.scales
     try:
         _prepare_gradients(assembly, closing)
-        done = {window: window.snapshot(by_closure=closure is not None) for window in closing}
+        by_closure = closure is not None
+        done = [
+            window.snapshot(by_closure=by_closure) if window in closing else OPEN
+            for window in assembly.windows
+        ]
         moving = [window for window in closing if window.reached or closure is not None]
-        skipped = _skipped_by_host(assembly, moving)
+        skipped = _skipped_by_host(assembly, moving) if scales else []
         for window in moving:
             if window.average:
                 window.average.cover(window.params)
             with step_observer.active.steps(
-                assembly.scales.shared, window.optimizer, window.found_inf, window.grad_norm
+                scales.shared, window.optimizer, window.found_inf, window.grad_norm
             ):
                 if window not in skipped:
                     _take_step(assembly, window, closure)
             if window.average:
                 window.average.update(window.found_inf)
-        _settle_statistics(assembly, closing)
-        if moving:
+        if assembly.statistics:
+            _settle_statistics(assembly, closing)
+        if moving and (scales or assembly.settlement.schedulers):
             waiting = [window for window in assembly.windows if window not in closing]
-            updates = assembly.scales.update(closing, waiting)
+            updates = scales.update(closing, waiting)
             assembly.settlement.add(outcome_of(step, moving, updates))
     finally:
         # After an error too: what is left is neither scaled nor whole.
         for window in closing:
             window.zero_grad()
-        assembly.replicas.forget(closing)
-    still_open = OptimizerStep(closed=False)
-    return StepResult(tuple(done.get(window, still_open) for window in assembly.windows))
+        if assembly.replicas.expected:
+            assembly.replicas.forget(closing)
+    return StepResult(tuple(done))
 
 
 def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Turn what the windows hold into true gradients, measure them, and clip them."""
+    hooks = assembly.hooks
+    now = bool(
+        assembly.scales
+        or assembly.clipping
+        or assembly.ranks.size > 1
+        or hooks.before_step
+        or hooks.step
+    )
     for window in closing:
         window.hide_true_grads()
-    assembly.replicas.average(closing)
+    if assembly.replicas.expected:
+        assembly.replicas.average(closing)
     for window in closing:
         _make_true(assembly, window)
-        window.measure()
+        window.measure(now=now)
+    if not now:
+        return
     agree(closing, assembly.ranks)
     for window in closing if assembly.clipping else ():
         if window.grad_norm is not None:
@@ -123,23 +143,21 @@ def _skips_itself(assembly: Assembly, window: Window) -> bool:
 
 
 def _take_step(assembly: Assembly, window: Window, closure: Callable[[], float] | None) -> None:
-    optimizer, found_inf = window.optimizer, window.found_inf
+    optimizer, found_inf, hooks = window.optimizer, window.found_inf, assembly.hooks
     skips_itself = found_inf is not None and _skips_itself(assembly, window)
-    for technique in assembly.techniques:
-        technique.before_step(optimizer, window.reached)
-
-    def take() -> None:
-        if closure is None:
-            optimizer.step()
-        else:
-            optimizer.step(closure)
-
-    for technique in assembly.techniques:
-        take = partial(technique.step, optimizer, take)
-    with window.guard.opened(), skipping(optimizer, found_inf if skips_itself else None):
+    for before_step in hooks.before_step:
+        before_step(optimizer, window.reached)
+    take: Callable[[], object] = optimizer.step
+    if closure is not None:
+        take = partial(optimizer.step, closure)
+    for step in hooks.step:
+        take = partial(step, optimizer, take)
+    with window.guard, skipping(optimizer, found_inf) if skips_itself else _NOTHING:
+        window.about_to_step()
         take()
-    for technique in assembly.techniques:
-        technique.after_step(optimizer)
+        window.has_stepped()
+    for after_step in hooks.after_step:
+        after_step(optimizer)
 
 
 def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
@@ -157,7 +175,7 @@ def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
 
 
 def refuse_untimely(windows: Sequence[Window]) -> None:
-    """Refuse a step without a closure that no backward came before, or that needs one.
+    """Refuse a step without a closure that no backward came before, or that needs a closure.
 
     Raises:
         RuntimeError: If no backward came.
@@ -168,4 +186,6 @@ def refuse_untimely(windows: Sequence[Window]) -> None:
             "engine.step() was called without an engine.backward() since the last step; call "
             "engine.backward(loss) once or more for each step"
         )
-    refuse_missing_closure(window.optimizer for window in windows)
+    for window in windows:
+        if window.needs_closure:
+            refuse_missing_closure(window.optimizer)

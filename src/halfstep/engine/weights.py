@@ -57,11 +57,12 @@ class MicroBatchWeights:
             RuntimeError: If samples are given for some micro-batches of a window only.
         """
         counted = samples is not None
-        if any(window.backwards and window.counts_samples != counted for window in windows):
-            raise RuntimeError(
-                "samples was given for some micro-batches of a window only; give it to every "
-                "engine.backward(loss, samples=len(labels)), or to none"
-            )
+        for window in windows:
+            if window.backwards and window.counts_samples != counted:
+                raise RuntimeError(
+                    "samples was given for some micro-batches of a window only; give it to every "
+                    "engine.backward(loss, samples=len(labels)), or to none"
+                )
         for window in windows:
             window.counts_samples = counted
             if samples is not None and not window.pending:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from operator import is_
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 
+from halfstep.engine.closure import needs_closure
 from halfstep.engine.guard import StepGuard
+from halfstep.engine.norm import GradientNorm, is_steady
 from halfstep.engine.parallel.shards import local
 from halfstep.engine.result import OptimizerStep
 from halfstep.kernels import gradients
@@ -31,7 +34,8 @@ class Window:
         techniques: Those techniques.
 
     Attributes:
-        guard: Opened while the engine itself steps the optimizer.
+        needs_closure: Whether the optimizer evaluates the loss inside its step.
+        guard: Entered while the engine itself steps the optimizer.
         average: The average of the weights, if one is kept.
         params: The model's parameters that the optimizer updates, in its order, as of `refresh`.
         micro_steps: Micro-steps taken in the window.
@@ -49,20 +53,25 @@ class Window:
         full_samples: Samples of a full window on one process, where the remaining weight follows
             from the samples of all processes; else None.
         reached: The parameters that had a gradient when the window closed.
-        each_norm: 2-norm of each true gradient before clipping; None without any.
-        grad_norm: 2-norm over all of them.
+        each_norm: 2-norm of each true gradient before clipping; None without any, and where the
+            step does not need it.
+        grad_norm: 2-norm over all of them; None likewise.
         found_inf: Whether one was not finite; None where nobody looked.
         loss_scale: The shared scale that the gradients were made with; None without one.
     """
 
     def __init__(self, optimizer: Optimizer, techniques: Sequence[Technique]) -> None:
         self.optimizer = optimizer
+        self.needs_closure = needs_closure(optimizer)
         self.guard = StepGuard(optimizer, self._drop_gradients)
         self.average: WeightAverage | None = None
         self.params: list[torch.Tensor] = []
         self._techniques = techniques
-        self._held: list[torch.Tensor] = []
+        self._held: list[list[torch.Tensor]] = []
         self._closed = False
+        self._keeps_gradients: bool | None = None
+        self._before_step: list[tuple[int, int] | None] = []
+        self._later: ref[GradientNorm] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -90,16 +99,26 @@ class Window:
 
     def refresh(self) -> None:
         """Take in parameters that were added to the optimizer, or replaced in it."""
-        held = [param for group in self.optimizer.param_groups for param in group["params"]]
-        if self._closed or (len(held) == len(self._held) and all(map(is_, held, self._held))):
+        if self.is_as_held() or self._closed:
             return
         for technique in self._techniques:
             technique.adopt(self.optimizer)
-        self._held = [p for group in self.optimizer.param_groups for p in group["params"]]
-        params = self._held
+        self._held = [list(group["params"]) for group in self.optimizer.param_groups]
+        params = [param for held in self._held for param in held]
         for technique in self._techniques:
             params = technique.model_params(params)
         self.params = params
+
+    def is_as_held(self) -> bool:
+        """Tell whether the optimizer holds the parameters that it held at the last `refresh`."""
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self._held):
+            return False
+        for group, held in zip(groups, self._held, strict=True):
+            params = group["params"]
+            if len(params) != len(held) or not all(map(is_, params, held)):
+                return False
+        return True
 
     def load_optimizer(self, saved: dict[str, Any] | None) -> None:
         """Load the state of the optimizer, in the formats that the techniques keep it in.
@@ -148,19 +167,21 @@ class Window:
 
     def show_true_grads(self) -> None:
         """Let `.grad` hold them where it is empty, so that whoever drops it drops them too."""
-        for param, true in self.true_grads.items():
+        for param, true in self.true_grads.items() if self.true_grads else ():
             if param.grad is None:
                 gradients.put(param, true)
 
     def hide_true_grads(self) -> None:
         """Keep them out of `.grad`, and drop those that were dropped from there."""
+        if not self.true_grads:
+            return
         there = dict(self.true_grads)
         for param, true in there.items():
             if param.grad is None:
                 del self.true_grads[param]
             elif param.grad is true:
                 param.grad = None
-        if there and not self.true_grads:
+        if not self.true_grads:
             self._drop_true_grads()  # what was found in them too
 
     def after_backward(self, *, scaled: bool) -> None:
@@ -186,14 +207,38 @@ class Window:
         self.micro_steps += 1
         self.pending = False
 
-    def measure(self) -> None:
-        """Take the norms of the true gradients, and whether one was not finite."""
+    def measure(self, *, now: bool) -> None:
+        """Take the norms of the true gradients, and whether one was not finite.
+
+        Args:
+            now: Whether the step needs the norms; else they wait until somebody reads them.
+        """
         self.reached = [param for param in self.params if param.grad is not None]
-        if not self.reached:
+        if not self.reached or not (now or not self.norm_can_wait):
             return
         self.each_norm = gradients.norms(self.dense_gradients)
         self.grad_norm = torch.linalg.vector_norm(self.each_norm)
         self.update_found_inf()
+
+    @property
+    def norm_can_wait(self) -> bool:
+        """Whether the optimizer surely writes to no gradient, as none of its steps has."""
+        return self._keeps_gradients is True and is_steady(self.optimizer)
+
+    def about_to_step(self) -> None:
+        """Note the gradients before the first step, to learn whether it writes to them."""
+        if self._keeps_gradients is None:
+            self._before_step = _versions(self.params)
+
+    def has_stepped(self) -> None:
+        """Note what it has written to."""
+        if self._before_step:
+            self._keeps_gradients = self._before_step == _versions(self.params)
+            self._before_step = []
+
+    def wait_for(self, norm: GradientNorm) -> None:
+        """Take note of a norm that has the gradients of the step."""
+        self._later = ref(norm)
 
     def update_found_inf(self) -> None:
         """Bring together what was found under each loss scale."""
@@ -209,13 +254,24 @@ class Window:
         Args:
             by_closure: Whether the optimizer makes its gradients itself.
         """
+        norm: torch.Tensor | GradientNorm | None = self.grad_norm
+        if norm is None and self.reached:
+            norm = GradientNorm([param.grad for param in self.reached if param.grad is not None])
+            self.wait_for(norm)
         return OptimizerStep(
             closed=True,
             has_gradients=bool(self.reached) or by_closure,
             _found_inf=self.found_inf,
-            _grad_norm=self.grad_norm,
+            _grad_norm=norm,
             _loss_scale=self.loss_scale,
         )
+
+    def finish_norm(self) -> None:
+        """Compute the norm of the step before, if its result is kept, and let its gradients go."""
+        norm = self._later and self._later()
+        self._later = None
+        if norm is not None:
+            norm.compute()
 
     def zero_grad(self) -> None:
         """Drop the gradients and start a new window."""

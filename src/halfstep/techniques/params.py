@@ -8,7 +8,7 @@ own weights. `state_dict()` of the model, or of a part of it, gives fp32 whateve
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from halfstep.techniques.base import HALVES, Stage, Technique, no_own_formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
@@ -80,19 +81,19 @@ class ParameterFormat(Technique):
             for module in model.modules():
                 self._handles.append(module.register_state_dict_post_hook(widen_state_dict))
 
-    @contextmanager
-    def forward(self, device: torch.device) -> Iterator[None]:
-        """Say what to write where torch refuses wider tensors beside half parameters.
-
-        Raises:
-            TypeError: In place of torch's error, with its words.
-        """
+    def forward(self, device: torch.device) -> AbstractContextManager[None]:
+        """Say what to write where torch refuses wider tensors beside half parameters."""
         del device
+        return self._explained() if self.reshapes_params else nullcontext()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise a TypeError in place of torch's error, with its words."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
             said = " ".join(str(error).split())
-            if not (self.reshapes_params and _HALF.search(said) and _WIDE.search(said)):
+            if not (_HALF.search(said) and _WIDE.search(said)):
                 raise
             raise TypeError(
                 f"a wider tensor met {self._dtype} parameters: {said}. Only engine.model(inputs) "

@@ -54,6 +54,11 @@ class EngineObserver(StepObserver):
             with guard.own():
                 grammar.settle()
 
+    def aside(self) -> AbstractContextManager[None]:
+        """What happens inside is not heard."""
+        guard = self._receiver.guard
+        return guard.inside() if guard.is_here and guard.is_outside else nullcontext()
+
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was weighted."""
         if self._receiver.guard.is_here:

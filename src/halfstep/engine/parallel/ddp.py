@@ -8,6 +8,7 @@ averaging what is equal on all processes changes nothing.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from halfstep.formats import torch_dtype
 from halfstep.techniques.base import as_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.window import Window
@@ -66,6 +67,9 @@ class Replicas:
         recipe: Says in which format gradients are reduced.
         windows: The engine's optimizers.
         ranks: Joined with the process group of each wrapper.
+
+    Attributes:
+        expected: Whether there is any, or may yet be.
     """
 
     def __init__(self, recipe: Recipe, windows: Sequence[Window], ranks: Ranks) -> None:
@@ -75,6 +79,7 @@ class Replicas:
         self._replicas: dict[DistributedDataParallel, Replica] = {}
         self._closing: list[Window] = list(windows)
         self._handles: list[Any] = []
+        self.expected = False
 
     def wrap(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
         """Return `model` in DDP; without parameters to train, `model` itself."""
@@ -95,6 +100,7 @@ class Replicas:
                 if isinstance(module, DistributedDataParallel):
                     self._adopt(module)
             if dist.is_available() and dist.is_initialized():
+                self.expected = True
                 sharded = is_fully_sharded(model)
                 notice = as_function(
                     lambda module, _args, sharded=sharded: self._notice(module, sharded=sharded)
@@ -107,18 +113,29 @@ class Replicas:
         for replica in self._replicas.values():
             self._set_sync(replica)
 
-    def before_backward(
-        self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None
-    ) -> list[Replica]:
-        """Get ready for gradients.
+    @contextmanager
+    def reducing(
+        self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None, *, whole: bool
+    ) -> Iterator[None]:
+        """Let the wrappers reduce the backward inside, and note which gradients are averaged.
 
         Args:
             windows: Those whose parameters the backward may reach.
             inputs: The parameters that it is limited to, or None.
-
-        Returns:
-            The wrappers that will reduce it.
+            whole: Whether it sees all gradients of the window, not those of one loss alone.
         """
+        reducing = self._before_backward(windows, inputs)
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            self._after_backward(reducing, windows, whole=done and whole)
+
+    def _before_backward(
+        self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None
+    ) -> list[Replica]:
+        """Get ready for gradients, and return the wrappers that will reduce them."""
         reached = [r for r in self._replicas.values() if _reached(r, windows)]
         if inputs is not None:
             given = set(inputs)
@@ -131,16 +148,10 @@ class Replicas:
                 replica.reduction.take_aside(replica.params)
         return reducing
 
-    def after_backward(
+    def _after_backward(
         self, reducing: Sequence[Replica], windows: Sequence[Window], *, whole: bool
     ) -> None:
-        """Note which gradients are averaged now.
-
-        Args:
-            reducing: What `before_backward` returned.
-            windows: Those whose parameters the backward may have reached.
-            whole: Whether it saw all gradients of the window, not those of one loss alone.
-        """
+        """Note which gradients are averaged now; `whole` is False after an error, too."""
         for replica in self._replicas.values():
             if replica in reducing:
                 replica.expects = False
@@ -186,6 +197,7 @@ class Replicas:
         windows = [
             window for window in self._windows if any(param in params for param in window.params)
         ]
+        self.expected = True
         replica = Replica(wrapper, params, windows, self._hooked(wrapper))
         self._ranks.join(wrapper.process_group)
         self._replicas[wrapper] = replica

@@ -34,10 +34,11 @@ class Meter(Observer):
         clock: Callable[[], float] = time.perf_counter,
         processes: Processes = ALONE,
     ) -> None:
-        self._device = device
         self._processes = processes
         self._clock = clock
         self._started = 0.0
+        zero = torch.zeros((), device=device)
+        self._none = zero, zero.long()  # of losses, of hits; never written to
         self._open_window()
         self._start()
 
@@ -45,8 +46,10 @@ class Meter(Observer):
         """Add a micro-batch; where labels are mixed, the greater part is the right one."""
         loss, count = loss.detach().float(), len(labels)
         called = labels.argmax(1) if labels.ndim == 2 else labels
-        self._window_loss += loss * count
-        self._window_hits += (logits.detach().argmax(1) == called).sum()
+        losses, hits = loss * count, (logits.detach().argmax(1) == called).sum()
+        if self._window_images:
+            losses, hits = self._window_loss + losses, self._window_hits + hits
+        self._window_loss, self._window_hits = losses, hits
         self._window_images += count
 
     def stepped(self, step: int, result: StepResult | None) -> None:
@@ -56,8 +59,8 @@ class Meter(Observer):
         """
         self._seen += self._window_images
         if result is not None:
-            self._loss_sum += self._window_loss
-            self._hits += self._window_hits
+            self._loss_sum = self._loss_sum + self._window_loss
+            self._hits = self._hits + self._window_hits
             self._images += self._window_images
         self._open_window()
 
@@ -93,13 +96,13 @@ class Meter(Observer):
     def load_state_dict(self, state: State) -> None:
         self._start()
         self._open_window()
-        self._loss_sum += state["loss_sum"]
-        self._hits += state["hits"]
+        self._loss_sum = self._loss_sum + state["loss_sum"]
+        self._hits = self._hits + state["hits"]
         self._images, self._seen = state["images"], state["seen"]
         self._started -= state["seconds"]
         window_loss, window_hits, self._window_images = state["window"]
-        self._window_loss += window_loss
-        self._window_hits += window_hits
+        self._window_loss = self._window_loss + window_loss
+        self._window_hits = self._window_hits + window_hits
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
         """Give the sums of processes that are gone to the first one."""
@@ -114,13 +117,10 @@ class Meter(Observer):
         }
 
     def _open_window(self) -> None:
-        self._window_loss = torch.zeros((), device=self._device)
-        self._window_hits = torch.zeros((), dtype=torch.int64, device=self._device)
-        self._window_images = 0
+        self._window_loss, self._window_hits, self._window_images = *self._none, 0
 
     def _start(self) -> None:
-        self._loss_sum = torch.zeros((), device=self._device)
-        self._hits = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._loss_sum, self._hits = self._none
         self._images = 0
         self._seen = 0
         self._started = self._clock()

@@ -138,14 +138,16 @@ class NonFiniteSteps(Observer):
         self._windows: list[tuple[int, torch.Tensor, StepResult | None]] = []
         self._before: list[list[int | None]] = []
         self._device = device
-        self._open_window()
+        self._finite: torch.Tensor | None = None  # of the open window, once it has a loss
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        self._finite &= loss.isfinite()
+        finite = loss.isfinite()
+        self._finite = finite if self._finite is None else self._finite & finite
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        self._windows.append((step, self._finite, result))
-        self._open_window()
+        kept = None if result is None else result.without_norms()
+        self._windows.append((step, self._window_is_finite(), kept))
+        self._finite = None
 
     def interval(self) -> dict[str, float]:
         """Wait for the device, and end the run if the weights were updated with such a loss."""
@@ -166,14 +168,13 @@ class NonFiniteSteps(Observer):
         return {
             "windows": len(self._windows),
             "bad": list(self._bad_steps()),
-            "finite": bool(self._finite),
+            "finite": bool(self._window_is_finite()),
         }
 
     def load_state_dict(self, state: State) -> None:
-        self._open_window()
+        self._finite = None if state["finite"] else ~self._nothing_bad()
         self._windows = []
         self._before = [state["bad"]] if state["windows"] else []
-        self._finite &= state["finite"]
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
         return {**states[0], "finite": all(each["finite"] for each in states)}
@@ -191,5 +192,8 @@ class NonFiniteSteps(Observer):
             nonfinite, poisoned = earlier[0] or nonfinite, earlier[1] or poisoned
         return nonfinite, poisoned
 
-    def _open_window(self) -> None:
-        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
+    def _window_is_finite(self) -> torch.Tensor:
+        return self._nothing_bad() if self._finite is None else self._finite
+
+    def _nothing_bad(self) -> torch.Tensor:
+        return torch.ones((), dtype=torch.bool, device=self._device)

@@ -19,7 +19,9 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from halfstep import step_observer
 from halfstep.errors import UserError, reason
+from halfstep.techniques.base import HALVES
 from halfstep.train.processes.processes import ALONE
 
 if TYPE_CHECKING:
@@ -135,6 +137,8 @@ class MicroBatches:
         return self.engine.bare_model if bare else self.engine.model
 
     def _run(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits:
+        if len(parts) == 1 and self.progress.pieces == 1:
+            return self._run_whole(parts[0], samples)
         total = sum(part.total for part in parts)
         loss_sum = torch.zeros((), device=parts[-1].images.device)
         logits_of_pieces: list[torch.Tensor] = []
@@ -144,15 +148,33 @@ class MicroBatches:
             logits_of_pieces = []
             size = max(1, -(-count // self.progress.pieces))
             for some, their in zip(part.images.split(size), part.labels.split(size), strict=True):
-                with self.engine.autocast():
-                    logits = self._model(some)
-                    loss = self._loss(logits, their)
-                # The mean over processes that follows divides by their number.
-                share = self.processes.size * len(their) / total if part.counts else 0.0
-                self.engine.backward(loss if share == 1 else loss * share, samples=samples)
-                loss_sum = loss_sum + loss.detach() * (len(their) / max(1, count))
-                logits_of_pieces.append(logits.detach())
+                loss, logits = self._piece(some, their, part, total, samples)
+                loss_sum = loss_sum + loss * (len(their) / max(1, count))
+                logits_of_pieces.append(logits)
         return loss_sum, torch.cat(logits_of_pieces)
+
+    def _run_whole(self, part: _Part, samples: int | None) -> LossAndLogits:
+        """Do the same for a micro-batch that is a window of one piece, as most are."""
+        loss, logits = self._piece(part.images, part.labels, part, part.total, samples)
+        return loss.float() if loss.dtype in HALVES else loss, logits
+
+    def _piece(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        part: _Part,
+        total: int,
+        samples: int | None,
+    ) -> LossAndLogits:
+        """Run a piece of `part`; `total` images are in the window."""
+        with self.engine.autocast():
+            logits = self._model(images)
+            loss = self._loss(logits, labels)
+        # The mean over processes that follows divides by their number.
+        share = self.processes.size * len(labels) / total if part.counts else 0.0
+        self.engine.backward(loss if share == 1 else loss * share, samples=samples)
+        with step_observer.active.aside():
+            return loss.detach(), logits.detach()
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if len(labels) == 0:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from halfstep import step_observer
 from halfstep.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Observers:
                 "leave one out, or give its class a name of its own"
             )
         self._hooks: dict[str, list[Callable[..., Any]]] = {
-            hook: [getattr(each, hook) for each in observers if overrides(each, hook)]
+            hook: [_hook_of(each, hook) for each in observers if overrides(each, hook)]
             for hook in HOOKS
         }
 
@@ -232,12 +233,30 @@ class Observers:
             try:
                 each.load_state_dict(state)
             except Exception as error:
-                if type(each).__module__.startswith("halfstep."):
+                if _is_ours(each):
                     raise
                 raise UserError(
                     f"observer {each.name!r}: load_state_dict raised {in_a_line(error)}; "
                     "--debug shows where"
                 ) from error
+
+
+_METERING = {"batch_loaded", "batch_prepared", "micro_batch", "stepped", "interval", "record"}
+"""Hooks in which halfstep's own observers look at a step, and change nothing that is trained."""
+
+
+def _hook_of(observer: Observer, hook: str) -> Callable[..., Any]:
+    method: Callable[..., Any] = getattr(observer, hook)
+    return partial(_aside, method) if hook in _METERING and _is_ours(observer) else method
+
+
+def _aside(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    with step_observer.active.aside():
+        return method(*given, **named)
+
+
+def _is_ours(observer: Observer) -> bool:
+    return type(observer).__module__.startswith("halfstep.")
 
 
 def overrides(observer: Observer, hook: str) -> bool:

@@ -1,0 +1,57 @@
+"""What a forward pass runs in: the contexts of all techniques, and the start of a micro-step."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator, ExitStack
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from halfstep.engine.assemble import Assembly
+
+
+class ForwardPass(ContextDecorator):
+    """The context of one forward pass. Nests; as a decorator it is entered at each call.
+
+    A class and not a generator, as each micro-step enters one.
+
+    Args:
+        assembly: The engine's parts.
+        begin: Called first, where the pass is part of a step; None in evaluation.
+    """
+
+    def __init__(self, assembly: Assembly, begin: Callable[[], None] | None = None) -> None:
+        self._assembly = assembly
+        self._begin = begin
+        self._entered: Any = None
+
+    def _recreate_cm(self) -> ForwardPass:
+        return ForwardPass(self._assembly, self._begin)
+
+    def __enter__(self) -> None:
+        assembly, forward = self._assembly, self._assembly.hooks.forward
+        statistics = assembly.statistics if self._begin else ()
+        if self._begin:
+            self._begin()
+        if len(forward) == 1 and not statistics:
+            self._entered = forward[0](assembly.device)
+            self._entered.__enter__()
+        elif forward or statistics:
+            with ExitStack() as stack:
+                for each in statistics:
+                    stack.enter_context(each.step_going_on())
+                for hook in forward:
+                    stack.enter_context(hook(assembly.device))
+                self._entered = stack.pop_all()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        entered, self._entered = self._entered, None
+        # Which of them may replace an error, but swallow none.
+        return None if entered is None else entered.__exit__(kind, error, trace)

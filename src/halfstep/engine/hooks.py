@@ -1,0 +1,40 @@
+"""Which techniques have something to do at each point of a step, found once and not in the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from halfstep.techniques.base import Technique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The methods of `Technique` of these names, of those techniques that override them.
+
+    Each is in the order of the techniques.
+    """
+
+    adopt: tuple[Callable[..., Any], ...]
+    forward: tuple[Callable[..., Any], ...]
+    before_backward: tuple[Callable[..., Any], ...]
+    before_step: tuple[Callable[..., Any], ...]
+    step: tuple[Callable[..., Any], ...]
+    after_step: tuple[Callable[..., Any], ...]
+
+    @classmethod
+    def of(cls, techniques: Sequence[Technique]) -> Self:
+        """Return the hooks of techniques."""
+        return cls(
+            **{
+                field.name: tuple(
+                    getattr(technique, field.name)
+                    for technique in techniques
+                    if getattr(type(technique), field.name) is not getattr(Technique, field.name)
+                )
+                for field in fields(cls)
+            }
+        )

@@ -1,0 +1,173 @@
+"""Plain steps: as PyTorch's own loop and as the general way, bit for bit; norms that wait."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Adam, AdamW
+
+from halfstep import Engine, step_observer
+
+OPTIMIZERS = {
+    "sgd": lambda params: SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda params: SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    # Torch's own way on CUDA; it writes to gradients.
+    "nesterov together": lambda params: SGD(
+        params, lr=0.1, momentum=0.9, nesterov=True, foreach=True
+    ),
+    "adam": lambda params: Adam(params, lr=0.01, amsgrad=True),
+    "adamw fused": lambda params: AdamW(params, lr=0.01, fused=True),
+}
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batches(count=6):
+    torch.manual_seed(1)
+    return [(torch.randn(4, 6), torch.randint(3, (4,))) for _ in range(count)]
+
+
+def trained(name, recipe="fp32", *, watched=False):
+    """Return the parameters and norms after a few steps of an engine."""
+    model = net()
+    end = step_observer.observe(step_observer.StepObserver()) if watched else lambda: None
+    norms = []
+    with Engine(model, OPTIMIZERS[name](model.parameters()), recipe=recipe) as engine:
+        for inputs, labels in batches():
+            with engine.autocast():
+                loss = cross_entropy(engine.model(inputs).float(), labels)
+            engine.backward(loss)
+            norms.append(engine.step().grad_norm)
+    end()
+    return [*model.parameters()], norms
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_those_of_the_raw_loop(name):
+    model = net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    expected = []
+    for inputs, labels in batches():
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        grads = torch.cat([param.grad.flatten() for param in model.parameters()])
+        expected.append(grads.double().norm().item())
+        optimizer.step()
+    params, norms = trained(name)
+    for mine, its in zip(params, model.parameters(), strict=True):
+        assert torch.equal(mine, its)
+    assert norms == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_the_general_way_gives_the_same_bits(recipe):
+    mine, norms = trained("sgd", recipe)
+    general, its = trained("sgd", recipe, watched=True)
+    assert norms == its
+    assert all(torch.equal(one, two) for one, two in zip(mine, general, strict=True))
+
+
+@pytest.fixture
+def engine():
+    model = net()
+    with Engine(model, SGD(model.parameters(), lr=0.1)) as engine:
+        step(engine)  # in the first step the engine learns what the optimizer does to gradients
+        yield engine
+
+
+def step(engine):
+    inputs, labels = batches(1)[0]
+    with engine.autocast():
+        loss = cross_entropy(engine.model(inputs), labels)
+    engine.backward(loss)
+    grads = [param.grad for param in engine.model.parameters()]
+    alive = [weakref.ref(grad) for grad in grads]
+    norm = torch.cat([grad.flatten() for grad in grads]).norm().item()
+    del grads
+    return engine.step(), alive, norm
+
+
+def test_a_result_that_is_dropped_keeps_no_gradient_alive(engine):
+    result, alive, _ = step(engine)
+    del result
+    gc.collect()
+    assert not [each for each in alive if each() is not None]
+
+
+def test_a_result_that_is_kept_has_the_norm_of_its_own_step(engine):
+    result, alive, norm = step(engine)
+    later, _, other = step(engine)
+    assert not [each for each in alive if each() is not None]  # none beyond the next forward pass
+    assert result.grad_norm == pytest.approx(norm)
+    assert later.grad_norm == pytest.approx(other)
+    assert norm != other
+
+
+def test_a_result_without_norms_keeps_no_gradient_alive(engine):
+    result, alive, _ = step(engine)
+    kept = result.without_norms()
+    del result
+    assert kept.stepped
+    assert kept.grad_norm is None
+    assert not [each for each in alive if each() is not None]
+
+
+def test_a_hook_that_changes_gradients_does_not_change_the_norm(engine):
+    def halve(optimizer, *_):
+        for group in optimizer.param_groups:
+            torch._foreach_mul_([param.grad for param in group["params"]], 0.5)
+
+    engine.optimizer.register_step_pre_hook(halve)
+    result, _, norm = step(engine)
+    assert result.grad_norm == pytest.approx(norm)
+
+
+def test_two_losses_of_one_step_add_up(engine):
+    inputs, labels = batches(1)[0]
+    model = engine.model
+    cross_entropy(model(inputs), labels).mul(3).backward()
+    expected = [param.grad.clone() for param in model.parameters()]
+    engine.zero_grad()
+    for _ in range(3):
+        engine.backward(cross_entropy(model(inputs), labels))
+    for param, grad in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(param.grad, grad)
+
+
+def test_a_parameter_that_is_added_is_trained(engine):
+    extra = nn.Parameter(torch.ones(3))
+    inputs, labels = batches(1)[0]
+    engine.optimizer.add_param_group({"params": [extra]})
+    engine.backward(cross_entropy(engine.model(inputs) * extra, labels))
+    assert engine.step().stepped
+    assert extra.grad is None
+    assert not torch.equal(extra, torch.ones(3))
+
+
+def test_a_backward_that_fails_leaves_no_gradient(engine):
+    inputs, labels = batches(1)[0]
+    hidden = engine.model[0](inputs)
+    hidden.register_hook(lambda _: 1 / 0)
+    loss = cross_entropy(engine.model[2](hidden), labels)
+    with pytest.raises(ZeroDivisionError):
+        engine.backward(loss)
+    assert all(param.grad is None for param in engine.model.parameters())
+    with pytest.raises(RuntimeError, match=r"without an engine\.backward"):
+        engine.step()
+
+
+def test_autocast_nests_and_decorates(engine):
+    @engine.autocast()
+    def loss_of(inputs, labels):
+        with engine.autocast():
+            return cross_entropy(engine.model(inputs), labels)
+
+    for _ in range(2):
+        engine.backward(loss_of(*batches(1)[0]))
+        assert engine.step().stepped
