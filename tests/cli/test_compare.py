@@ -53,8 +53,8 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--devices", "cpu", "--device", "cpu"], "are both given; write one"),
         (["digits", "--processes", "2", "--options", "probes=true"], "write probes=false"),
         (["digits", "--time-limit", "soon"], "--time-limit is 'soon'; allowed: hours"),
-        (["digits", "--on", "slurm"], "--on is 'slurm'; allowed: ray"),
-        (["digits", "--on", "ray", "--devices", "cpu"], "Ray picks the devices"),
+        (["digits", "--on", "pbs"], "--on is 'pbs'; allowed: ray"),
+        (["digits", "--on", "ray", "--devices", "cpu"], "the cluster picks the devices"),
         (["digits", "--export", "xlsx"], "--export is 'xlsx'; allowed: parquet, png"),
         (["digits", "--tag", "../x"], "--tag is '../x'; allowed: letters"),
         (["digits", "--gpu", "h101"], "no GPU is named 'h101'; allowed: .*did you mean 'h100'"),
@@ -135,7 +135,7 @@ def test_a_run_that_goes_nonfinite_is_a_row_and_no_failure():
 
 def test_a_crashed_run_makes_the_exit_code_1_and_the_table_is_printed(capsys, monkeypatch):
     crash = [sys.executable, "-c", "raise SystemError('out of cheese')"]
-    monkeypatch.setattr("halfstep.compare.plan.train_command", lambda cell, device: crash)
+    monkeypatch.setattr("halfstep.compare.plan.plan.train_command", lambda cell, device: crash)
     assert main(["compare", "digits", "--recipes", "fp32,fp16", *TINY]) == 1
     printed = capsys.readouterr().out
     assert "fp32 crashed: exit code 1: SystemError: out of cheese" in printed

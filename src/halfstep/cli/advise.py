@@ -175,7 +175,9 @@ def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    disable = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as progress:
         task = progress.add_task("loading", total=steps)
         told = 0
 
