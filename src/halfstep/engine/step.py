@@ -143,8 +143,10 @@ def _skips_itself(assembly: Assembly, window: Window) -> bool:
 
 
 def _take_step(assembly: Assembly, window: Window, closure: Callable[[], float] | None) -> None:
-    optimizer, found_inf, hooks = window.optimizer, window.found_inf, assembly.hooks
-    skips_itself = found_inf is not None and _skips_itself(assembly, window)
+    optimizer, hooks = window.optimizer, assembly.hooks
+    found_inf = window.found_inf
+    if found_inf is not None and not _skips_itself(assembly, window):
+        found_inf = None
     for before_step in hooks.before_step:
         before_step(optimizer, window.reached)
     take: Callable[[], object] = optimizer.step
@@ -152,7 +154,7 @@ def _take_step(assembly: Assembly, window: Window, closure: Callable[[], float] 
         take = partial(optimizer.step, closure)
     for step in hooks.step:
         take = partial(step, optimizer, take)
-    with window.guard, skipping(optimizer, found_inf) if skips_itself else _NOTHING:
+    with window.guard, _NOTHING if found_inf is None else skipping(optimizer, found_inf):
         window.about_to_step()
         take()
         window.has_stepped()

@@ -268,7 +268,7 @@ class Window:
 
     def finish_norm(self) -> None:
         """Compute the norm of the step before, if its result is kept, and let its gradients go."""
-        norm = self._later and self._later()
+        norm = None if self._later is None else self._later()
         self._later = None
         if norm is not None:
             norm.compute()

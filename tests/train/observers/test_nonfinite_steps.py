@@ -1,16 +1,19 @@
 """Which losses were not finite, and whether the weights were updated with one."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from halfstep.engine.result import OptimizerStep, StepResult
 from halfstep.recipe import recipe
 from halfstep.train.observers.nonfinite import NonFiniteSteps
 from halfstep.train.run.progress import Progress
 
-TAKEN, SKIPPED = SimpleNamespace(stepped=True), SimpleNamespace(stepped=False)
+TAKEN, SKIPPED = (
+    StepResult((OptimizerStep(closed=True, has_gradients=True, _found_inf=torch.tensor(found)),))
+    for found in (0.0, 1.0)
+)
 
 
 def steps():

@@ -38,8 +38,10 @@ class Meter(Observer):
         self._clock = clock
         self._started = 0.0
         zero = torch.zeros((), device=device)
-        self._none = zero, zero.long()  # of losses, of hits; never written to
-        self._open_window()
+        # Of losses and of hits; never written to.
+        self._none: tuple[torch.Tensor, torch.Tensor] = zero, zero.long()
+        self._window_loss, self._window_hits = self._loss_sum, self._hits = self._none
+        self._window_images = self._images = self._seen = 0
         self._start()
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -117,7 +119,8 @@ class Meter(Observer):
         }
 
     def _open_window(self) -> None:
-        self._window_loss, self._window_hits, self._window_images = *self._none, 0
+        self._window_loss, self._window_hits = self._none
+        self._window_images = 0
 
     def _start(self) -> None:
         self._loss_sum, self._hits = self._none
