@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from halfstep.train.config.model import ModelConfig
 
 _LIBRARIES = ("timm", "torchvision")
-_OWN = "import:"
 # What constructors and forward passes of a thousand models raise when sizes do not fit.
 _REFUSALS = (
     TypeError,
@@ -60,20 +59,10 @@ def build(
             wrong.
     """
     pretrained = config.pretrained and initial_weights
-    if config.name.startswith(_OWN):
+    if config.name.startswith("import:"):
         model = _imported(config, classes, image_shape[0])
     else:
-        library, name = resolve(config.name)
-        given = {"num_classes": classes, **config.args}
-        with warnings.catch_warnings():
-            # A layer of no channels is refused below, in a line.
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-            if library == "timm":
-                model = _timms(config, name, image_shape[0], given, pretrained=pretrained)
-            else:
-                model = _torchvisions(config, name, image_shape[0], given)
-        if pretrained and library == "torchvision":
-            weights.fit(model, _published(name), classes=classes, source=f"{name}'s weights")
+        model = _of_a_library(config, classes, image_shape[0], pretrained=pretrained)
     if getattr(model, "aux_logits", False):
         raise UserError(
             f"model.name is {config.name!r}, which returns auxiliary logits too; "
@@ -104,40 +93,61 @@ def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
     return model
 
 
-def _timms(
-    config: ModelConfig, name: str, channels: int, given: dict[str, Any], *, pretrained: bool
+def _of_a_library(
+    config: ModelConfig, classes: int, channels: int, *, pretrained: bool
 ) -> nn.Module:
+    """Return a classifier of timm or torchvision, with its published weights if `pretrained`."""
+    library, name = resolve(config.name)
+    given = {"num_classes": classes, **config.args}
+    if library == "timm":
+        given = {"in_chans": channels, **given}
+    with warnings.catch_warnings():
+        # A layer of no channels is refused below, in a line.
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        try:
+            if library == "timm":
+                model: nn.Module = timm.create_model(name, **given)
+            else:
+                model = _take_channels(torchvision.models.get_model(name, **given), channels)
+        except _REFUSALS as error:
+            raise UserError(
+                f"model.args is {config.args}, which {library}'s {name} refuses: {reason(error)}"
+            ) from error
+        return _with_published(model, library, name, given) if pretrained else model
+
+
+def _with_published(model: nn.Module, library: str, name: str, given: dict[str, Any]) -> nn.Module:
+    """Return a model with the weights that its library publishes for it."""
+    classes = given["num_classes"]
     try:
-        model: nn.Module = timm.create_model(name, in_chans=channels, **given)
-    except _REFUSALS as error:
-        raise _refused(config, "timm", name, error) from error
-    if not pretrained:
+        if library == "timm":
+            model = timm.create_model(name, pretrained=True, **given)
+        else:
+            choices = torchvision.models.get_model_weights(name)
+            state = choices.DEFAULT.get_state_dict(check_hash=True)
+    except Exception as error:  # network, proxy, hash, disk, hub: each has its own
+        raise UserError(
+            f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
+            f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
+            ".safetensors or .pth file of them"
+        ) from error
+    if library == "torchvision":
+        # Auxiliary heads are not used.
+        used = {key: value for key, value in state.items() if not key.lower().startswith("aux")}
+        weights.fit(model, used, classes=classes, source=f"{name}'s weights")
         return model
-    try:
-        model = timm.create_model(name, pretrained=True, in_chans=channels, **given)
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        raise _not_published("timm", name, error) from error
     published: Any = model.pretrained_cfg
     theirs = published.get("num_classes")
-    if theirs not in {None, given["num_classes"]}:
+    if theirs not in {None, classes}:
         weights.note(
             f"{name}'s weights are of {theirs} classes: its last layer starts anew, "
-            f"for {given['num_classes']} classes"
+            f"for {classes} classes"
         )
     return model
 
 
-def _torchvisions(
-    config: ModelConfig, name: str, channels: int, given: dict[str, Any]
-) -> nn.Module:
-    try:
-        return _take_channels(torchvision.models.get_model(name, **given), channels)
-    except _REFUSALS as error:
-        raise _refused(config, "torchvision", name, error) from error
-
-
 def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
-    function = import_path.load(config.name.removeprefix(_OWN), "model.name")
+    function = import_path.load(config.name, "model.name")
     try:
         model = function(**{"num_classes": classes, "in_chans": channels, **config.args})
     except Exception as error:  # the user's own code may raise anything
@@ -148,29 +158,6 @@ def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")
     return model
-
-
-def _published(name: str) -> dict[str, torch.Tensor]:
-    """Return the weights that torchvision publishes, but for auxiliary heads that no one uses."""
-    try:
-        state = torchvision.models.get_model_weights(name).DEFAULT.get_state_dict(check_hash=True)
-    except Exception as error:  # network, proxy, hash, disk: each has its own
-        raise _not_published("torchvision", name, error) from error
-    return {key: value for key, value in state.items() if not key.lower().startswith("aux")}
-
-
-def _not_published(library: str, name: str, error: Exception) -> UserError:
-    return UserError(
-        f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
-        f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
-        ".safetensors or .pth file of them"
-    )
-
-
-def _refused(config: ModelConfig, library: str, name: str, error: Exception) -> UserError:
-    return UserError(
-        f"model.args is {config.args}, which {library}'s {name} refuses: {reason(error)}"
-    )
 
 
 def resolve(name: str) -> tuple[str, str]:
