@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +21,17 @@ from halfstep.errors import UserError, closest, reason
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
 from halfstep.train.build.weights import head_of
-from halfstep.train.config.optimizer import AdamConfig, AdamWConfig, LowBitAdamConfig, SgdConfig
+from halfstep.train.config.optimizer import (
+    AdamWConfig,
+    LowBitAdamConfig,
+    SgdConfig,
+    TimmOptimizerConfig,
+)
 
 if TYPE_CHECKING:
-    from halfstep.train.config.optimizer import OptimizerConfig, TimmOptimizerConfig
+    from collections.abc import Callable
+
+    from halfstep.train.config.optimizer import AdamConfig, OptimizerConfig
 
 _LOOKAHEAD = "lookahead_"
 
@@ -57,48 +65,34 @@ def build_optimizer(
     groups = _groups(model, config, lr)
     if config.head_lr is not None:
         groups = _with_head_apart(groups, model, classes, config.head_lr * lr_factor)
-    if isinstance(config, LowBitAdamConfig):
-        return _low_bit(config, groups, lr)
-    if isinstance(config, SgdConfig | AdamConfig | AdamWConfig) and config.state:
-        return _in_bf16(config, groups, lr, seed)
-    if isinstance(config, SgdConfig | AdamConfig | AdamWConfig):
-        kind: Any = {"sgd": SGD, "adam": Adam, "adamw": AdamW}[config.name]
-        own: Optimizer = kind(groups, lr=lr, fused=fused, **_settings(config))
-        return own
-    return _timms(config, groups, lr, fused=fused)
-
-
-def _settings(config: OptimizerConfig) -> dict[str, Any]:
-    """Return what a constructor takes besides the learning rate, by its own names."""
+    if isinstance(config, TimmOptimizerConfig):
+        return _timms(config, groups, lr, fused=fused)
     of_groups = {"lr", "decay_norms_and_biases", "layer_decay", "head_lr"}
-    return config.model_dump(exclude={"name", "state", *of_groups})
-
-
-def _low_bit(config: LowBitAdamConfig, groups: list[dict[str, Any]], lr: float) -> Optimizer:
+    settings = config.model_dump(exclude={"name", "state", *of_groups})
+    make = _constructor(config, fused=fused, seed=seed)
     try:
-        kind: Any = low_bit_adam(config.name)
-    except ImportError as error:
-        raise UserError(
-            f"optimizer.name is {config.name!r}, which needs torchao; write "
-            "pip install 'halfstep[torchao]', or optimizer.name=adamw optimizer.state=bf16"
-        ) from error
-    try:
-        built: Optimizer = kind(groups, lr=lr, **_settings(config))
+        return make(groups, lr=lr, **settings)
     except TypeError as error:  # parameters of another format
         raise UserError(str(error)) from error
-    return built
 
 
-def _in_bf16(
-    config: SgdConfig | AdamConfig | AdamWConfig, groups: list[dict[str, Any]], lr: float, seed: int
-) -> Optimizer:
-    try:
-        if isinstance(config, SgdConfig):
-            return SGDBf16(groups, lr, seed=seed, **_settings(config))
-        decoupled = isinstance(config, AdamWConfig)
-        return AdamBf16(groups, lr, decoupled=decoupled, seed=seed, **_settings(config))
-    except TypeError as error:  # parameters of another format
-        raise UserError(str(error)) from error
+def _constructor(
+    config: SgdConfig | AdamConfig | AdamWConfig | LowBitAdamConfig, *, fused: bool, seed: int
+) -> Callable[..., Optimizer]:
+    """Return what makes an optimizer of groups, the learning rate and the config's settings."""
+    if isinstance(config, LowBitAdamConfig):
+        try:
+            return low_bit_adam(config.name)
+        except ImportError as error:
+            raise UserError(
+                f"optimizer.name is {config.name!r}, which needs torchao; write "
+                "pip install 'halfstep[torchao]', or optimizer.name=adamw optimizer.state=bf16"
+            ) from error
+    if not config.state:
+        return partial({"sgd": SGD, "adam": Adam, "adamw": AdamW}[config.name], fused=fused)
+    if isinstance(config, SgdConfig):
+        return partial(SGDBf16, seed=seed)
+    return partial(AdamBf16, decoupled=isinstance(config, AdamWConfig), seed=seed)
 
 
 def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[str, Any]]:
@@ -128,11 +122,7 @@ def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[s
     if not spares:
         return [{"params": trained}]
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
-    return [
-        {"params": each["params"], "weight_decay": each["weight_decay"]}
-        for each in groups
-        if each["params"]
-    ]
+    return [each for each in groups if each["params"]]
 
 
 def _with_head_apart(
