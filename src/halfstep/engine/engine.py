@@ -180,7 +180,7 @@ class Engine:
         """The shared loss scale under None, and those of losses with a `loss_id`; with history."""
         return self._assembly.scales.scalers
 
-    def batches(self, loader: Iterable[_Item]) -> Iterator[_Item]:
+    def batches(self, loader: Iterable[_Item]) -> Batches[_Item]:
         """Iterate over `loader`, one batch ahead, so that the last window closes when it ends.
 
         Each iterator knows its own end: where several are advanced together (`zip`), the first that

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from halfstep.train.run.in_step import in_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfstep.engine import StepResult
     from halfstep.train.loop.saving import CheckpointWriter
     from halfstep.train.run.microbatch import MicroBatches
     from halfstep.train.run.observer import Observers
     from halfstep.train.run.training import Training
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,8 @@ def train_epoch(loop: Loop) -> None:
     observers.call("after_pause")
     # A window that was open when the run stopped may have to be made again.
     start = progress.batch - progress.batch % engine.accumulate
-    loaded = in_step(processes, data.train, progress.epoch, start)
-    for number, (portion, last) in enumerate(engine.batches(_with_last(loaded)), start):
+    batches = engine.batches(in_step(processes, data.train, progress.epoch, start))
+    for number, portion in enumerate(batches, start):
         observers.call("batch_loaded")
         images, labels = data.prepare(
             *portion.batch,
@@ -77,10 +72,10 @@ def train_epoch(loop: Loop) -> None:
             observers.call("micro_batch", loss, logits, labels)
         progress.images += portion.total
         progress.batch = number + 1
-        if not (last or progress.batch % engine.accumulate == 0):
+        if not (batches.is_last or progress.batch % engine.accumulate == 0):
             engine.step()
             continue
-        _close_window(loop, last=last)
+        _close_window(loop, last=batches.is_last)
         if training.all_steps_done or progress.status != "finished":
             break
     engine.flush()
@@ -120,12 +115,3 @@ def _record_interval(training: Training, observers: Observers, result: StepResul
         "grad_norm": math.nan if norm is None else norm,
     }
     observers.record("train", {**figures, **seen})
-
-
-def _with_last(items: Iterator[_Item]) -> Iterator[tuple[_Item, bool]]:
-    """Yield each item and whether it is the last."""
-    ahead = list(islice(items, 1))
-    while ahead:
-        current = ahead.pop()
-        ahead.extend(islice(items, 1))
-        yield current, not ahead
