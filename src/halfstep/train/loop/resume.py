@@ -26,21 +26,12 @@ AUTO = "auto"
 _MAY_DIFFER = frozenset(
     {
         *("name", "description", "device", "log_every", "checkpoints", "tracking"),
-        *("auto_microbatch", "doctor", "epochs", "observers"),
+        *("auto_microbatch", "doctor", "epochs", "observers", "model.checkpoint_activations"),
+        *("data.cache", "data.workers", "distributed.strategy", "distributed.timeout"),
     }
 )
-"""Fields that do not change what is learned (but for rounding, of the device); `_refuse_inexact`
-decides on epochs."""
-_PARTS_MAY_DIFFER = frozenset(
-    {
-        "data.cache",
-        "data.workers",
-        "distributed.checkpoint_activations",
-        "distributed.strategy",
-        "distributed.timeout",
-    }
-)
-"""The same, of sections whose other fields do."""
+"""Fields and sections that do not change what is learned (but for rounding, of the device);
+`_refuse_inexact` decides on epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +144,7 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
         )
     here, there = (flat(each) for each in (config.model_dump(mode="json"), stored.config))
     for key in {**here, **there}:
-        if key.split(".")[0] in _MAY_DIFFER or key in _PARTS_MAY_DIFFER:
+        if not _MAY_DIFFER.isdisjoint({key, key.split(".")[0]}):
             continue
         now, before = here.get(key), there.get(key)
         if now != before:
