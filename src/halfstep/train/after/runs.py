@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
@@ -68,7 +68,11 @@ def _read(path: Path) -> Run:
         summary = read_summary(path)
     except (OSError, ValueError, TypeError, KeyError):
         values, named, summary = {}, "", {"status": DAMAGED}
-    validations = _validations(path)
+    validations = [
+        each
+        for each in metrics_log.read(path, "val")
+        if isinstance(each.get("accuracy"), float) and "epoch" in each
+    ]
     best = max(validations, key=lambda each: (each["accuracy"], -each["epoch"]), default=None)
     summary = summary or {}
     return Run(
@@ -91,12 +95,3 @@ def _read(path: Path) -> Run:
 def _is_written(file: Path) -> bool:
     """Tell whether a file holds what a run has written; its lock only says who was there last."""
     return file.is_file() and not file.name.startswith(".")
-
-
-def _validations(run: Path) -> list[dict[str, Any]]:
-    """Return the validations of a run."""
-    return [
-        each
-        for each in metrics_log.read(run, "val")
-        if isinstance(each.get("accuracy"), float) and "epoch" in each
-    ]

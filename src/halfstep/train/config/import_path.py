@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 
 def load(path: str, field: str) -> Callable[..., Any]:
-    """Return the function or class at a path; errors name the config's field that it came from.
+    """Return the function or class at a path, with or without "import:" before it.
+
+    Errors name the config's field that it came from.
 
     Raises:
         UserError: If the module cannot be imported or has no such function.
     """
+    path = path.removeprefix("import:")
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
         raise UserError(

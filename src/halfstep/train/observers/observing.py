@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
     from halfstep.train.run.training import Training
 
-_PREFIX = "import:"
-
 
 def named(config: Config) -> list[Observer]:
     """Make the observers that `observers` of a config names.
@@ -38,7 +36,7 @@ def named(config: Config) -> list[Observer]:
     sinks.require(config.tracking)
     found = []
     for path in config.observers:
-        make = import_path.load(path.removeprefix(_PREFIX), "observers")
+        make = import_path.load(path, "observers")
         with failing(f"observers has {path!r}, which fails when it is made"):
             made = make()
         if not isinstance(made, Observer):

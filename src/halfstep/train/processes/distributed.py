@@ -160,17 +160,15 @@ def own_device(name: str) -> torch.device:
         UserError: If a config gives all of them the same GPU, or there are fewer GPUs than
             processes.
     """
-    here, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), local()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if ":" in name and here > 1:
         raise UserError(
             f"device is {name!r}, but each of {here} processes takes a GPU of its own; write "
             "device=cuda"
         )
-    device = pick_device(name)
-    if device.type != "cuda" or ":" in name:
-        return device
     refuse_too_few_gpus(name, here)
-    return torch.device("cuda", local_rank)
+    device = pick_device(name)
+    return torch.device("cuda", local()) if device.type == "cuda" and ":" not in name else device
 
 
 def refuse_too_few_gpus(name: str, processes: int) -> None:
