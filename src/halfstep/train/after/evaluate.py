@@ -16,7 +16,7 @@ from halfstep.errors import UserError, closest
 from halfstep.train.after import image_files
 from halfstep.train.after.trained import columns_of, config_of, open_run
 from halfstep.train.build.setup import set_up
-from halfstep.train.config.distributed import DistributedConfig
+from halfstep.train.config.loop import DistributedConfig
 from halfstep.train.environment import pick_device
 from halfstep.train.run.metrics import Metrics, by_class
 from halfstep.train.run.validate import Figures, validate

@@ -26,9 +26,7 @@ _ELEMENT_BY_ELEMENT = ("sgd", "adam", "adamw")
 def way(config: Config, processes: Processes) -> Literal["ddp", "fsdp", "dp"] | None:
     """Return how the model is trained; None for one process on one device."""
     strategy = config.distributed.strategy
-    if strategy == "dp":
-        return strategy
-    if strategy == "fsdp" and processes.size > 1:
+    if strategy == "dp" or (strategy == "fsdp" and processes.size > 1):
         return strategy
     return "ddp" if processes.joined else None
 
@@ -51,11 +49,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
 
 
 def computed_again(model: nn.Module, config: Config) -> None:
-    """Let the blocks of a model compute their activations again.
-
-    Raises:
-        UserError: If it has none.
-    """
+    """Let the blocks of a model compute their activations again; refuse a model without blocks."""
     try:
         recompute(model)
     except ValueError as error:

@@ -77,7 +77,7 @@ def build_optimizer(
 
 
 def _constructor(
-    config: SgdConfig | AdamConfig | AdamWConfig | LowBitAdamConfig, *, fused: bool, seed: int
+    config: SgdConfig | AdamConfig | LowBitAdamConfig, *, fused: bool, seed: int
 ) -> Callable[..., Optimizer]:
     """Return what makes an optimizer of groups, the learning rate and the config's settings."""
     if isinstance(config, LowBitAdamConfig):

@@ -1,4 +1,4 @@
-"""What a config may say about the course of a run: averages, early stopping, what is kept."""
+"""What a config may say about the course of a run: averages, stopping, checkpoints, processes."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ class CheckpointsConfig(Section):
     keep: int = Field(2, ge=1)
     """How many of the newest are kept; of two or more, a damaged one costs only what came after the
     one before."""
+
+
+class DistributedConfig(Section):
+    """How several processes train one model; a process that is alone takes no notice."""
+
+    strategy: Literal["ddp", "fsdp", "dp"] = "ddp"
+    """What each process has: the whole model ("ddp"), or a part of it and of what the optimizer
+    keeps ("fsdp"). "dp" is for a process alone, whose batches all its GPUs share."""
+    sync_batchnorm: bool = False
+    """Whether BatchNorm sees the batches of all processes as one."""
+    timeout: float = Field(600, gt=0)
+    """Seconds that processes wait for one of them before they name it and give up."""

@@ -37,16 +37,12 @@ class ModelConfig(Section):
     """Whether `torch.compile` makes the model's own kernels, at the first step."""
 
     @model_validator(mode="after")
-    def _computes_again_what_it_runs_itself(self) -> ModelConfig:
+    def _agrees_with_itself(self) -> ModelConfig:
         if self.checkpoint_activations and self.compile:
             raise ValueError(
                 "checkpoint_activations and compile are both true, but the compiler decides by "
                 "itself what is kept for the backward; write one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _starts_from_one_thing(self) -> ModelConfig:
         if self.pretrained and self.weights is not None:
             raise ValueError(
                 "pretrained is true and weights is given; write pretrained: false to read the file"

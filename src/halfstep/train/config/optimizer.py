@@ -96,16 +96,13 @@ class AdamConfig(_Adam):
     parameters where not set."""
 
 
-class AdamWConfig(_Adam):
+class AdamWConfig(AdamConfig):
     """Adam with decoupled weight decay, `torch.optim.AdamW`."""
 
-    name: Literal["adamw"]
+    name: Literal["adamw"]  # type: ignore[assignment]  # another
     """Which optimizer."""
     weight_decay: float = Field(1e-2, ge=0)
     """Decoupled weight decay."""
-    state: Literal["bf16"] | None = None
-    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
-    parameters where not set."""
 
 
 class LowBitAdamConfig(_Adam):

@@ -11,10 +11,10 @@ from pydantic import Field, Strict, field_validator, model_validator
 from halfstep.errors import UserError
 from halfstep.recipe import Recipe, recipe
 from halfstep.train.config.data import DataConfig, DigitsConfig
-from halfstep.train.config.distributed import DistributedConfig
 from halfstep.train.config.loop import (
     AverageConfig,
     CheckpointsConfig,
+    DistributedConfig,
     EarlyStoppingConfig,
     LrScalingConfig,
 )
