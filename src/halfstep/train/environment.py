@@ -41,7 +41,8 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
         "device": str(device),
-        "device_name": device_name(device),
+        # What the maker calls it.
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
     }
 
 
@@ -64,11 +65,6 @@ def report() -> dict[str, Any]:
             if name.startswith(_PREFIXES) or name in _OF_THE_PROCESS
         ],
     }
-
-
-def device_name(device: torch.device) -> str:
-    """Return what the maker calls the device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu()
 
 
 def _cpu() -> str:

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
     from halfstep.train.after.trained import Trained
     from halfstep.train.config.data import ColumnsConfig
 
-SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
+SUFFIXES = frozenset({*IMG_EXTENSIONS, ".gif"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 import torchvision
 from torch import nn
 
-from halfstep.errors import UserError, closest, reason
+from halfstep.errors import UserError, closest, failing, reason
 from halfstep.train.build import weights
 from halfstep.train.build.freeze import freeze
 from halfstep.train.config import import_path
@@ -148,13 +148,9 @@ def _with_published(model: nn.Module, library: str, name: str, given: dict[str, 
 
 def _imported(config: ModelConfig, classes: int, channels: int) -> nn.Module:
     function = import_path.load(config.name, "model.name")
-    try:
+    said = f"num_classes={classes}, in_chans={channels} and model.args {config.args}"
+    with failing(f"{config.name} called with {said} failed"):
         model = function(**{"num_classes": classes, "in_chans": channels, **config.args})
-    except Exception as error:  # the user's own code may raise anything
-        raise UserError(
-            f"{config.name} called with num_classes={classes}, in_chans={channels} and model.args "
-            f"{config.args} failed: {type(error).__name__}: {reason(error)}"
-        ) from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{config.name} returned a {type(model).__name__}, not a torch.nn.Module")
     return model

@@ -173,8 +173,9 @@ def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:
     # With a warm-up of one step torch divides by zero; none starts at the full rate instead.
     share = warm / steps if warm > 1 else 0.0
     # Around the momentum that the config asks for: lower where the rate is high, as torch's 0.85 to
-    # 0.95 is around 0.9.
-    own = _momentum(optimizer)
+    # 0.95 is around 0.9; 0 where an optimizer has none.
+    defaults = optimizer.defaults
+    own = float(defaults.get("momentum") or (defaults.get("betas") or (0.0,))[0])
     highest = min(own + 0.05, (1 + own) / 2)
     return OneCycleLR(
         optimizer,
@@ -185,9 +186,3 @@ def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:
         base_momentum=max(0.0, 2 * own - highest),
         max_momentum=highest,
     )
-
-
-def _momentum(optimizer: Optimizer) -> float:
-    """Return the weight of the past gradients; 0 where an optimizer has none."""
-    defaults = optimizer.defaults
-    return float(defaults.get("momentum") or (defaults.get("betas") or (0.0,))[0])

@@ -88,15 +88,11 @@ def set_up(
     *,
     initial_weights: bool = True,
 ) -> Setup:
-    """Build what `config` names on `device`.
+    """Build what `config` names on `device`; each of the processes that train together calls this.
 
-    Args:
-        config: What to build.
-        device: Where the model goes.
-        weights: An fp32 state dict to start from instead of the seed's initial weights.
-        processes: Those that train together; each of them calls this.
-        initial_weights: Whether the weights that the config names are loaded; False where others
-            follow, as they do with `weights`.
+    The model starts from `weights`, an fp32 state dict, instead of the seed's initial weights. The
+    weights that the config names are not loaded then, nor without `initial_weights`, where others
+    follow.
 
     Raises:
         UserError: If the data, the model, its arguments, its weights or the recipe cannot be had,

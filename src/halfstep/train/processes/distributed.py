@@ -45,11 +45,6 @@ class Lost(Exception):  # noqa: N818  (nothing is wrong with this process)
     """Another process died or hangs: which one, or nothing where another process says so."""
 
 
-def under_torchrun() -> bool:
-    """Tell whether torchrun, or something that sets the same variables, started this process."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-
-
 def restarts() -> int:
     """Return how many times torchrun has started this job's processes again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -79,7 +74,7 @@ def joined(device_name: str, timeout: float) -> Iterator[Processes]:
         UserError: If there are too few GPUs.
         Lost: If another process died or hangs.
     """
-    if not under_torchrun():
+    if not os.environ.keys() >= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}:
         yield ALONE
         return
     device = own_device(device_name)

@@ -32,19 +32,15 @@ def build(
     steps = _training_crop(settings, resolution) if train else _centre_crop(settings, resolution)
     if train and settings.flip:
         steps.append(v2.RandomHorizontalFlip(settings.flip))
+    bilinear = InterpolationMode.BILINEAR
     if train and settings.randaugment:
-        steps.append(
-            v2.RandAugment(
-                settings.randaugment_ops,
-                settings.randaugment,
-                interpolation=InterpolationMode.BILINEAR,
-            )
-        )
+        strength = settings.randaugment_ops, settings.randaugment
+        steps.append(v2.RandAugment(*strength, interpolation=bilinear))
     if train and settings.policy == "trivial":
-        steps.append(v2.TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR))
+        steps.append(v2.TrivialAugmentWide(interpolation=bilinear))
     elif train and settings.policy != "none":
         policy = v2.AutoAugmentPolicy(settings.policy)
-        steps.append(v2.AutoAugment(policy, interpolation=InterpolationMode.BILINEAR))
+        steps.append(v2.AutoAugment(policy, interpolation=bilinear))
     if train and settings.color_jitter:
         steps.append(v2.ColorJitter(*[settings.color_jitter] * 3))
     composed: Callable[[torch.Tensor], torch.Tensor] = v2.Compose(steps)

@@ -59,8 +59,7 @@ def _of_file(path: Path) -> bytes:
     try:
         return digest(read_image(path))
     except UserError:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "blake2b").digest()
+        return _content(str(path))
 
 
 @dataclass(slots=True)

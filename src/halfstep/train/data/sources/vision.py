@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from halfstep.train.config.data import VisionConfig
 
 _SETS: dict[str, Any] = {
-    "cifar10": datasets.CIFAR10,
-    "cifar100": datasets.CIFAR100,
+    **cifar_files.LAYOUTS,
     "mnist": datasets.MNIST,
     "fashion-mnist": datasets.FashionMNIST,
 }
