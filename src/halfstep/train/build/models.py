@@ -99,29 +99,31 @@ def _of_a_library(
     """Return a classifier of timm or torchvision, with its published weights if `pretrained`."""
     library, name = resolve(config.name)
     given = {"num_classes": classes, **config.args}
-    if library == "timm":
-        given = {"in_chans": channels, **given}
     with warnings.catch_warnings():
         # A layer of no channels is refused below, in a line.
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         try:
             if library == "timm":
-                model: nn.Module = timm.create_model(name, **given)
+                model: nn.Module = timm.create_model(name, in_chans=channels, **given)
             else:
                 model = _take_channels(torchvision.models.get_model(name, **given), channels)
         except _REFUSALS as error:
             raise UserError(
                 f"model.args is {config.args}, which {library}'s {name} refuses: {reason(error)}"
             ) from error
-        return _with_published(model, library, name, given) if pretrained else model
+        if not pretrained:
+            return model
+        return _with_published(model, library, name, channels, given)
 
 
-def _with_published(model: nn.Module, library: str, name: str, given: dict[str, Any]) -> nn.Module:
+def _with_published(
+    model: nn.Module, library: str, name: str, channels: int, given: dict[str, Any]
+) -> nn.Module:
     """Return a model with the weights that its library publishes for it."""
     classes = given["num_classes"]
     try:
         if library == "timm":
-            model = timm.create_model(name, pretrained=True, **given)
+            model = timm.create_model(name, pretrained=True, in_chans=channels, **given)
         else:
             choices = torchvision.models.get_model_weights(name)
             state = choices.DEFAULT.get_state_dict(check_hash=True)
