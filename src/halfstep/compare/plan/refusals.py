@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from halfstep.errors import UserError
 from halfstep.train import data
 from halfstep.train.build import in_parallel, models
-from halfstep.train.build.setup import dry_run
+from halfstep.train.build.dry_run import dry_run
 from halfstep.train.processes.processes import Processes
 
 if TYPE_CHECKING:

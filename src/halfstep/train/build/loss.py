@@ -36,7 +36,7 @@ def build(config: Config, classes: int, device: torch.device) -> Loss:
                 f"label_smoothing is {smoothing}, which loss.name={chosen.name} does not see; "
                 "write label_smoothing=0"
             )
-        return import_path.load(chosen.name, "loss.name")
+        return import_path.load(chosen.name.removeprefix("import:"), "loss.name")
     weights = None
     if chosen.class_weights is not None:
         if len(chosen.class_weights) != classes:

@@ -182,12 +182,3 @@ def assemble(
     except (TypeError, ValueError) as error:  # what cannot work under the recipe
         raise UserError(str(error)) from error
     return Setup(engine, device, loaded, schedule, steps, minimised, processes)
-
-
-def dry_run(config: Config, loaded: Data, model: nn.Module) -> None:
-    """Refuse, as the run would, an optimizer, a schedule or a recipe that a model cannot have.
-
-    The model comes back untrained and in its own format, perhaps with rounded weights.
-    """
-    # A GPU's memory is for runs. What the engine refuses there, it refuses on the CPU too.
-    assemble(config, loaded, model, torch.device("cpu")).engine.close()
