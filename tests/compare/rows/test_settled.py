@@ -52,17 +52,19 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
     facts = told(fp32=448, fp16=446, bf16=449).facts
     assert facts[:2] == (
         "All 3 runs finished, and no loss was inf or NaN.",
-        "fp16 and bf16: at most 2 of 450 validation images fewer right than fp32, which one seed "
-        "cannot tell from chance.",
+        (
+            "fp16 and bf16: at most 2 of 450 validation images fewer right than fp32, which one "
+            "seed cannot tell from chance."
+        ),
     )
 
 
-@pytest.mark.parametrize(("right", "is_worse"), [(436, False), (434, True)])
+@pytest.mark.parametrize(("right", "is_worse"), [(438, True), (442, False)])
 def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
-    # 1.96 sqrt(2 + 14) = 7.84 images against 12 lost; with 7 lost of 440, 1.96 sqrt(10 + 17) = 10.2
-    facts = told(fp32=440 if not is_worse else 448, fp16=right).facts
+    # With 2 + 12 errors chance explains 1.96 sqrt(14) = 7.3 images, with 2 + 8 errors 6.2.
+    facts = told(fp32=448, fp16=right).facts
     assert (
-        "fp16: 14 of 450 validation images fewer right than fp32 (-3.11 points), more"
+        "fp16: 10 of 450 validation images fewer right than fp32 (-2.22 points), more"
         in " ".join(facts)
     ) is is_worse
 
@@ -77,9 +79,7 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
     facts = told(there(fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
     assert facts[1] == "fp16: at least as many validation images right as fp32."
-    assert facts[-1].endswith(
-        "the host that launches kernels bounds the step: no recipe is faster."
-    )
+    assert facts[-1].endswith("bounds the step: no recipe is faster.")
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
     assert other[-1].endswith("no recipe is faster than fp32.")
 
