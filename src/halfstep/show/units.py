@@ -61,6 +61,11 @@ def mebibytes(number: float) -> str:
     return f"{number / 2**20:.0f}"
 
 
+def cosine(number: float) -> str:
+    """Write a cosine, or how far cosines spread; what is finer than this is rounding."""
+    return f"{number:.4f}"
+
+
 def plain(number: float) -> str:
     """Write a number of no particular unit with four significant digits."""
     return f"{number:.4g}"

@@ -66,6 +66,7 @@ def test_summary_agrees_with_the_metrics(finished_run):
         "first_nonfinite_step": None,
         "steps": 12,
         "epochs": 2,
+        "val_images": 450,
         "device": "cpu",
         "error": None,
     }

@@ -118,8 +118,6 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
             "its interval."
         )
         said.append(interval_note())
-    else:
-        said.append("One seed gives no interval: run --seeds 3 to see what is noise.")
     if any(row.on_front for row in rows):
         said.append(f"{ON_FRONT} {front_note(results)}.")
     if _on_cpu(results):

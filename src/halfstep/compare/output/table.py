@@ -11,6 +11,7 @@ from rich.text import Text
 from halfstep.compare.output.columns import columns, name, notes, title
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.settled import Settled
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
 
@@ -42,7 +44,8 @@ def show(
     console.print(Text(title(grid), style="bold"), soft_wrap=not wrapped)
     print_whole(console, _table(grid, results, rows))
     console.print()
-    for verdict in verdicts(grid, rows):
+    told = settled(grid, rows, predicted)
+    for verdict in verdicts(grid, rows) if told is None else told.verdicts:
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
     for note in notes(grid, results):
         console.print(Text(note, style="dim"), soft_wrap=not wrapped)
@@ -53,6 +56,22 @@ def show(
         print_whole(console, _predicted(prediction, grid, rows))
         for note in of_gpus.notes(prediction):
             console.print(Text(note, style="dim"), soft_wrap=not wrapped)
+    if told is not None:
+        _print_settled(console, told)
+
+
+def _print_settled(console: Console, told: Settled) -> None:
+    """Print what one seed settles; it comes last, where the reader's eyes are."""
+    wrapped = console.is_terminal
+    console.print()
+    for fact in told.facts:
+        console.print(Text(fact, style="bold"), soft_wrap=not wrapped)
+    console.print(Text(told.caveat, style="yellow"), soft_wrap=not wrapped)
+    console.print("Next:")
+    for command, why in told.commands:
+        # Commands are whole on one line, so that they can be copied.
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+        console.print(Text(f"      {why}", style="dim"), soft_wrap=not wrapped)
 
 
 def new_table() -> Table:

@@ -9,6 +9,7 @@ from halfstep.compare.output.columns import columns, name, notes, title
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
+from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.settled import Settled
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -42,7 +44,9 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
     """
     rows = rows_by_arm(grid, results)
     parts = [f"# {_escape(title(grid))}", _markdown_table(grid, results, rows)]
-    said = [f"- {_escape(str(verdict))}" for verdict in verdicts(grid, rows)]
+    told = settled(grid, rows, predicted)
+    lines = map(str, verdicts(grid, rows)) if told is None else _settled(told)
+    said = [f"- {_escape(line)}" for line in lines]
     if said:
         parts.append("\n".join(said))
     if len(grid.seeds) > 1:
@@ -55,6 +59,10 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
             *map(_escape, of_gpus.notes(each)),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _settled(told: Settled) -> list[str]:
+    return [*told.facts, *map(str, told.verdicts), told.caveat]
 
 
 def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:

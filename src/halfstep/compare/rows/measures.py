@@ -57,7 +57,7 @@ MEASURES = (
     Measure("checkpoint_bytes", "checkpoint|MiB", units.mebibytes, "less"),
     Measure("skipped_steps", "skipped|steps", units.count, "less", main=True),
     Measure("unchanged_share", "unchanged|weights %", units.percent, "less"),
-    Measure("newest.gradient_cosine", "gradient|cosine", units.plain, "more"),
+    Measure("newest.gradient_cosine", "gradient|cosine", units.cosine, "more"),
     Measure("newest.gradient_error", "gradient|error", units.plain, "less"),
 )
 

@@ -28,6 +28,8 @@ GAIN = 1.05
 A row has it where the whole interval of the ratio is above, and has it not where all of it is
 below; in between, seeds decide nothing.
 """
+ONE_SEED = "run --seeds 3 or more before you decide"
+"""What is advised of every row of one seed that finished."""
 TOLERABLE = 0.01
 """Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
 
@@ -111,7 +113,7 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
     gains = _savings(row, base)
     gained = any(gain.is_above(GAIN) for gain in gains.values())
     if difference.low is None:
-        return "unknown", "run --seeds 3 or more before you decide"
+        return "unknown", ONE_SEED
     if not difference.covers_zero and difference.mean < 0:
         worth = ", unless its speed or memory is worth that" if gained else ""
         return "worse", f"keep {baseline}{worth}"

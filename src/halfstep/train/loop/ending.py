@@ -87,6 +87,7 @@ def summary(
         loss_scales=[[change.step, change.scale] for change in history],
         checkpoint_bytes=_size(checkpoint.path(training.run, "last")),
         processes=training.processes.size,
+        val_images=setup.data.val.images,
         **{name: value for name, value in seen.items() if name in fields},
         observed={name: value for name, value in seen.items() if name not in fields},
     )

@@ -79,6 +79,7 @@ class Summary:
         processes: How many trained it together.
         core_wait_share: Of the time that threads of the process computed or could have, the share
             in which other processes had the cores, 0 to 1; None where the kernel does not say.
+        val_images: Images of the validation split.
         observed: What a user's own observers say of the run.
     """
 
@@ -118,6 +119,7 @@ class Summary:
     unchanged_share: float | None = None
     processes: int = 1
     core_wait_share: float | None = None
+    val_images: int | None = None
     observed: dict[str, Any] = field(default_factory=dict)
 
 

@@ -26,8 +26,10 @@ from halfstep.compare.plan.grid import flat
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.measures import one_line
 from halfstep.compare.rows.rows import rows_by_arm, rows_by_seed
+from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 from halfstep.show.document import TableCell, document
+from halfstep.show.units import points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +62,8 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
     """Return the report as one HTML document."""
     rows = rows_by_arm(grid, results)
     shown = columns(grid, results, everything=True)
+    first = {column.title for column in columns(grid, results, everything=False)}
+    told = settled(grid, rows, predicted)
     return document(
         _TEMPLATE,
         scripts=_SCRIPTS,
@@ -68,10 +72,13 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         grid=grid,
         done=sum(result.status != "pending" for result in results),
         total=len(results),
-        verdicts=_verdicts(rows, verdicts(grid, rows)),
+        settled=told,
+        verdicts=_verdicts(rows, verdicts(grid, rows) if told is None else told.verdicts),
+        differences=_differences(rows),
         span=_span(rows),
         text_headers=["recipe", *grid.axes, "seed", "status"],
         headers=["recipe", *grid.axes, "status", *(column.title for column in shown)],
+        more=[each.title for each in shown if each.title not in first],
         rows=[_table_row(row, grid, shown, results) for row in rows],
         run_headers=["recipe", *grid.axes, "seed", "status", *(c.title for c in shown)],
         runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
@@ -249,6 +256,20 @@ def _verdicts(rows: Sequence[Row], given: Sequence[Verdict]) -> list[dict[str, A
             "source": by_label[verdict.label].sources,
         }
         for verdict in given
+    ]
+
+
+def _differences(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each row's difference to its baseline, for one plot of all."""
+    return [
+        {
+            "label": row.arm.label,
+            "mean": row.difference.mean,
+            "text": points(row.difference.mean),
+            "source": row.sources,
+        }
+        for row in rows
+        if row.difference is not None and not row.is_baseline
     ]
 
 

@@ -1,0 +1,250 @@
+"""What one seed settles: facts first, its caveat once, and the commands to write next.
+
+With several seeds the verdicts of `verdict` say it row by row. With one seed all of them would say
+the same, that it gives no interval; this file says that once, after all that is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfstep.compare.rows.verdict import ONE_SEED, verdicts
+from halfstep.show.units import count, percent, points, ratio
+from halfstep.train.config.files import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.rows.predicted import Predicted, Prediction
+    from halfstep.compare.rows.rows import Row
+    from halfstep.compare.rows.verdict import Verdict
+
+_CHANCE = 1.96
+"""Standard deviations beyond which chance among the images is left out: 95 % of a normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a comparison of one seed tells.
+
+    Attributes:
+        facts: What is known, a sentence each, the most important first.
+        caveat: What it is not.
+        commands: What to write next, each with what it is for.
+        verdicts: Those of rows that did not finish or have no baseline; the others would all say
+            that one seed gives no interval.
+    """
+
+    facts: tuple[str, ...]
+    caveat: str
+    commands: tuple[tuple[str, str], ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def settled(
+    grid: Grid, rows: Sequence[Row], predicted: Sequence[Prediction] = ()
+) -> Settled | None:
+    """Return what one seed settles.
+
+    Args:
+        grid: What was compared.
+        rows: One for each arm.
+        predicted: What the rows would cost on GPUs that are not here.
+
+    Returns:
+        None with several seeds, and where no row can be set against its baseline yet.
+    """
+    compared = [row for row in rows if row.status == "finished" and _is_compared(row)]
+    if len(grid.seeds) > 1 or not compared:
+        return None
+    by_arm = {row.arm: row for row in rows}
+    worse = [row for row in compared if _lost_more_than_chance(row, by_arm[grid.baseline(row.arm)])]
+    even = [row for row in compared if row not in worse]
+    facts = [
+        _finite(rows),
+        *_accuracies(grid, even, worse),
+        *_skipped(rows),
+        *_speeds(compared),
+        *(sentence for each in predicted for sentence in _there(each)),
+    ]
+    return Settled(
+        tuple(facts),
+        _CAVEAT,
+        _commands(grid, even, predicted),
+        tuple(each for each in verdicts(grid, list(rows)) if each.advice != ONE_SEED),
+    )
+
+
+_CAVEAT = (
+    "One seed cannot tell a recipe's small differences from luck; three seeds give an interval."
+)
+
+
+def _is_compared(row: Row) -> bool:
+    return not row.is_baseline and row.difference is not None
+
+
+def _best(row: Row) -> float | None:
+    spread = row.measures["best_accuracy"]
+    return None if spread is None else spread.mean
+
+
+def _images(row: Row) -> int | None:
+    """Return how many images the row was validated on; None where its run did not say."""
+    said = row.measured[0].number("val_images")
+    return None if said is None else int(said)
+
+
+def _lost_more_than_chance(row: Row, base: Row) -> bool:
+    """Tell whether a row lost more images than chance among the images of validation explains.
+
+    The images that exactly one of two models gets wrong are at most the errors of both together;
+    were both models as good, the difference of these two counts would have that variance (McNemar,
+    1947, doi:10.1007/BF02295996). The bound is generous, and leaves out the noise of training.
+    """
+    images, mine, theirs = _images(row), _best(row), _best(base)
+    if images is None or mine is None or theirs is None:
+        return False
+    errors = images * ((1 - mine) + (1 - theirs))
+    return images * (theirs - mine) > _CHANCE * math.sqrt(errors)
+
+
+def _finite(rows: Sequence[Row]) -> str:
+    ended = [row for row in rows if row.status != "pending"]
+    broken = [row for row in ended if row.first_nonfinite_step is not None]
+    if not broken:
+        finished = sum(row.status == "finished" for row in rows)
+        if finished == len(rows):
+            return f"All {len(rows)} runs finished, and no loss was inf or NaN."
+        return f"{finished} of {len(rows)} runs finished, and no loss was inf or NaN."
+    where = ", ".join(f"{row.arm.label} at step {row.first_nonfinite_step}" for row in broken)
+    return f"{len(ended) - len(broken)} of {len(ended)} runs had finite losses only; not {where}."
+
+
+def _accuracies(grid: Grid, even: Sequence[Row], worse: Sequence[Row]) -> list[str]:
+    said = [_even(grid, even)] if even else []
+    return said + [_lost(grid, row) for row in worse]
+
+
+def _even(grid: Grid, rows: Sequence[Row]) -> str:
+    lost = max(0.0, *(-row.difference.mean for row in rows if row.difference), 0.0)
+    who, images = _names(rows), _images(rows[0])
+    than = grid.arms[0].recipe if len(grid.points) == 1 else "its baseline"
+    if lost <= 0:
+        return f"{who}: at least as many validation images right as {than}."
+    if images is None:
+        return f"{who}: at most {percent(lost)} points of accuracy less than {than}."
+    number = round(lost * images)
+    return (
+        f"{who}: at most {number} of {images} validation images fewer right than {than}, which one "
+        "seed cannot tell from chance."
+    )
+
+
+def _lost(grid: Grid, row: Row) -> str:
+    images, difference = _images(row), row.difference
+    if images is None or difference is None:
+        raise AssertionError("only rows with both are found to have lost more than chance")
+    return (
+        f"{row.arm.label}: {round(-difference.mean * images)} of {images} validation images fewer "
+        f"right than {grid.baseline(row.arm).recipe} ({points(difference.mean)} points), more than "
+        "chance among the images explains."
+    )
+
+
+def _skipped(rows: Sequence[Row]) -> list[str]:
+    found = {row.arm.label: row.measures["skipped_steps"] for row in rows}
+    some = [f"{label} {count(each.mean)}" for label, each in found.items() if each and each.mean]
+    if not some:
+        return []
+    return [f"Optimizer steps skipped for inf or NaN gradients: {', '.join(some)}."]
+
+
+def _speeds(rows: Sequence[Row]) -> list[str]:
+    """Say how fast the rows were here, where this machine has units for what they compute in."""
+    rehearsed = [row for row in rows if row.rehearsed]
+    native = [row for row in rows if not row.rehearsed and row.speed and not row.disturbed]
+    said = []
+    if native:
+        each = ", ".join(f"{row.arm.label} {_times(row)}" for row in native)
+        said.append(f"Speed on this machine, over the baseline: {each}.")
+    if rehearsed:
+        said.append(
+            f"This machine rehearses {_names(rehearsed)}: their speed here says nothing about "
+            "hardware with units for them."
+        )
+    return said
+
+
+def _times(row: Row) -> str:
+    return "" if row.speed is None else f"{ratio(row.speed.mean)}x"
+
+
+def _there(prediction: Prediction) -> list[str]:
+    """Say what the recipes would buy on a GPU that is not here."""
+    known = [each for each in prediction.rows if each.speed_up is not None]
+    if not known:
+        return []
+    there = f"On {prediction.gpu} (predicted; nothing ran there)"
+    gains = [each for each in known if not each.verdict]
+    if gains:
+        best = max(gains, key=_speed_up)
+        return [f"{there} {best.arm.label} gains the most speed over fp32."]
+    if all(each.bound == "host" for each in known):
+        return [f"{there} the host that launches kernels bounds the step: no recipe is faster."]
+    return [f"{there} no recipe is faster than fp32."]
+
+
+def _speed_up(each: Predicted) -> float:
+    return each.speed_up.value if each.speed_up else 0.0
+
+
+def _commands(
+    grid: Grid, even: Sequence[Row], predicted: Sequence[Prediction]
+) -> tuple[tuple[str, str], ...]:
+    found = []
+    candidate = _candidate(even, predicted)
+    if candidate is not None:
+        recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
+        found.append(
+            (f"{_again(grid)} {recipes} --seeds 3", "settles it; runs that are there are kept")
+        )
+    name = grid.config if grid.config in shipped() else "YOUR.yaml"
+    gpus = ",".join(each.key for each in predicted) or "h100,rtx4090,t4"
+    found += [
+        (f"halfstep advise {name} --gpu {gpus}", "chooses a recipe for a GPU that is not here"),
+        ("halfstep doctor train.py", "watches a program of your own, and says why it breaks"),
+    ]
+    return tuple(found)
+
+
+def _candidate(even: Sequence[Row], predicted: Sequence[Prediction]) -> Row | None:
+    """Return the row that more seeds are worth the most for: the fastest predicted, or measured."""
+    there = {
+        each.arm: _speed_up(each)
+        for prediction in predicted[:1]
+        for each in prediction.rows
+        if not each.verdict
+    }
+
+    def speed(row: Row) -> float:
+        here = row.speed.mean if row.speed and not row.rehearsed else 0.0
+        return there.get(row.arm, here)
+
+    # max takes the first of equals: the order in which the recipes were given.
+    return max([row for row in even if row.arm in there] or even, key=speed, default=None)
+
+
+def _again(grid: Grid) -> str:
+    """Write the command that compared these, as far as the grid knows it."""
+    if grid.config in shipped() and not grid.options and grid.processes == 1 and not grid.axes:
+        return f"halfstep compare {grid.config}"
+    return "the same command with"
+
+
+def _names(rows: Sequence[Row]) -> str:
+    labels = list(dict.fromkeys(row.arm.label for row in rows))
+    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"

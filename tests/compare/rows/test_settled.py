@@ -1,0 +1,124 @@
+"""What one seed settles: facts, the caveat once, and commands."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from compare.synthetic import fill, summary
+from halfstep.compare.cells.results import Result, from_summary
+from halfstep.compare.output.table import show
+from halfstep.compare.plan.grid import Arm
+from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
+from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.settled import settled
+from halfstep.compare.rows.verdict import ONE_SEED
+
+
+@pytest.fixture
+def told(make_grid):
+    """Settle a comparison of one seed: each recipe with the images of 450 that it got right."""
+
+    def settle(predicted=(), **right):
+        grid = make_grid(tuple(right))
+        results = [
+            from_summary(
+                cell,
+                summary(best_accuracy=right[cell.recipe] / 450, val_images=450, skipped_steps=0),
+            )
+            for cell in grid.cells
+        ]
+        return settled(grid, rows_by_arm(grid, results), predicted)
+
+    return settle
+
+
+def there(bound="host", **speed_ups):
+    rows = [
+        Predicted(
+            Arm(name, ()),
+            "x",
+            Figure(0.001, 0.001, 0.001),
+            Figure(each, each, each),
+            bound=bound,
+            verdict="" if each >= 1.05 else "no gain",
+        )
+        for name, each in speed_ups.items()
+    ]
+    return [Prediction("h100", "H100", 80, tuple(rows))]
+
+
+def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
+    facts = told(fp32=448, fp16=446, bf16=449).facts
+    assert facts[:2] == (
+        "All 3 runs finished, and no loss was inf or NaN.",
+        (
+            "fp16 and bf16: at most 2 of 450 validation images fewer right than fp32, which one "
+            "seed cannot tell from chance."
+        ),
+    )
+
+
+@pytest.mark.parametrize(("right", "is_worse"), [(438, True), (442, False)])
+def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
+    # With 2 + 12 errors chance explains 1.96 sqrt(14) = 7.3 images, with 2 + 8 errors 6.2.
+    facts = told(fp32=448, fp16=right).facts
+    assert (
+        "fp16: 10 of 450 validation images fewer right than fp32 (-2.22 points), more"
+        in " ".join(facts)
+    ) is is_worse
+
+
+def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
+    found = told(there(fp32=1.0, fp16=1.8, bf16=1.7, o2=2.0), fp32=448, fp16=446, bf16=449, o2=400)
+    assert found.commands[0][0] == "halfstep compare digits --recipes fp32,fp16 --seeds 3"
+    assert found.commands[1][0] == "halfstep advise digits --gpu h100"
+    assert "On H100 (predicted; nothing ran there) o2 gains the most speed" in found.facts[-1]
+
+
+def test_a_small_model_is_said_to_be_bound_by_the_host(told):
+    facts = told(there(fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
+    assert facts[1] == "fp16: at least as many validation images right as fp32."
+    assert facts[-1].endswith("bounds the step: no recipe is faster.")
+    other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
+    assert other[-1].endswith("no recipe is faster than fp32.")
+
+
+def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
+    grid = make_grid(("fp32", "fp16", "o3", "bf16"))
+    found = settled(grid, rows_by_arm(grid, fill(grid)))
+    assert found.facts[0] == "3 of 4 runs had finite losses only; not o3 at step 12."
+    assert [each.label for each in found.verdicts] == ["o3"]
+    assert "Optimizer steps skipped for inf or NaN gradients: fp16 2." in found.facts
+    assert "Speed on this machine, over the baseline: fp16 2.40x." in found.facts
+    assert any(fact.startswith("This machine rehearses bf16: ") for fact in found.facts)
+
+
+def test_runs_without_a_count_of_images_are_told_in_points(make_grid):
+    grid = make_grid(("fp32", "fp16"))
+    full, half = grid.cells
+    results = [
+        from_summary(full, summary(best_accuracy=0.98)),
+        from_summary(half, summary(best_accuracy=0.97)),
+    ]
+    found = settled(grid, rows_by_arm(grid, results))
+    assert "fp16: at most 1.00 points of accuracy less than fp32." in found.facts
+
+
+def test_several_seeds_and_nothing_to_compare_are_left_to_the_verdicts(make_grid):
+    several = make_grid(("fp32", "fp16"), (0, 1))
+    assert settled(several, rows_by_arm(several, fill(several))) is None
+    alone = make_grid(("fp32", "fp16"))
+    pending = [Result(cell, "pending") for cell in alone.cells]
+    assert settled(alone, rows_by_arm(alone, pending)) is None
+
+
+def test_a_terminal_says_the_caveat_once_and_ends_with_commands(make_grid):
+    grid = make_grid(("fp32", "fp16", "bf16", "o3"))
+    file = io.StringIO()
+    show(Console(file=file, width=80, force_terminal=True, color_system=None), grid, fill(grid))
+    text = file.getvalue()
+    assert text.count("One seed cannot tell") == 1
+    assert ONE_SEED not in text
+    assert "o3: nonfinite" in text
+    assert "\n  halfstep compare digits --recipes fp32,fp16 --seeds 3\n" in text
