@@ -157,7 +157,7 @@ def power(effect: float, sd: float, seeds: int, confidence: float = CONFIDENCE) 
 
     That is the power of the paired two-sided t test (Cohen, "Statistical Power Analysis", 2nd
     edition, section 2.3). Its square has a noncentral F distribution. statsmodels' `TTestPower` is
-    the same, and would bring pandas and patsy into every installation for three lines.
+    the same to 1e-15, and would bring 143 MB into every installation (benchmarks/kept.py).
 
     Args:
         effect: The true mean difference.
