@@ -2,7 +2,8 @@
 
 Not through `timm.data.create_dataset("torch/cifar10")`, which wraps the same classes: it gives one
 PIL image at a time, ten times slower than this array (benchmarks/kept.py), and needs CIFAR's
-checksums, which copies with other pixels do not have. What else it opens (Hugging Face's sets) is a target of `import`.
+checksums, which copies with other pixels do not have. What else it opens (Hugging Face's sets) is a
+target of `import`.
 """
 
 from __future__ import annotations
