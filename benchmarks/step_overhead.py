@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import quiet
+import quiet_machine
 import timm
 import torch
 from torch import nn
@@ -551,7 +551,7 @@ def missing(names: list[str]) -> list[str]:
     ]
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
@@ -563,7 +563,7 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    with quiet.watched() as seen:
+    with quiet_machine.watched() as seen:
         for model in given.models:
             for setting in given.settings:
                 if model != "mlp" and SETTINGS[setting].recipe != "fp32":
@@ -576,9 +576,8 @@ def main() -> int:
                         f"{row.ratio:7.3f}  ({row.low:.3f} to {row.high:.3f})\n"
                     )
                     sys.stdout.flush()
-    sys.stdout.write(f"others kept {seen.others} cores busy\n")
     if given.no_write:
-        return 0
+        return
     kept = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     fresh = [asdict(row) for row in rows]
     mine = {(each["model"], each["setting"], each["variant"]) for each in fresh}
@@ -593,8 +592,8 @@ def main() -> int:
         "absent": missing(given.variants),
         "rows": ordered,
     }
-    return 0 if quiet.write(RESULTS, record, seen) else 2
+    quiet_machine.keep(RESULTS, record, seen)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
