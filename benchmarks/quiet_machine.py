@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 QUIET = 0.05
 """The most of all cores that others may have."""
@@ -56,7 +56,7 @@ def watched() -> Iterator[Watched]:
         seen.own, seen.all = _own() - own, _all() - everything
 
 
-def keep(results: Path, document: dict[str, object], seen: Watched) -> None:
+def keep(results: Path, document: Mapping[str, object], seen: Watched) -> None:
     """Write a result, unless others were busy and there is one already.
 
     Raises:
