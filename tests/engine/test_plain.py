@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep import Engine, step_observer
+from halfstep.engine.misuse import EngineWarning
 
 OPTIMIZERS = {
     "sgd": lambda params: SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -171,3 +172,29 @@ def test_autocast_nests_and_decorates(engine):
     for _ in range(2):
         engine.backward(loss_of(*batches(1)[0]))
         assert engine.step().stepped
+
+
+def test_a_parameter_that_joins_between_backward_and_step_takes_part():
+    model, extra = net(), nn.Parameter(torch.ones(2))
+    with Engine(model, SGD(model.parameters(), lr=0.1)) as engine:
+        ((inputs, labels),) = batches(1)
+        loss = cross_entropy(engine.model(inputs), labels)
+        engine.backward(loss + extra.sum())
+        engine.optimizers[0].add_param_group({"params": [extra], "lr": 1.0})
+        grads = torch.cat([param.grad.flatten() for param in (*model.parameters(), extra)])
+        norm = engine.step().grad_norm
+    assert extra.tolist() == [0, 0]
+    assert extra.grad is None
+    assert norm == pytest.approx(grads.norm().item())
+
+
+def test_a_backward_inside_autocast_is_told_after_plain_steps():
+    model = net()
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="bf16") as engine:
+        (inputs, labels), (again, its_labels) = batches(2)
+        with engine.autocast():
+            loss = cross_entropy(engine.model(inputs), labels)
+        engine.backward(loss)
+        engine.step()
+        with engine.autocast(), pytest.warns(EngineWarning, match="autocast"):
+            engine.backward(cross_entropy(engine.model(again), its_labels))
