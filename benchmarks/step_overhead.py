@@ -36,6 +36,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_table
 import quiet_machine
 import timm
 import torch
@@ -551,6 +552,25 @@ def missing(names: list[str]) -> list[str]:
     ]
 
 
+def table(record: dict[str, Any]) -> list[str]:
+    """Return the docs' table of a record: each variant's ratio to the raw loop."""
+    rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
+    kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
+    lines = [f"| step | {' | '.join(VARIANTS)} |", f"| --- |{' --- |' * len(VARIANTS)}"]
+    for model, setting in kinds:
+        cells = [_cell(rows.get((model, setting, name))) for name in VARIANTS]
+        lines.append(f"| {model}, {setting} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    if row["variant"] == "raw":
+        return f"{row['microseconds'] / 1000:.2f} ms"
+    return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -593,6 +613,7 @@ def main() -> None:
         "rows": ordered,
     }
     quiet_machine.keep(RESULTS, record, seen)
+    docs_table.put("performance.md", "step overhead", table(record))
 
 
 if __name__ == "__main__":
