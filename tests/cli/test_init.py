@@ -48,6 +48,15 @@ def list_with_split(root):
             writer.writerow([f"{number}.png", ("oak", "elm")[number % 2], split])
 
 
+def list_with_folds(root):
+    with (root / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "label", "Fold"])
+        for number in range(30):
+            draw(root / f"{number}.png", number)
+            writer.writerow([f"{number}.png", ("oak", "elm")[number % 2], 1 + number % 3])
+
+
 def two_lists(root):
     for name, start in (("train_fold0", 0), ("valid_fold0", 20)):
         with (root / f"{name}.csv").open("w", newline="") as file:
@@ -65,6 +74,7 @@ def two_lists(root):
         (class_folders, 24, 6),
         (kaggle_list, 24, 6),
         (list_with_split, 20, 10),
+        (list_with_folds, 20, 10),
         (two_lists, 20, 10),
     ],
 )

@@ -91,7 +91,7 @@ def split(
         _refuse_rare(file, labels, k)
         for _, chosen in splitter.split(np.zeros(len(groups)), labels):
             parts.append({index for number in chosen for index in groups[number]})
-    folds = tuple(_fold(rows, valid) for valid in parts)
+    folds = tuple(fold(rows, valid) for valid in parts)
     _refuse_unlearnable(file, folds)
     several = [{rows[index].label for index in group} for group in groups if len(group) > 1]
     return Folds(folds, len(several), sum(len(names) > 1 for names in several))
@@ -118,7 +118,8 @@ def write(folds: Sequence[Fold], out: Path, *, overwrite: bool = False) -> list[
     return list(contents)
 
 
-def _fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
+def fold(rows: Sequence[CsvRow], valid: set[int]) -> Fold:
+    """Return a fold whose rows for validation are those at some places."""
     return Fold(
         tuple(row for index, row in enumerate(rows) if index not in valid),
         tuple(row for index, row in enumerate(rows) if index in valid),

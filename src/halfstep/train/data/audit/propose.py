@@ -179,6 +179,14 @@ def _of_list(file: Path, beside: Path, *, overwrite: bool) -> Found:
     rows = csv_rows.read(file, columns)
     root = _root(file, rows)
     how = f"{len(rows)} images listed by {file}"
+    number = next((name for name in _header(file) if name.lower() == "fold"), None)
+    if not any(row.split for row in rows) and number is not None:
+        # The reader of labels reads whatever column it is told.
+        numbered = csv_rows.read(file, columns.model_copy(update={"label": number}))
+        first = min(row.label for row in numbered)
+        fold = folds.fold(rows, {at for at, row in enumerate(numbered) if row.label == first})
+        how = f"{how}, of which fold {first} is for validation"
+        return _written(fold, root, beside, how, overwrite=overwrite)
     if not any(row.split for row in rows):
         return _split(file, root, columns, beside, f"{how}, without a split", overwrite=overwrite)
     train = [row for row in rows if row.split == "train"]
@@ -198,6 +206,10 @@ def _split(
 ) -> Found:
     """Split a list, and write both sides beside the config."""
     fold = folds.split(file, root, k=_FOLDS, seed=0, columns=columns).folds[0]
+    return _written(fold, root, beside, how, overwrite=overwrite)
+
+
+def _written(fold: folds.Fold, root: Path, beside: Path, how: str, *, overwrite: bool) -> Found:
     train, valid = folds.write([fold], beside, overwrite=overwrite)
     how = f"{how}; {train} and {valid} are one"
     return _of_csv(root, (train, valid), csv_rows.STANDARD, fold.train, len(fold.valid), how)
@@ -225,12 +237,7 @@ def _of_csv(
 
 def _columns(file: Path) -> ColumnsConfig | None:
     """Return what a CSV file calls its columns; None if it does not name images and classes."""
-    try:
-        with file.open(encoding="utf-8-sig") as text:
-            header = [name.strip().strip('"') for name in _SEPARATORS.split(text.readline())]
-    except (OSError, UnicodeDecodeError):
-        return None
-    there = {name.lower(): name for name in header}
+    there = {name.lower(): name for name in _header(file)}
     found = {
         key: next((there[name] for name in names if name in there), None)
         for key, names in _COLUMNS.items()
@@ -238,6 +245,15 @@ def _columns(file: Path) -> ColumnsConfig | None:
     if found["image"] is None or found["label"] is None:
         return None
     return ColumnsConfig(**{key: name for key, name in found.items() if name is not None})
+
+
+def _header(file: Path) -> list[str]:
+    """Return the names of a CSV file's columns; none if it cannot be read."""
+    try:
+        with file.open(encoding="utf-8-sig") as text:
+            return [name.strip().strip('"') for name in _SEPARATORS.split(text.readline())]
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def _root(file: Path, rows: Sequence[csv_rows.CsvRow]) -> Path:
