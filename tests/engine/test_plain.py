@@ -177,9 +177,11 @@ def test_autocast_nests_and_decorates(engine):
 def test_a_parameter_that_joins_between_backward_and_step_takes_part():
     model, extra = net(), nn.Parameter(torch.ones(2))
     with Engine(model, SGD(model.parameters(), lr=0.1)) as engine:
-        ((inputs, labels),) = batches(1)
-        loss = cross_entropy(engine.model(inputs), labels)
-        engine.backward(loss + extra.sum())
+        # The first step is never plain: it shows that the optimizer leaves gradients as they are.
+        (first, its_labels), (inputs, labels) = batches(2)
+        engine.backward(cross_entropy(engine.model(first), its_labels))
+        engine.step()
+        engine.backward(cross_entropy(engine.model(inputs), labels) + extra.sum())
         engine.optimizers[0].param_groups[0]["params"].append(extra)
         grads = torch.cat([param.grad.flatten() for param in (*model.parameters(), extra)])
         norm = engine.step().grad_norm
