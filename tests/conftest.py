@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -114,3 +115,19 @@ def _release_kernels():
     if convert is not None and sys.modules["halfstep.kernels.products"].ON["cpu"].registered:
         gc.collect()
         convert.release_cpu_kernels()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser, where there is one."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser'")
+    installed = shutil.which("chromium") or shutil.which("chromium-browser")
+    with api.sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(
+                executable_path=installed, args=["--no-sandbox", "--disable-gpu"]
+            )
+        except api.Error as error:
+            pytest.skip(f"no Chromium to open a page in: {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()

@@ -5,7 +5,6 @@ Skipped where it was not built; `make site` builds it.
 
 import html
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,6 @@ WIDTHS = [400, 1600]
 pytestmark = pytest.mark.skipif(
     not (SITE / "index.html").exists(), reason="the site is not built; make site builds it"
 )
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    api = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser'")
-    installed = shutil.which("chromium") or shutil.which("chromium-browser")
-    with api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(
-                executable_path=installed, args=["--no-sandbox", "--disable-gpu"]
-            )
-        except api.Error as error:
-            pytest.skip(f"no Chromium to open the site in: {str(error).splitlines()[0]}")
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

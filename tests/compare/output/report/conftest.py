@@ -1,8 +1,7 @@
-"""A browser, where there is one, and a report for it to open."""
+"""A report for a browser to open."""
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,21 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.compare.plan.grid import Grid
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser'")
-    installed = shutil.which("chromium") or shutil.which("chromium-browser")
-    with api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(
-                executable_path=installed, args=["--no-sandbox", "--disable-gpu"]
-            )
-        except api.Error as error:
-            pytest.skip(f"no Chromium to open the report in: {str(error).splitlines()[0]}")
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
