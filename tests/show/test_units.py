@@ -21,3 +21,18 @@ def test_differences_have_a_sign_unless_they_are_none(share, written):
 @pytest.mark.parametrize(("seconds", "written"), [(0.01234, "12.3"), (0.5, "500"), (2.5, "2500")])
 def test_step_times_have_three_digits(seconds, written):
     assert units.milliseconds(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (0, "0"),
+        (0.826, "0.83"),
+        (0.996, "1.0"),
+        (5.36, "5.4"),
+        (99.6, "100"),
+        (541_234, "540,000"),
+    ],
+)
+def test_rough_figures_have_two_digits_and_no_exponent(number, written):
+    assert units.two_digits(number) == written

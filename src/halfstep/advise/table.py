@@ -39,8 +39,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
         for each in rows:
             table.add_row(
                 each.recipe,
-                _interval(each.seconds, units.milliseconds),
-                units.rate(each.rate.value),
+                _interval(each.seconds, units.predicted_milliseconds),
+                units.two_digits(each.rate.value),
                 _interval(each.speed_up, units.ratio) if each.speed_up else "1",
                 f"{each.memory / 2**30:.1f}",
                 _about(each.largest_batch),
@@ -62,4 +62,4 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
 def _about(batch: int | None) -> str:
     if batch is None:
         return units.MISSING
-    return f"{batch:.1e}" if batch >= _MANY else str(batch) if batch else "none"
+    return units.two_digits(batch) if batch >= _MANY else str(batch) if batch else "none"

@@ -5,6 +5,8 @@ One place, so that terminal, Markdown, LaTeX and the report agree on every digit
 
 from __future__ import annotations
 
+import math
+
 MISSING = "-"
 
 
@@ -21,6 +23,18 @@ def duration(seconds: float) -> str:
 def milliseconds(seconds: float) -> str:
     """Write a short time with three digits."""
     return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:.0f}"
+
+
+def predicted_milliseconds(seconds: float) -> str:
+    """Write a predicted time with two digits; more would be finer than its interval."""
+    return two_digits(1000 * seconds)
+
+
+def two_digits(number: float) -> str:
+    """Write a rough figure with two significant digits and no exponent: 0.83, 5.4, 540,000."""
+    rounded = float(f"{number:.1e}")
+    decimals = 1 - math.floor(math.log10(abs(rounded))) if rounded else 0
+    return f"{rounded:,.{max(decimals, 0)}f}"
 
 
 def percent(share: float) -> str:

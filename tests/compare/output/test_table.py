@@ -143,6 +143,24 @@ def test_a_grid_names_the_overrides_of_every_row_and_fits(make_grid, width):
         assert sum(line.startswith(said) for line in table.splitlines()) >= 2
 
 
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(60, ["wall", "final", "images"]), (80, ["wall"]), (120, [])]
+)
+def test_a_narrow_terminal_leaves_columns_out_and_says_where_they_are(make_grid, width, left_out):
+    grid = make_grid(("fp32", "half-bn32"), (0, 1, 2), points=(("batch_size=256",),))
+    results = [
+        from_summary(cell, summary(best_accuracy=0.9 + 0.05 * cell.seed, rehearsed=["reason"]))
+        for cell in grid.cells
+    ]
+    table, notes = shown(grid, results, width).split("\n\n")[:2]
+    assert max(len(line) for line in table.splitlines()) <= width
+    also = " ".join(notes.split()).partition("table.md and report.html also have: ")[2]
+    for header in ("wall", "final", "images"):
+        assert (header in table) == (header not in left_out)
+        assert (f"{header} " in also.partition(".")[0]) == (header in left_out)
+    assert "memory x" in also
+
+
 def test_the_best_trade_is_marked(make_grid):
     grid = make_grid(("fp32", "fp16"), (0, 1))
     text = shown(grid, fill(grid), 80)

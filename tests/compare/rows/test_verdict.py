@@ -231,3 +231,18 @@ def test_without_a_baseline_there_is_no_verdict(make_grid):
     results = [Result(grid.cells[0], "crashed", "x"), from_summary(grid.cells[1], summary())]
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
     assert (verdict.kind, verdict.finding) == ("unknown", "no result of fp32 to compare with")
+
+
+@pytest.mark.parametrize("broken", ["o3 alone, its loss grew before", "fp32 as well"])
+def test_a_rate_that_is_too_high_is_not_blamed_on_a_missing_loss_scale(make_grid, broken):
+    grid = make_grid(("fp32", "o3"))
+    grid.cells[1].settings["recipe"] = {"name": "o3", "params": "fp16"}
+    reference, half = fill(grid)
+    if broken == "fp32 as well":
+        changes = {"first_nonfinite_step": 20, "error": "the loss was nan at step 20"}
+        reference = from_summary(grid.cells[0], summary("nonfinite", **changes))
+    else:
+        half = replace(half, cause="LEARNING_RATE_TOO_HIGH: the loss grew from 1.6 to 74.1")
+    (verdict,) = verdicts(grid, rows_by_arm(grid, [reference, half]))
+    assert verdict.kind == "broken"
+    assert verdict.advice == "try a lower learning rate, a longer warm-up, or clip_norm"

@@ -134,7 +134,10 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
     speed_up, largest = each.speed_up, each.largest_batch
     return [
         _interval(
-            each.seconds, f"{MARK} ms/step", f"{source}predicted_seconds", units.milliseconds
+            each.seconds,
+            f"{MARK} ms/step",
+            f"{source}predicted_seconds",
+            units.predicted_milliseconds,
         ),
         _interval(speed_up, f"{MARK} speed x", f"{source}predicted_speed_up", units.ratio)
         if speed_up
@@ -146,7 +149,7 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
             source=f"{source}predicted_memory_bytes",
         ),
         TableCell(
-            units.MISSING if largest is None else f"{MARK}{largest:.3g}",
+            units.MISSING if largest is None else MARK + units.two_digits(largest),
             value=largest,
             label=f"{MARK} largest batch",
             source=f"{source}predicted_largest_batch",

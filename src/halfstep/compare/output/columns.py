@@ -59,15 +59,13 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
     Args:
         grid: What is compared.
         results: What came of it.
-        everything: Whether to take all that was measured, and not what a terminal has room for.
+        everything: Whether to take all that was measured, and not the main ones alone.
     """
     footnote = "*" if _on_cpu(results) else ""
-    # A terminal needs the room of one column for the overrides of a grid.
-    left_out = "wall_seconds" if grid.axes and not everything else None
     known = [
         measure
         for measure in MEASURES
-        if (measure.main and measure.name != left_out)
+        if measure.main
         or (everything and any(result.number(measure.name) is not None for result in results))
     ]
     found: list[Column] = []

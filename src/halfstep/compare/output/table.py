@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from halfstep.compare.cells.results import Result
+    from halfstep.compare.output.columns import Column
     from halfstep.compare.plan.grid import Grid
     from halfstep.compare.rows.predicted import Prediction
     from halfstep.compare.rows.rows import Row
     from halfstep.compare.rows.settled import Settled
 
 _STYLES = {"finished": "green", "pending": "dim", "crashed": "bold red"}
+_LEAST_IMPORTANT = ("wall_seconds", "final_accuracy", "peak_memory_bytes", "images_per_second")
+"""The columns that a narrow terminal leaves out, the first one first."""
 
 
 def show(
@@ -35,15 +38,19 @@ def show(
 
     What is predicted comes after all that was measured, in tables of its own.
 
-    No number is ever cut: a table that is wider than the console runs over its edge. What is piped
-    is not wrapped.
+    The table has the main columns, a narrow terminal's fewer of them; a note names those that only
+    table.md has. No number is ever cut: a table that is still wider than the console runs over its
+    edge. What is piped is not wrapped.
     """
     rows = rows_by_arm(grid, results)
     wrapped = console.is_terminal
+    shown = _that_fit(console, grid, results, rows)
     console.print()
     console.print(Text(title(grid), style="bold"), soft_wrap=not wrapped)
-    print_whole(console, _table(grid, results, rows))
+    print_whole(console, _table(grid, rows, shown))
     console.print()
+    if more := _more(grid, results, shown):
+        console.print(Text(more, style="dim"), soft_wrap=not wrapped)
     told = settled(grid, rows, predicted)
     for verdict in verdicts(grid, rows) if told is None else told.verdicts:
         console.print(Text(str(verdict)), soft_wrap=not wrapped)
@@ -81,14 +88,36 @@ def new_table() -> Table:
 
 def print_whole(console: Console, table: Table) -> None:
     """Print a table without cutting a number: if it is too wide, it runs over the edge."""
-    unbounded = console.options.update(width=10_000)
-    table.width = console.measure(table, options=unbounded).maximum
+    table.width = _width(console, table)
     console.print(table, crop=False, no_wrap=True)
 
 
-def _table(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Table:
-    table = new_table()
+def _width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(width=10_000)).maximum
+
+
+def _that_fit(
+    console: Console, grid: Grid, results: Sequence[Result], rows: Sequence[Row]
+) -> list[Column]:
+    """Return the main columns; on a terminal, those that it has room for."""
     shown = columns(grid, results, everything=False)
+    for key in _LEAST_IMPORTANT:
+        if not console.is_terminal or _width(console, _table(grid, rows, shown)) <= console.width:
+            break
+        shown = [column for column in shown if column.key != key]
+    return shown
+
+
+def _more(grid: Grid, results: Sequence[Result], shown: Sequence[Column]) -> str:
+    """Say which columns are not here, and where they are."""
+    here = {column.key for column in shown}
+    left = [each for each in columns(grid, results, everything=True) if each.key not in here]
+    names = ", ".join(each.title for each in left)
+    return f"table.md and report.html also have: {names}." if left else ""
+
+
+def _table(grid: Grid, rows: Sequence[Row], shown: Sequence[Column]) -> Table:
+    table = new_table()
     table.add_column("recipe")
     for column in shown:
         table.add_column(column.header.replace("|", "\n"), justify="right")

@@ -161,7 +161,7 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
             each.arm.recipe,
             *(override.partition("=")[2] for override in each.arm.point),
             _accuracy(by_arm[each.arm]),
-            _figure(each.seconds, units.milliseconds),
+            _figure(each.seconds, units.predicted_milliseconds),
             _figure(each.speed_up, units.ratio),
             MISSING if each.memory is None else MARK + units.mebibytes(each.memory),
             ", ".join(filter(None, (each.bound, each.verdict))) or MISSING,

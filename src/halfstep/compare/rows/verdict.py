@@ -30,6 +30,8 @@ below; in between, seeds decide nothing.
 """
 ONE_SEED = "run --seeds 3 or more before you decide"
 """What is advised of every row of one seed that finished."""
+_DIVERGED = "LEARNING_RATE_TOO_HIGH"
+"""The cause that doctor gives a run whose loss grew before it was not finite."""
 TOLERABLE = 0.01
 """Largest loss of accuracy, 0 to 1, that an interval may leave open where a recipe is advised."""
 
@@ -97,7 +99,7 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
         step = row.first_nonfinite_step
         where = "" if step is None else f", first at step {step}"
-        return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row))
+        return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row, base))
     if not any(each.status == "finished" for each in row.results):
         return Verdict("unknown", label, row.status, "the same command runs it again")
     if row.difference is None:
@@ -179,9 +181,12 @@ def _times(found: Ratio, of_what: str) -> str:
     return f"{ratio(found.mean)}x the {of_what}{' ' if ends else ''}{ends}"
 
 
-def _remedy(row: Row) -> str:
+def _remedy(row: Row, base: Row) -> str:
     trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
-    if trained.product_format == "fp16" and trained.scaling is None:
+    unscaled = trained.product_format == "fp16" and trained.scaling is None
+    # A loss scale does not help against a rate that is too high for other recipes as well.
+    diverged = any((each.cause or "").startswith(_DIVERGED) for each in row.results)
+    if unscaled and not diverged and base.first_nonfinite_step is None:
         return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
     return "try a lower learning rate, a longer warm-up, or clip_norm"
 
