@@ -35,9 +35,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import v2
 
+from halfstep.feed.decode import read_image
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.data.pipeline import transforms
-from halfstep.train.data.sources.decode import read_image
 
 SIDE = 224
 SHORTER_EDGE = 256

@@ -25,6 +25,7 @@ FLOORS = {
     "files": 0,
     "kernels": 0,
     "techniques": 1,
+    "feed": 1,
     "optim": 1,
     "layers": 1,
     "engine": 3,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from PIL import Image
 
 from halfstep.train import data
 from halfstep.train.config.data import DataConfig
@@ -40,8 +41,10 @@ def test_the_table_has_every_source():
 
 
 def test_the_data_set_of_ones_own_loads(tmp_path, monkeypatch):
-    (tmp_path / "my_data.py").write_text(blocks("python")[0])
-    (tmp_path / "my.yaml").write_text(blocks("yaml")[-1])
+    (program,) = [block for block in blocks("python") if "# my_data.py" in block]
+    (example,) = [block for block in blocks("yaml") if "my_data:" in block]
+    (tmp_path / "my_data.py").write_text(program)
+    (tmp_path / "my.yaml").write_text(example)
     monkeypatch.chdir(tmp_path)
     config = load("my.yaml", ["data.workers=0"])
     loaded = data.load(config.data, batch_size=8, seed=0, device=torch.device("cpu"))
@@ -49,3 +52,18 @@ def test_the_data_set_of_ones_own_loads(tmp_path, monkeypatch):
     assert loaded.classes == ("dark", "bright")
     assert images.shape == (8, 3, 32, 32)
     assert labels.tolist() == [0, 1] * 4
+
+
+def test_the_loop_of_ones_own_decodes_its_photographs_once(tmp_path, monkeypatch):
+    (program,) = [block for block in blocks("python") if "ImageCache" in block]
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (9, 7), (1, 2, 3)).save("one.png")
+    names = {}
+    exec(program.replace("gigabytes=8", "gigabytes=0.002"), names)
+    photographs = names["Photographs"](["one.png"], lambda image: image)
+    first = photographs[0]
+    assert (first.shape, first[:, 0, 0].tolist()) == ((3, 7, 9), [1, 2, 3])
+    kept = Path("photographs.images").read_bytes()
+    assert photographs[0].equal(first)
+    assert Path("photographs.images").read_bytes() == kept
+    assert next(iter(names["prefetch"](photographs, "cpu"))).equal(first)

@@ -31,6 +31,7 @@ from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.engine.step import close_windows, refuse_untimely
 from halfstep.engine.weights import MicroBatchWeights
+from halfstep.feed.prefetching import prefetch
 from halfstep.recipe import Recipe
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse, LossScaler
@@ -180,13 +181,20 @@ class Engine:
         """The shared loss scale under None, and those of losses with a `loss_id`; with history."""
         return self._assembly.scales.scalers
 
-    def batches(self, loader: Iterable[_Item]) -> Batches[_Item]:
+    def batches(
+        self, loader: Iterable[_Item], *, to: torch.device | str | int | None = None
+    ) -> Batches[_Item]:
         """Iterate over `loader`, one batch ahead, so that the last window closes when it ends.
 
         Each iterator knows its own end: where several are advanced together (`zip`), the first that
         ends closes the window; an inner loop is not closed by the last batch of an outer one.
+
+        Args:
+            loader: What to iterate over.
+            to: A GPU that batches are to be copied to while the step before them is computed; see
+                `halfstep.feed.prefetch`. By default, and on a CPU, they stay as they are.
         """
-        return Batches(loader, self._loops)
+        return Batches(loader if to is None else prefetch(loader, to), self._loops)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Enter the forward context of the recipe, whatever it is: forward passes and losses."""

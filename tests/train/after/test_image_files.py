@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 
 from halfstep.errors import UserError
+from halfstep.feed.decode import read_image
 from halfstep.train.after import image_files
 from halfstep.train.after.trained import open_run
 from halfstep.train.config.data import ImportConfig
 from halfstep.train.data.pipeline import transforms
 from halfstep.train.data.sources.csv_rows import columns_of
-from halfstep.train.data.sources.decode import read_image
 from halfstep.train.data.sources.faults import DataWarning
 
 

@@ -25,11 +25,11 @@ from halfstep.apex import amp
 from halfstep.cli import main
 from halfstep.compare.cells import directory
 from halfstep.errors import UserError
+from halfstep.feed.decode import CorruptImage, read_image
 from halfstep.train import data
 from halfstep.train.build import weights
 from halfstep.train.config.data import WebdatasetConfig
 from halfstep.train.config.text import parse
-from halfstep.train.data.sources.decode import CorruptImage, read_image
 from halfstep.train.store import checkpoint, rotation
 from halfstep.train.store.lock import locked
 

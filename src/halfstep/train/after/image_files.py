@@ -13,6 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError
+from halfstep.feed.decode import CorruptImage, read_image
 from halfstep.train.config.augment import AugmentConfig
 from halfstep.train.data import usable_workers
 from halfstep.train.data.pipeline import transforms
@@ -20,7 +21,6 @@ from halfstep.train.data.pipeline.loader import Loader
 from halfstep.train.data.pipeline.order import Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_rows
-from halfstep.train.data.sources.decode import CorruptImage, read_image
 from halfstep.train.data.sources.faults import DataWarning
 
 if TYPE_CHECKING:

@@ -116,6 +116,22 @@ class ImagesConfig(Section):
     """What happens to the pixels between the file and the model."""
 
 
+class FilesConfig(ImagesConfig):
+    """What every source of encoded images shares."""
+
+    root: str = "."
+    """Folder that the paths of the images start from."""
+    cache_images: Literal["none", "ram", "disk"] = "none"
+    """Where images are kept as they were decoded, so that only the first epoch decodes them: in
+    "ram", for this run and all its workers, or on "disk", for later runs too. They are the same to
+    the bit."""
+    cache_images_gigabytes: float = Field(4.0, gt=0.001)
+    """The most that may take, in 10^9 bytes; images that come then are decoded each time. A picture
+    of 500 x 375 pixels takes 0.56 MB."""
+    cache_images_folder: str = "~/.cache/halfstep/images"
+    """Folder of what is kept on disk: a file for each data.root."""
+
+
 class ColumnsConfig(Section):
     """What CSV files call their columns; letter case does not count."""
 
@@ -127,7 +143,7 @@ class ColumnsConfig(Section):
     """Column that says "train" or "val", where one file serves both splits."""
 
 
-class CsvConfig(ImagesConfig):
+class CsvConfig(FilesConfig):
     """Images named by CSV files, as on Kaggle: image,label and perhaps split."""
 
     name: Literal["csv"]
@@ -142,7 +158,7 @@ class CsvConfig(ImagesConfig):
     """The validation split."""
 
 
-class FolderConfig(ImagesConfig):
+class FolderConfig(FilesConfig):
     """One folder for each split, in it one for each class, in that the images (ImageFolder)."""
 
     name: Literal["folder"]
@@ -175,7 +191,7 @@ class VisionConfig(ImagesConfig):
     """The validation split: the set's test images."""
 
 
-class WebdatasetConfig(ImagesConfig):
+class WebdatasetConfig(FilesConfig):
     """Tar files of images and labels (jpg, jpeg, png or webp, and cls), as WebDataset has them."""
 
     name: Literal["webdataset"]

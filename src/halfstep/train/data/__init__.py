@@ -8,10 +8,13 @@ normalisation around it.
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.train.config.data import DigitsConfig
+from halfstep.feed import ImageCache
+from halfstep.train.config.data import DigitsConfig, FilesConfig
 from halfstep.train.data.pipeline import transforms
 from halfstep.train.data.pipeline.batches import Batches
 from halfstep.train.data.pipeline.data import Data
@@ -19,6 +22,7 @@ from halfstep.train.data.pipeline.order import WHOLE, BatchShare, Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_list, digits, image_folder, imported, tar_shards, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
+from halfstep.train.data.sources.source import Subset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,8 +80,10 @@ def load(
         normalisation = augment.normalisation(source.channels)
     side = config.resolution
     shape = (source.channels, side, side)
+    cache = _cache(config) if isinstance(config, FilesConfig) else None
 
     def batches(split: Split, *, train: bool) -> Batches:
+        split = _cached(split, cache) if cache else split
         transform = transforms.build(augment, side, train=train) if augment else None
         refill = train and faults.on_error == "skip"
         return Batches(
@@ -92,6 +98,7 @@ def load(
             workers=usable_workers(config.workers),
             pinned=device.type == "cuda",
             faults=faults,
+            cache=cache,
         )
 
     return Data(
@@ -109,6 +116,23 @@ def load(
 def open_source(config: DataConfig) -> Source:
     """Return the single images that `config` names, as they are stored."""
     return _SOURCES[config.name](config)
+
+
+def _cache(config: FilesConfig) -> ImageCache | None:
+    """Return where a config keeps decoded images: one file for each data.root, or memory."""
+    if config.cache_images == "none":
+        return None
+    root = Path(config.root).expanduser().absolute()
+    name = f"{root.name}-{zlib.crc32(os.fsencode(root)):08x}.images"
+    file = Path(config.cache_images_folder) / name if config.cache_images == "disk" else None
+    return ImageCache(file, gigabytes=config.cache_images_gigabytes)
+
+
+def _cached(split: Any, cache: ImageCache) -> Any:
+    """Return a split of image files or shards that keeps what it has decoded."""
+    if isinstance(split, Subset):
+        return replace(split, split=_cached(split.split, cache))
+    return replace(split, cache=cache)
 
 
 def usable_workers(wanted: int) -> int:

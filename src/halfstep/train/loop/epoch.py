@@ -49,7 +49,8 @@ def train_epoch(loop: Loop) -> None:
     observers.call("after_pause")
     # A window that was open when the run stopped may have to be made again.
     start = progress.batch - progress.batch % engine.accumulate
-    batches = engine.batches(in_step(processes, data.train, progress.epoch, start))
+    portions = in_step(processes, data.train, progress.epoch, start)
+    batches = engine.batches(portions, to=setup.device)
     for number, portion in enumerate(batches, start):
         observers.call("batch_loaded")
         images, labels = data.prepare(

@@ -28,6 +28,7 @@ _MAY_DIFFER = frozenset(
         *("name", "description", "device", "log_every", "checkpoints", "tracking"),
         *("auto_microbatch", "doctor", "epochs", "observers", "model.checkpoint_activations"),
         *("data.cache", "data.workers", "distributed.strategy", "distributed.timeout"),
+        *("data.cache_images", "data.cache_images_gigabytes", "data.cache_images_folder"),
     }
 )
 """Fields and sections that do not change what is learned (but for rounding, of the device);

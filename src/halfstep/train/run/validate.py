@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.feed.prefetching import prefetch
 from halfstep.train.run import sample_sheet
 from halfstep.train.run.in_step import in_step
 from halfstep.train.run.metrics import Metrics
@@ -59,7 +60,7 @@ def validate(setup: Setup) -> Figures:
     samples = None
     processes.take_buffers_of_first(model)
     with setup.engine.evaluating():
-        for portion in in_step(processes, data.val):
+        for portion in prefetch(in_step(processes, data.val), device):
             if len(portion.labels) == 0:
                 if setup.model_is_shared:
                     model(torch.zeros(1, *data.image_shape, device=device))

@@ -1,10 +1,13 @@
+import multiprocessing
 import pickle
 
 import pytest
 import torch
 
-from data.small import equal, labels_of, load
+from data.small import encoded, equal, labels_of, load
 from halfstep.errors import UserError
+from halfstep.feed import CacheWarning
+from halfstep.train.data.sources import pictures
 from halfstep.train.data.sources.faults import DataWarning
 
 BAD = b"not an image"
@@ -23,6 +26,43 @@ def test_neither_workers_nor_epochs_before_nor_torchs_generator_change_a_batch(f
         torch.manual_seed(epoch)
         assert equal(list(alone.train.epoch(epoch)), list(workers.train.epoch(epoch)))
     assert equal(list(alone.val.epoch()), list(workers.val.epoch()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("where", ["ram", "disk"])
+def test_images_that_are_kept_are_the_same_and_are_decoded_once(
+    folders, tmp_path, monkeypatch, where, workers
+):
+    reads = multiprocessing.Value("i")
+    real = pictures.read_image
+
+    def read(*args, **given):
+        with reads:
+            reads.value += 1
+        return real(*args, **given)
+
+    fields = {"augment": {"preset": "randaugment"}, "train": {"folder": "train", "limit": 9}}
+    keeping = {"cache_images": where, "cache_images_gigabytes": 0.002}
+    keeping["cache_images_folder"] = str(tmp_path / "kept")
+    plain = open_folders(folders, **fields)
+    wanted = [list(plain.train.epoch(1)), list(plain.train.epoch(2)), list(plain.val.epoch())]
+    monkeypatch.setattr(pictures, "read_image", read)
+    for again in range(2):
+        data = open_folders(folders, workers=workers, **fields, **keeping)
+        found = [list(data.train.epoch(1)), list(data.train.epoch(2)), list(data.val.epoch())]
+        assert all(equal(*pair) for pair in zip(found, wanted, strict=True))
+        assert reads.value == (15 if where == "disk" or again == 0 else 30)
+    assert (tmp_path / "kept").exists() == (where == "disk")
+
+
+def test_epochs_warn_that_not_all_images_are_kept(folders):
+    for number, file in enumerate((folders / "train").rglob("*.png")):
+        file.write_bytes(encoded(number, 260))
+    data = open_folders(folders, cache_images="ram", cache_images_gigabytes=0.0011)
+    plain = list(open_folders(folders).train.epoch(2))
+    list(data.train.epoch(1))
+    with pytest.warns(CacheWarning, match="the cache of images is full"):
+        assert equal(list(data.train.epoch(2)), plain)
 
 
 def test_epoch_from_any_batch_is_bitwise_the_tail(folders):

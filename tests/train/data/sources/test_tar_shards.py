@@ -7,9 +7,9 @@ import torch
 
 from data.small import encoded, equal, labels_of, load, section
 from halfstep.errors import UserError
+from halfstep.feed.decode import read_image
 from halfstep.train import data
-from halfstep.train.data.sources import shard_files
-from halfstep.train.data.sources.decode import read_image
+from halfstep.train.data.sources import shard_files, tar_shards
 from halfstep.train.data.sources.faults import DataWarning
 
 IMAGES = 34  # of the fixture's training shards; every one has its number for a label
@@ -56,6 +56,22 @@ def test_an_epoch_has_the_order_of_every_other_source_and_can_be_taken_up_anywhe
     split = open_shards(shards, workers=2)
     assert equal(list(split.train.epoch(2)), whole)
     assert equal(list(split.val.epoch()), list(open_shards(shards).val.epoch()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_of_shards_are_decoded_once_and_anew_when_a_shard_changes(
+    shards, write_shard, tmp_path, monkeypatch, workers
+):
+    keeping = {"cache_images": "disk", "cache_images_folder": str(tmp_path / "kept")}
+    whole = list(open_shards(shards).train.epoch(2))
+    assert equal(list(open_shards(shards, workers=workers, **keeping).train.epoch(2)), whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(tar_shards, "read_image", None)
+        assert equal(list(open_shards(shards, workers=workers, **keeping).train.epoch(2)), whole)
+    write_shard("train-0.tar", [{"png": encoded(n + 50), "cls": b"0"} for n in range(7)])
+    changed = list(open_shards(shards).train.epoch(2))
+    assert not equal(changed, whole)
+    assert equal(list(open_shards(shards, **keeping).train.epoch(2)), changed)
 
 
 def test_what_is_in_a_shard_is_kept_until_the_shard_changes(shards, write_shard, monkeypatch):

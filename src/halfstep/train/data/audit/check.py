@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from halfstep.errors import UserError
+from halfstep.feed.decode import CorruptImage
 from halfstep.train import data
 from halfstep.train.data.sources import csv_list, csv_rows, duplicates
 from halfstep.train.data.sources.csv_list import MissingImages
-from halfstep.train.data.sources.decode import CorruptImage
 from halfstep.train.data.sources.faults import DataWarning, Unusable
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from halfstep.feed.decode import read_image
 from halfstep.train.config.data import CsvConfig
 from halfstep.train.data import open_source
 from halfstep.train.data.pipeline.samples import refuse_shape
 from halfstep.train.data.sources import csv_list, csv_rows
-from halfstep.train.data.sources.decode import read_image
 from halfstep.train.data.sources.pictures import folder
 
 if TYPE_CHECKING:

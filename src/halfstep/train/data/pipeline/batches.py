@@ -15,6 +15,7 @@ from halfstep.train.data.pipeline.loader import Loader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from halfstep.feed import ImageCache
     from halfstep.train.data.pipeline.order import Order
     from halfstep.train.data.pipeline.samples import Loaded, Samples
     from halfstep.train.data.sources.faults import Faults
@@ -32,17 +33,26 @@ class Batches:
         workers: Processes that load; 0 loads in this one.
         pinned: Whether batches lie in page-locked memory, for copies to a GPU.
         faults: Where images that cannot be read are reported.
+        cache: Where decoded images are kept, if anywhere.
 
     Attributes:
         images: Images in an epoch.
     """
 
     def __init__(
-        self, samples: Samples, order: Order, *, workers: int, pinned: bool, faults: Faults
+        self,
+        samples: Samples,
+        order: Order,
+        *,
+        workers: int,
+        pinned: bool,
+        faults: Faults,
+        cache: ImageCache | None = None,
     ) -> None:
         self.images = order.images
         self._order = order
         self._faults = faults
+        self._cache = cache
         self._loader = Loader(samples, workers=workers, pinned=pinned)
 
     def __len__(self) -> int:
@@ -64,6 +74,8 @@ class Batches:
             raise ValueError(
                 f"start is {start}; allowed: 0 to {len(self)}, the batches of an epoch"
             )
+        if self._cache is not None:
+            self._cache.warn_if_full()
         jobs = self._order.jobs(number if self._order.seed is not None else 0, start)
         return _readable(self._loader.load(jobs), self._faults)
 

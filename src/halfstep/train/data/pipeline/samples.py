@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import Dataset
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources.decode import CorruptImage
-from halfstep.train.data.sources.seeding import seeded
+from halfstep.feed.decode import CorruptImage
+from halfstep.train.data.sources.seeding import put_back, seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,18 +87,19 @@ class Samples(Dataset[Loaded]):
         faults: list[str] = []
         mistake = None
         try:
-            for place, index in enumerate(chain(job.indices, self._spares(job))):
-                if place >= wanted and len(images) >= min(wanted, LEAST):
-                    break
-                try:
-                    image, label = self._read(job.epoch, index)
-                except CorruptImage as fault:
-                    faults.append(str(fault))
-                except OSError as fault:
-                    faults.append(f"{self.split.where(index)} cannot be read: {fault}")
-                else:
-                    images.append(image)
-                    labels.append(label)
+            with put_back() if self.transform else nullcontext():
+                for place, index in enumerate(chain(job.indices, self._spares(job))):
+                    if place >= wanted and len(images) >= min(wanted, LEAST):
+                        break
+                    try:
+                        image, label = self._read(job.epoch, index)
+                    except CorruptImage as fault:
+                        faults.append(str(fault))
+                    except OSError as fault:
+                        faults.append(f"{self.split.where(index)} cannot be read: {fault}")
+                    else:
+                        images.append(image)
+                        labels.append(label)
         except UserError as error:
             mistake = error
         stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
@@ -113,9 +114,10 @@ class Samples(Dataset[Loaded]):
 
     def _read(self, epoch: int, index: int) -> tuple[torch.Tensor, int]:
         """Return an image as the model wants it, and its label."""
-        with seeded(self.seed, epoch, index) if self.transform else nullcontext():
-            image, label = self.split.read(index)
-            refuse_shape(image, self.shape, self.split, index)
-            if self.transform is not None and image.dtype == torch.uint8:
-                image = self.transform(image)
+        if self.transform is not None:
+            seed(self.seed, epoch, index)
+        image, label = self.split.read(index)
+        refuse_shape(image, self.shape, self.split, index)
+        if self.transform is not None and image.dtype == torch.uint8:
+            image = self.transform(image)
         return image, label

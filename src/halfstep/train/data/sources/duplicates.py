@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources.decode import read_image
+from halfstep.feed.decode import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

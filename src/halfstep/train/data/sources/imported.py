@@ -18,8 +18,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError, in_a_line, reason
+from halfstep.feed.decode import UnknownRange, to_rgb
 from halfstep.train.config import import_path
-from halfstep.train.data.sources.decode import UnknownRange, to_rgb
 from halfstep.train.data.sources.source import Source, limited
 
 if TYPE_CHECKING:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources.decode import read_image
+from halfstep.feed.decode import read_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+    from halfstep.feed import ImageCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Pictures:
         labels: int64 (N,).
         listed: The file that lists them, if there is one, as messages call it.
         rows: The row of each image in it.
+        cache: Where decoded images are kept, if anywhere.
     """
 
     root: Path
@@ -65,12 +69,14 @@ class Pictures:
     labels: np.ndarray
     listed: str | None = None
     rows: np.ndarray | None = None
+    cache: ImageCache | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[torch.Tensor, int]:
-        image = read_image(self.root / self.paths[index], name=self.where(index))
+        path, read = self.root / self.paths[index], partial(read_image, name=self.where(index))
+        image = read(path) if self.cache is None else self.cache.read(path, read)
         return image, int(self.labels[index])
 
     def where(self, index: int) -> str:

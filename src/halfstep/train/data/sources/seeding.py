@@ -1,8 +1,8 @@
 """Random numbers that depend on their purpose alone, not on who draws them and when.
 
-Augmentation draws from torch's, Python's and NumPy's global generators. `seeded` gives all three a
-state that only the seed, the epoch and the image decide, and puts back what was there before, so
-that neither workers nor a resume nor another image changes what an image gets.
+Augmentation draws from torch's, Python's and NumPy's global generators. `seed` gives all three a
+state that only the seed, the epoch and the image decide, and `put_back` what was there before, once
+a batch, so that neither workers nor a resume nor another image changes what an image gets.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ def generator(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(derive(*numbers))
 
 
-@contextmanager
-def seeded(*numbers: int) -> Iterator[None]:
+def seed(*numbers: int) -> None:
     """Give torch's, Python's and NumPy's global CPU generators a state that `numbers` decide."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (it is what transforms draw from)
-    seed = derive(*numbers)
+    chosen = derive(*numbers)
     # Not torch.manual_seed: it would reseed the GPU that the model draws its dropout from.
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  (see above)
+    torch.default_generator.manual_seed(chosen)
+    random.seed(chosen)
+    np.random.seed(chosen % 2**32)  # noqa: NPY002  (it is what transforms draw from)
+
+
+@contextmanager
+def put_back() -> Iterator[None]:
+    """Put the global CPU generators back as they were, whatever is seeded and drawn meanwhile."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (see above)
     try:
         yield
     finally:

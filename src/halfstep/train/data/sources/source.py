@@ -32,7 +32,7 @@ class Split(Protocol):
             in fp32; and the index of its class.
 
         Raises:
-            halfstep.train.data.sources.decode.CorruptImage: If the image cannot be read.
+            halfstep.feed.decode.CorruptImage: If the image cannot be read.
         """
 
     def where(self, index: int) -> str:

@@ -22,15 +22,16 @@ from typing import IO, TYPE_CHECKING, Self
 import numpy as np
 
 from halfstep.errors import UserError, closest, reason
+from halfstep.feed.decode import MOST_BYTES, CorruptImage, read_image
 from halfstep.files import write_atomically
 from halfstep.train.data.sources import shard_files
-from halfstep.train.data.sources.decode import MOST_BYTES, CorruptImage, read_image
 from halfstep.train.data.sources.pictures import Texts, folder, locate
 from halfstep.train.data.sources.source import Source, limited
 
 if TYPE_CHECKING:
     import torch
 
+    from halfstep.feed import ImageCache
     from halfstep.train.config.data import WebdatasetConfig
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -68,6 +69,7 @@ class TarSplit:
         spans: int64 (N, 2); see `Shard`.
         labels: int64 (N,); -1 for none.
         names: Of the samples.
+        cache: Where decoded images are kept, if anywhere.
     """
 
     files: tuple[str, ...]
@@ -75,6 +77,7 @@ class TarSplit:
     spans: np.ndarray
     labels: np.ndarray
     names: Texts
+    cache: ImageCache | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,17 +90,24 @@ class TarSplit:
                 f"{self.where(index)} has no {_LABEL if size else 'image'}; allowed: "
                 f"{' or '.join(_IMAGES)}, and {_LABEL}"
             )
-        file = _opened(self.files[self.shard[index]])
-        return read_image(os.pread(file.fileno(), size, start), name=self.where(index)), label
+        shard = Path(self.files[self.shard[index]])
+        file = _opened(shard).fileno()
+
+        def read(_: Path) -> torch.Tensor:
+            return read_image(os.pread(file, size, start), name=self.where(index))
+
+        if self.cache is None:
+            return read(shard), label
+        return self.cache.read(shard, read, start, status=os.fstat(file)), label
 
     def where(self, index: int) -> str:
         return f"{self.files[self.shard[index]]}, sample {self.names[index]}"
 
 
 @functools.lru_cache(_OPEN_SHARDS)
-def _opened(file: str) -> IO[bytes]:
+def _opened(file: Path) -> IO[bytes]:
     # Read by position alone, so that processes which were forked may share it.
-    return Path(file).open("rb", buffering=0)
+    return file.open("rb", buffering=0)
 
 
 def load(config: WebdatasetConfig) -> Source:

@@ -13,8 +13,8 @@ import torchvision
 from PIL import Image, ImageOps
 
 from halfstep.errors import UserError
-from halfstep.train.data.sources import decode
-from halfstep.train.data.sources.decode import CorruptImage, read_image
+from halfstep.feed import decode
+from halfstep.feed.decode import CorruptImage, read_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and:DeprecationWarning")
 

@@ -1,0 +1,30 @@
+"""What brings images to the model in time, in any loop: decoding, a cache, prefetching.
+
+Names are imported when first used: torchvision is slow to import, and the engine only prefetches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfstep.feed.cache import CacheWarning, ImageCache
+    from halfstep.feed.decode import CorruptImage, read_image
+    from halfstep.feed.prefetching import prefetch
+
+__all__ = ["CacheWarning", "CorruptImage", "ImageCache", "prefetch", "read_image"]
+
+_LIES_IN = {
+    "CacheWarning": "cache",
+    "CorruptImage": "decode",
+    "ImageCache": "cache",
+    "prefetch": "prefetching",
+    "read_image": "decode",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LIES_IN:
+        return getattr(importlib.import_module(f"halfstep.feed.{_LIES_IN[name]}"), name)
+    raise AttributeError(f"module 'halfstep.feed' has no attribute {name!r}")

@@ -1,0 +1,207 @@
+"""Decoded images, kept in memory or on disk: from the second epoch on nothing is decoded.
+
+One file has all of them (`image_file`). In memory it has no name, so that it ends with the
+processes that use it. They append to it under a lock that the kernel releases when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import secrets
+import tempfile
+import threading
+import warnings
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import UserError
+from halfstep.feed.decode import read_image
+from halfstep.feed.image_file import ImageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+
+class CacheWarning(UserWarning):
+    """Not all images are kept, and training goes on."""
+
+
+class ImageCache:
+    """Decoded uint8 images of one loop or several, and of all their workers.
+
+        cache = ImageCache(gigabytes=8)                  # in memory, until the program ends
+        cache = ImageCache("pets.images", gigabytes=8)   # on disk, for programs to come too
+        image = cache.read(path)                         # in a data set's __getitem__
+
+    A data set that holds one may be sent to the workers of a `DataLoader`, whatever starts them.
+
+    Args:
+        file: Where it lies on disk; one of another size is replaced. None keeps it in memory.
+        gigabytes: The most it may take, of 10^9 bytes; images that come then are not kept.
+
+    Raises:
+        UserError: If the file cannot be made, or is something else.
+    """
+
+    _stopped: bool
+    _warned: bool
+    _process: int
+
+    def __init__(self, file: str | Path | None = None, *, gigabytes: float) -> None:
+        self._most_bytes = int(gigabytes * 1e9)
+        path = None if file is None else Path(file).expanduser()
+        try:
+            images = self._in_memory() if path is None else self._on_disk(path)
+        except OSError as error:
+            raise UserError(
+                f"the cache of images {str(path or 'in memory')!r} cannot be made: "
+                f"{error.strerror or error}; write another file"
+            ) from error
+        except ValueError as error:
+            raise UserError(f"a cache of {gigabytes:g} GB holds no image: {error}") from error
+        self._take(images)
+
+    def read(
+        self,
+        file: Path,
+        read: Callable[[Path], torch.Tensor] = read_image,
+        *parts: int,
+        status: os.stat_result | None = None,
+    ) -> torch.Tensor:
+        """Return the image in a file, or in the part of it that `parts` say.
+
+        It is known by the file's path, size and times, and by the versions of the decoders: a file
+        that has changed is read again.
+
+        Args:
+            file: Of which the image is read if it is not here.
+            read: What reads it: always the same image of the same file.
+            parts: What tells the images of one file from each other.
+            status: Of the file, where it is open already and might have been replaced since.
+
+        Returns:
+            The image, uint8, (channels, height, width), in memory of the caller's own.
+
+        Raises:
+            OSError: If there is no such file.
+        """
+        status = status or file.stat()
+        known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, *parts)
+        name = f"{os.path.abspath(file)}\0{known}\0{_decoders()}"  # noqa: PTH100  (pathlib's is slow)
+        key = blake2b(os.fsencode(name), digest_size=16).digest()
+        image = self.get(key)
+        if image is None:
+            image = read(file)
+            self.put(key, image)
+        return image
+
+    def get(self, key: bytes) -> torch.Tensor | None:
+        """Return the image that was put under a key of 16 bytes, or None."""
+        try:
+            return self._images.read(key)
+        except OSError:
+            return None
+
+    def put(self, key: bytes, image: torch.Tensor) -> None:
+        """Keep a uint8 image (channels, height, width) under a key of 16 bytes, if it has room."""
+        if self._stopped:
+            return
+        try:
+            with self._alone():
+                self._stopped = not self._images.append(key, image)
+        except OSError:  # the disk is full, or gone
+            self._stopped = True
+            with suppress(OSError):
+                self._images.call_full()
+
+    def warn_if_full(self) -> None:
+        """Warn, once, that there is no room for more images."""
+        if not self._warned and (self._stopped or self._images.is_full):
+            self._warned = True
+            warnings.warn(
+                f"the cache of images is full, with {self._images.end / 1e9:.3g} of "
+                f"{self._most_bytes / 1e9:g} GB; the other images are decoded in every epoch",
+                CacheWarning,
+                stacklevel=2,
+            )
+
+    def _in_memory(self) -> ImageFile:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("images")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        images = ImageFile(descriptor, self._most_bytes)
+        images.begin()
+        return images
+
+    def _on_disk(self, file: Path) -> ImageFile:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            there = ImageFile(os.open(file, os.O_RDWR), self._most_bytes)
+            if not there.is_ours:
+                raise UserError(f"{str(file)!r} is no cache of images; write another file")
+            if there.fits:
+                with _locked(there.descriptor):
+                    there.mend()
+                return there
+        temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            images = ImageFile(os.open(temporary, flags, 0o666), self._most_bytes)
+            images.begin()
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return images
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes, and other threads of this one, from appending."""
+        if self._process != os.getpid():  # a thread may have held it when this one was forked
+            self._process, self._threads = os.getpid(), threading.Lock()
+        with self._threads, _locked(self._images.descriptor):
+            yield
+
+    def _take(self, images: ImageFile) -> None:
+        self._images = images
+        self._stopped = self._warned = False
+        self._process, self._threads = os.getpid(), threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"most_bytes": self._most_bytes, "descriptor": DupFd(self._images.descriptor)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._most_bytes = state["most_bytes"]
+        self._take(ImageFile(state["descriptor"].detach(), self._most_bytes))
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    # By process and not by descriptor, as processes that were forked have the same one.
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
+
+
+@functools.cache
+def _decoders() -> tuple[str, ...]:
+    """Return the versions of what may decode a file to other pixels once it changes."""
+    return tuple(_version(each) for each in ("torchcodec", "pillow", "torchvision"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
