@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 
 import pytest
@@ -69,6 +70,43 @@ def test_the_module_for_launchers_takes_the_same_options(script, tmp_path, capsy
     record = json.loads((report / "diagnosis.json").read_text())
     assert record["evidence"]["environment"]["hold_back"]
     assert "steps of SGD are not held back" in capsys.readouterr().err
+
+
+def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> None:
+    (tmp_path / "program.py").write_text("import torch\nprint(torch.ones(2))\n")
+    assert main(["doctor", str(tmp_path / "program.py")]) == 0
+    assert "no optimizer made a step" in capsys.readouterr().err
+
+
+def test_a_program_that_sigterm_ends_is_explained(script, capsys) -> None:
+    path = script(
+        double="optimizer.step()",
+        end="import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('not reached')",
+    )
+    assert main(["doctor", path]) == 128 + signal.SIGTERM
+    said = capsys.readouterr()
+    assert "STEP_BYPASSES_SCALER" in said.err
+    assert "not reached" not in said.out
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_program_keeps_its_own_handler_of_sigterm(script, capsys) -> None:
+    own = "signal.signal(signal.SIGTERM, lambda *_: print('own handler'))"
+    path = script(end=f"import os, signal\n{own}\nos.kill(os.getpid(), signal.SIGTERM)")
+    try:
+        assert main(["doctor", path]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert "own handler" in capsys.readouterr().out
+
+
+def test_a_traceback_has_the_programs_lines_only(script, capsys) -> None:
+    path = script(double="scaler.step(optimizer)")
+    assert main(["doctor", path]) == 1
+    said = capsys.readouterr().err
+    assert "step() has already been called" in said
+    assert "program.py" in said
+    assert "halfstep" not in said.partition("doctor:")[0]
 
 
 def test_a_report_is_a_page_too(script, tmp_path) -> None:

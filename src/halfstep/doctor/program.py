@@ -6,9 +6,12 @@ what the program had to say.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
+import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +26,8 @@ from halfstep.errors import UserError
 from halfstep.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from halfstep.doctor.record import Evidence
     from halfstep.doctor.verdict import Diagnosis
@@ -64,7 +68,8 @@ def run_program(
     prepared = _prepare(argv)
     watch.start()
     try:
-        prepared()
+        with _ended_by_sigterm():
+            prepared()
     except SystemExit as exit_:
         code = _exit_code(exit_)
         error = exit_ if code else None
@@ -143,9 +148,39 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, by which clusters and `timeout` end a program, come to a diagnosis."""
+    default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    watched = os.getpid()
+
+    def end(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != watched:  # A process that the program has started ends as it would.
+            os.kill(os.getpid(), number)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _print_error(error: BaseException) -> None:
-    trace = error.__traceback__
+    """Print the program's own traceback, which has none of doctor's lines."""
+    sys.stdout.flush()
+    shown = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [shown]
     here = str(Path(__file__).parent)
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(here):
-        trace = trace.tb_next  # The program's own traceback has none of our lines.
-    traceback.print_exception(type(error), error, trace)
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            kept = [frame for frame in each.stack if not frame.filename.startswith(here)]
+            each.stack = traceback.StackSummary.from_list(kept)
+            pending += [each.__cause__, each.__context__]
+    print("".join(shown.format()), end="", file=sys.stderr)  # noqa: T201  # a command line

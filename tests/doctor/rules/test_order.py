@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from doctor.loops import batches, classifier
-from doctor.rules.test_rules import codes
-from halfstep.doctor import Watch
+from doctor.rules.test_rules import codes, watched
+from halfstep.doctor import Watch, diagnose
 
 
 def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them() -> None:
@@ -22,3 +22,12 @@ def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them()
             (outputs.float().square().mean() * 1e-6).backward()
             optimizer.step()
     assert codes(watch.close()) == ["GRADIENTS_UNDERFLOW", "UPDATES_ROUNDED_AWAY"]
+
+
+def test_a_share_of_iterations_is_over_all_shapes_of_iterations() -> None:
+    # The first iteration has another shape than the others, which clear gradients at their end.
+    evidence = watched("GRADIENTS_CHANGED_WHILE_SCALED", "broken")
+    assert len(evidence.loop.shapes) > 1
+    count = evidence.loop.iterations
+    finding = diagnose(evidence).verdicts[0].finding
+    assert finding.facts[0].startswith(f"in {count} of {count} iterations ")

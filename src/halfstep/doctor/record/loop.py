@@ -69,3 +69,21 @@ class Loop:
             for shape, event in self.of(kind)
             if all(event.facts.get(name) == value for name, value in facts.items())
         )
+
+    def share(self, event: Event, *facts: str) -> str:
+        """Return in how many iterations the same happened, as text: "in 3 of 4 iterations".
+
+        Args:
+            event: What happened.
+            facts: Names of the facts that have to be as they are in the event.
+        """
+        count = sum(
+            shape.count
+            for shape in self.shapes
+            if any(
+                each.site == event.site
+                and all(each.facts.get(name) == event.facts.get(name) for name in facts)
+                for each in shape.of(event.kind)
+            )
+        )
+        return f"in {count} of {self.iterations} iterations"

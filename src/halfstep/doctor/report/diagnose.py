@@ -37,6 +37,8 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     notes = {f"replay: {each.note}" for each in evidence.replays if each.note}
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
+    if "loop" in evidence.signals and not evidence.loop.iterations:
+        notes.add("no optimizer made a step: there was no training to judge")
     if evidence.environment.hold_back:
         notes |= {
             f"steps of {each.kind} are not held back; write {each.kind}(..., fused=True)"

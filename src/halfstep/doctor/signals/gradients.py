@@ -31,6 +31,8 @@ class Gradients:
         by_another: Whether it divided them as the gradients of another optimizer.
         onto_unscaled: Whether a backward has added to them after they were divided.
         used: Whether a step has been made with them.
+        spent: Whether a step was asked for, and nothing was written to them since.
+        stale: Whether a backward has added to them after they were spent.
         waiting: Steps, and steps skipped, since a scheduler moved.
         cleared: Probes whose gradients were cleared one by one, as long as not all are.
         seen: Identity and version of the probes' gradients when last looked at.
@@ -45,6 +47,8 @@ class Gradients:
     by_another: bool = False
     onto_unscaled: bool = False
     used: bool = False
+    spent: bool = False
+    stale: bool = False
     waiting: list[int] = field(default_factory=lambda: [0, 0])
     cleared: set[int] = field(default_factory=set)
     seen: tuple[tuple[int, int], ...] = ()

@@ -33,8 +33,8 @@ KINDS = {
     "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
     "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit)",
     "read": "the norm of gradients was read by the loop: optimizer, scaled",
-    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, foreign (other scaler's)",
-    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again",
+    "scaler step": "scaler, optimizer, skipped, again, onto_unscaled, stale, foreign",
+    "step": "optimizer, by_scaler, gradients (none, plain, scaled, unscaled), again, stale",
     "drop": "the loop left the step of an optimizer out: optimizer",
     "raised": "a scaler's call raised: call, error, scaler, optimizer, gradients, foreign",
     "update": "scaler, optimizers, steps",
@@ -165,6 +165,7 @@ class Grammar:
         self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients, *, linear: bool
     ) -> None:
         scaled, number = gradients.state() == "scaled", self._numbers[optimizer]
+        gradients.spent = False  # Whatever it has made of them is meant.
         self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
 
     def settle(self) -> None:
@@ -197,7 +198,8 @@ class Grammar:
             accumulates |= had
             after_unscale |= had and gradients.unscaled
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
-            gradients.by_another = False
+            gradients.stale |= had and gradients.spent
+            gradients.by_another = gradients.spent = False
             gradients.cleared.clear()
             gradients.holds.add(kind)
             if scale is not None:
@@ -254,6 +256,7 @@ class Grammar:
         gradients.unscaled = True
         gradients.seen = gradients.look()
         gradients.waiting[skipped] += 1
+        gradients.spent = True
         self._since_update.setdefault(scaler, []).append(number)
         self.add(
             "scaler step",
@@ -263,6 +266,7 @@ class Grammar:
             skipped=skipped,
             again=again,
             onto_unscaled=gradients.onto_unscaled,
+            stale=gradients.stale,
             foreign=gradients.of_another(scaler),
         )
 
@@ -293,8 +297,9 @@ class Grammar:
             by_scaler=by_scaler,
             gradients=gradients.state(),
             again=gradients.used,
+            stale=gradients.stale,
         )
-        gradients.used = True
+        gradients.used = gradients.spent = True
         gradients.waiting[0] += not by_scaler
 
     def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
@@ -365,7 +370,7 @@ class Grammar:
         gradients.scales.clear()
         gradients.cleared.clear()
         gradients.unscaled = gradients.by_another = gradients.onto_unscaled = False
-        gradients.used = False
+        gradients.used = gradients.spent = gradients.stale = False
         gradients.seen = gradients.look()
 
     def freeze(self) -> Loop:

@@ -37,19 +37,6 @@ def broken_refused() -> None:
     train(inside=True, update=False)
 
 
-def broken_steps_each_time_and_clears_at_the_end() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
-    for _ in range(2):
-        optimizer.zero_grad()
-        for images, labels in batches(4):
-            scaler.scale(loss_of(model, images, labels)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-
 def _cleared(clear) -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

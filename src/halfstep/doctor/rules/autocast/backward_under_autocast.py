@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a backward under autocast."""
-    inside = [pair for pair in evidence.loop.of("backward") if pair[1].facts["autocast"]]
+    inside = [event for _, event in evidence.loop.of("backward") if event.facts["autocast"]]
     if not inside:
         return None
-    shape, event = inside[0]
+    event = inside[0]
     return Finding(
         summary="backward() runs under autocast: its operators are cast once more, and weights "
         "cast before an update stay in autocast's cache after it",
-        facts=(f"in {shape.count} of {evidence.loop.iterations} iterations",),
+        facts=(evidence.loop.share(event, "autocast"),),
         change=(
             "  with torch.autocast(...):",
             "      loss = criterion(model(inputs), labels)",

@@ -51,18 +51,15 @@ def _beyond(birth: Birth) -> Finding:
 
 
 def _scaled(evidence: Evidence) -> Finding | None:
-    halves = [pair for pair in evidence.loop.of("scale") if pair[1].facts["format"] == "fp16"]
+    halves = [event for _, event in evidence.loop.of("scale") if event.facts["format"] == "fp16"]
     if not halves or evidence.numbers.skips == 0:
         return None
-    shape, event = halves[0]
+    event = halves[0]
     return Finding(
         summary="the loss is computed in fp16, outside of autocast: its gradient starts as the "
         "loss scale in fp16, which is inf from 65536 on",
         facts=(
-            (
-                f"scaler.scale() was given an fp16 loss in {shape.count} of "
-                f"{evidence.loop.iterations} iterations"
-            ),
+            f"scaler.scale() was given an fp16 loss {evidence.loop.share(event, 'format')}",
             f"{evidence.numbers.skips} steps were skipped",
         ),
         change=_CHANGE,

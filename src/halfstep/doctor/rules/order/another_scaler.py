@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a scaler's step, or its refusal of one, on gradients that another has multiplied."""
-    for shape, event in evidence.loop.of("scaler step") + evidence.loop.of("raised"):
+    for _, event in evidence.loop.of("scaler step") + evidence.loop.of("raised"):
         if not event.facts["foreign"]:
             continue
         scales = [each.scale for each in evidence.static.scalers if each.scale is not None]
@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{event.facts['scaler']}, but some of its gradients come of a loss that another "
             "scaler multiplied: they are divided by the wrong loss scale",
             facts=(
-                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                evidence.loop.share(event, "foreign"),
                 f"the scales ended at {', '.join(f'{each:g}' for each in scales)}",
             ),
             change=(

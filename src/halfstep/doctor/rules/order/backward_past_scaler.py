@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary="backward() runs on a loss that scaler.scale() has not multiplied, and the "
             "scaler divides its gradients by the loss scale all the same: they nearly vanish",
             facts=(
-                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                evidence.loop.share(event, "scaled", "reaches"),
                 "other gradients of the same optimizer were scaled"
                 if event.facts["mixed"]
                 else "no scaled backward came before it",

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find a write to gradients between a scaled backward and their unscaling."""
     changed = [
-        pair
-        for pair in evidence.loop.of("write")
-        if pair[1].facts["scaled"] and not pair[1].facts["linear"]
+        event
+        for _, event in evidence.loop.of("write")
+        if event.facts["scaled"] and not event.facts["linear"]
     ]
     if not changed:
         return None
-    shape, event = changed[0]
+    event = changed[0]
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [
         (
-            f"in {shape.count} of {evidence.loop.iterations} iterations gradients changed "
+            f"{evidence.loop.share(event, 'scaled', 'linear')} gradients changed "
             "after backward and before unscale_ (their version counters moved)"
         )
     ]

@@ -42,7 +42,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=summary,
             facts=(
                 (
-                    f"in {shape.count} of {evidence.loop.iterations} iterations it stepped "
+                    f"{evidence.loop.share(event, 'by_scaler', 'gradients')} it stepped "
                     "outside of scaler.step()"
                 ),
                 f"its gradients were {event.facts['gradients']} then",

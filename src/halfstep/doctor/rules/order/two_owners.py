@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def judge(evidence: Evidence) -> Finding | None:
     """Find gradients that were divided by the loss scale a second time."""
     events = [*evidence.loop.of("scaler step"), *evidence.loop.of("unscale")]
-    for shape, event in events:
+    for _, event in events:
         number = event.facts["optimizer"]
         assert isinstance(number, int)
         shared = evidence.static.optimizers[number].shared
@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "optimizer too: the scaler divides their gradients by the loss scale twice, and "
             "they hardly learn",
             facts=(
-                f"in {shape.count} of {evidence.loop.iterations} iterations",
+                evidence.loop.share(event, "optimizer", "again"),
                 f"shared with optimizer {', '.join(others)}" if others else "its parameters repeat",
             ),
             change=(

@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find a step on gradients of which some were divided by the loss scale and some not."""
     loop = evidence.loop
     for shape, event in loop.of("scaler step"):
-        if event.facts["onto_unscaled"]:
+        if event.facts["onto_unscaled"] and not event.facts.get("stale"):
             first = next(iter(shape.of("unscale")), event)
             return Finding(
                 summary="the scaler divides gradients by the loss scale before all of a step's "
@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "unscaled ones, and what came before them is lost",
                 facts=(
                     (
-                        f"in {shape.count} of {loop.iterations} iterations backward() added to "
+                        f"{loop.share(event, 'onto_unscaled')} backward() added to "
                         "gradients that the scaler had divided and zero_grad() had not cleared"
                     ),
                 ),

@@ -17,35 +17,42 @@ def judge(evidence: Evidence) -> Finding | None:
     found = _found(evidence.loop)
     if found is None:
         return None
-    fact, site = found
+    fact, site, change = found
     return Finding(
         summary="scaler.update() was not called after unscale_() or step(): the scaler still "
         "holds what it knows of the step before, and refuses the next one",
         facts=(fact,),
-        change=(
-            "  if torch.isfinite(norm):",
-            "      scaler.step(optimizer)",
-            "+ scaler.update()  # after every unscale_, whether a step was made or not",
-        ),
+        change=change,
         site=site,
     )
 
 
-def _found(loop: Loop) -> tuple[str, Site | None] | None:
+_AFTER_A_SKIP = (
+    "  if torch.isfinite(norm):",
+    "      scaler.step(optimizer)",
+    "+ scaler.update()  # after every unscale_, whether a step was made or not",
+)
+
+
+def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     second = second_unscale(loop)
     if second is not None and not second.in_window:
-        return "unscale_() was called again, after a skipped step and no update()", (
-            second.event.site
-        )
+        fact = "unscale_() was called again, after a skipped step and no update()"
+        return fact, second.event.site, _AFTER_A_SKIP
     stepped = raised(loop, "step() has already been called since the last update()")
     if stepped is not None:
-        return str(stepped[1].facts["error"]), stepped[1].site
+        site = stepped[1].site
+        step = site.text if site else "scaler.step(optimizer)"
+        change = (f"  {step}", "+ scaler.update()  # once an iteration, after the last step")
+        return str(stepped[1].facts["error"]), site, change
     late = raised(loop, "unscale_() is being called after step()")
     if late is None:
         return None
     # Called after the step of the same iteration, it is out of order, whatever update() does.
     kinds = [each.kind for each in events_before(*late)]
-    return (str(late[1].facts["error"]), late[1].site) if "backward" in kinds else None
+    if "backward" not in kinds:
+        return None
+    return str(late[1].facts["error"]), late[1].site, _AFTER_A_SKIP
 
 
 RULE = Rule(

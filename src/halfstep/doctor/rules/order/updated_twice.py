@@ -10,13 +10,6 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Event, Evidence, Loop, Shape
 
-_CHANGE = (
-    "  scaler.step(optimizer_a)",
-    "- scaler.update()",
-    "  scaler.step(optimizer_b)",
-    "  scaler.update()",
-)
-
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find two updates of one scaler in an iteration."""
@@ -29,8 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
             summary="scaler.update() is called several times an iteration: the loss scale grows "
             "and falls that much faster, and may change between backward() and the step that "
             "divides by it",
-            facts=(f"in {shape.count} of {loop.iterations} iterations",),
-            change=_CHANGE,
+            facts=(loop.share(several, "scaler"),),
+            change=_only_last(several),
             site=several.site,
         )
     late = raised(loop, "No inf checks were recorded prior to update")
@@ -38,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary="scaler.update() is called a second time after the same step",
             facts=(str(late[1].facts["error"]),),
-            change=("- scaler.update()",),
+            change=(_removed(late[1]),),
             site=late[1].site,
         )
     return _taking_turns(loop)
@@ -81,21 +74,42 @@ def _taking_turns(loop: Loop) -> Finding | None:
                 or abs(shape.first - other.first) > 1
             ):
                 continue
+            first, last = sorted(
+                ((update, shape), (second, other)), key=lambda pair: _line(pair[0])
+            )
             return Finding(
                 summary="two optimizers share a scaler and take turns, and scaler.update() "
                 "follows each of their steps: the loss scale grows and falls twice as fast, and "
                 "forgets the overflow of the one before the other has stepped",
                 facts=(
-                    (
-                        f"{shape.count} updates after optimizer {update.facts['optimizers']}, "
-                        f"{other.count} after optimizer {second.facts['optimizers']}"
-                    ),
+                    f"{first[1].count} updates {_where(first[0])} after steps of one optimizer",
+                    f"{last[1].count} updates {_where(last[0])} after steps of the other",
                 ),
-                change=_CHANGE,
+                change=_only_last(first[0]),
                 confidence=LIKELY,
-                site=update.site,
+                site=first[0].site,
             )
     return None
+
+
+def _line(event: Event) -> int:
+    return event.site.line if event.site else 0
+
+
+def _where(event: Event) -> str:
+    return f"in line {event.site.line}" if event.site else "somewhere"
+
+
+def _removed(event: Event) -> str:
+    return f"- {event.site.text}" if event.site else "- scaler.update()"
+
+
+def _only_last(first: Event) -> tuple[str, ...]:
+    """Return the change that leaves the update at the end of an iteration."""
+    return (
+        _removed(first),
+        "+ # one update() an iteration, after the last optimizer's scaler.step()",
+    )
 
 
 RULE = Rule(

@@ -1,0 +1,53 @@
+"""Steps are made with the gradients of earlier steps, since nothing clears them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_OFTEN = 2  # once may be a loop's way of starting or ending
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find steps on gradients that hold those of a step before them."""
+    loop = evidence.loop
+    for kind in ("scaler step", "step"):
+        stale = [(shape, event) for shape, event in loop.of(kind) if event.facts.get("stale")]
+        if sum(shape.count for shape, _ in stale) < _OFTEN:
+            continue
+        event = stale[0][1]
+        cleared = loop.count("zero", optimizer=event.facts["optimizer"])
+        scaled = kind == "scaler step"
+        return Finding(
+            summary="gradients are not cleared before the next backward(): each step applies the "
+            "sum of its own gradients and of those of earlier steps"
+            + (", which the scaler divides by the loss scale once more" if scaled else ""),
+            facts=(
+                f"{loop.share(event, 'stale')} backward() added to gradients that a step had used",
+                f"gradients were cleared {cleared} times in {loop.iterations} iterations"
+                if cleared
+                else "gradients were never cleared",
+            ),
+            change=(
+                f"  {event.site.text}" if event.site else "  optimizer.step()",
+                "+ optimizer.zero_grad()  # after every step, or before every first backward()",
+            ),
+            confidence=CERTAIN if scaled else LIKELY,
+            site=event.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="GRADIENTS_NOT_CLEARED",
+    name="gradients of earlier steps",
+    rows=(58,),
+    citations=("docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad",),
+    needs=frozenset({"loop"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH", "NOT_FINITE", "SCALE_COLLAPSED", "ACTIVATIONS_TOO_LARGE"),
+)

@@ -1,0 +1,86 @@
+"""A loop that never clears its gradients, or does so once an epoch."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "GRADIENTS_NOT_CLEARED"
+
+
+def train(*, clear: bool) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for images, labels in batches(6):
+        if clear:
+            optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(clear=False)
+
+
+def mended() -> None:
+    train(clear=True)
+
+
+def broken_clears_once_an_epoch() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for images, labels in batches(4):
+            scaler.scale(loss_of(model, images, labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken_without_a_scaler() -> None:
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def healthy_decays_its_gradients() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        for each in model.parameters():
+            each.grad.mul_(0.5)
+
+
+def healthy_generator_reaches_the_discriminator() -> None:
+    generator, discriminator = nn.Linear(6, 6), classifier()
+    first = torch.optim.SGD(generator.parameters(), lr=0.01)
+    second = torch.optim.SGD(discriminator.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for images, labels in batches(6):
+        second.zero_grad()
+        scaler.scale(loss_of(discriminator, images, labels)).backward()
+        scaler.step(second)
+        first.zero_grad()
+        scaler.scale(loss_of(discriminator, generator(images), labels)).backward()
+        scaler.step(first)
+        scaler.update()
+
+
+def healthy_clears_before_the_backward_after_next() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        for part in range(2):
+            loss = nn.functional.cross_entropy(model(images[part::2]), labels[part::2]) / 2
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
