@@ -27,7 +27,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def pictures(folder: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return pictures of train.csv, drawn by lot and standardised, and the numbers of their species."""
+    """Return standardised pictures of train.csv, drawn by lot, and the numbers of their species."""
     with (folder / "train.csv").open() as file:
         rows = list(csv.DictReader(file))
     species = sorted({row["label"] for row in rows})

@@ -1,10 +1,13 @@
 """The programs under examples/ run and show what they say."""
 
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torchvision.io import write_png
 
 from halfstep.doctor import Watch, diagnose
 
@@ -27,6 +30,25 @@ def test_the_second_step_applies_the_gradients_that_the_scaler_skipped(monkeypat
     ends = {line[:12].strip(): line.split()[-1] for line in printed.splitlines()[-3:]}
     assert ends == {"correct": "never", "double step": "2", "engine": "never"}
     assert "was called past the engine" in printed
+
+
+def test_the_double_step_on_pictures_of_leaves_is_named(tmp_path, monkeypatch):
+    example = load("leaves_double_step")
+    monkeypatch.setattr(example, "BATCH", 4)
+    monkeypatch.setattr(example, "PIXELS", 8)
+    (tmp_path / "images").mkdir()
+    rows = ["image,label"]
+    for number in range(8):
+        noise = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8)
+        write_png(noise, str(tmp_path / "images" / f"{number}.png"))
+        rows.append(f"images/{number}.png,species_{number % 2}")
+    (tmp_path / "train.csv").write_text("\n".join(rows))
+    arguments = [str(tmp_path), "--steps", "2"]
+    with Watch() as observer:
+        losses = example.main(arguments)
+    assert not math.isfinite(losses[1])
+    assert diagnose(observer.close()).verdicts[0].code == "STEP_BYPASSES_SCALER"
+    assert all(map(math.isfinite, example.main([*arguments, "--mended"])))
 
 
 @pytest.mark.parametrize(
