@@ -25,11 +25,21 @@ PICTURE = re.compile(r"(!\[[^\]]*\]\(|\b(?:src|srcset)=\")docs/")
 def pages() -> dict[str, str]:
     """Return the pages by path."""
     found = {page: ROOT / source for source, page in PAGES.items()}
-    return {page: relinked(path.read_text()) for page, path in found.items() if path.exists()}
+    return {
+        # A page in Chinese is in a folder of its own; the pictures are not.
+        page: relinked(path.read_text(), pictures="../" if page.endswith(".zh.md") else "")
+        for page, path in found.items()
+        if path.exists()
+    }
 
 
-def relinked(text: str) -> str:
-    """Return a page of the root with the links that it has on the site."""
+def relinked(text: str, *, pictures: str = "") -> str:
+    """Return a page of the root with the links that it has on the site.
+
+    Args:
+        text: The page, in Markdown.
+        pictures: The way from the page on the site to the folder that holds the pictures' folder.
+    """
 
     def of_the_site(link: re.Match[str]) -> str:
         said, target, anchor = link[1], link[2], link[3] or ""
@@ -40,4 +50,4 @@ def relinked(text: str) -> str:
             return f"[{said}]({target.removeprefix('docs/')}{anchor})"
         return said
 
-    return PICTURE.sub(r"\1", LINK.sub(of_the_site, text))
+    return PICTURE.sub(rf"\1{pictures}", LINK.sub(of_the_site, text))

@@ -47,7 +47,10 @@ def test_the_double_step_on_pictures_of_leaves_is_named(tmp_path, monkeypatch):
     with Watch() as observer:
         losses = example.main(arguments)
     assert not math.isfinite(losses[1])
-    assert diagnose(observer.close()).verdicts[0].code == "STEP_BYPASSES_SCALER"
+    verdict = diagnose(observer.close()).verdicts[0]
+    assert verdict.code == "STEP_BYPASSES_SCALER"
+    page = EXAMPLES.parent / "docs" / "experiments" / "double-step.md"
+    assert f"  examples/leaves_double_step.py:{verdict.finding.site.line} " in page.read_text()
     assert all(map(math.isfinite, example.main([*arguments, "--mended"])))
 
 

@@ -36,3 +36,10 @@ def test_step_times_have_three_digits(seconds, written):
 )
 def test_rough_figures_have_two_digits_and_no_exponent(number, written):
     assert units.two_digits(number) == written
+
+
+@pytest.mark.parametrize(
+    ("share", "written"), [(0.0, "0.0%"), (0.0002, "<0.1%"), (0.0006, "0.1%"), (0.123, "12.3%")]
+)
+def test_a_small_share_is_not_written_as_zero(share, written):
+    assert units.small_share(share) == written

@@ -39,6 +39,12 @@ def test_links_of_the_root_become_links_of_the_site(generator, in_the_repository
     assert generator("pages").relinked(in_the_repository) == on_the_site
 
 
+def test_pictures_of_the_page_in_chinese_are_one_folder_up(generator):
+    page = generator("pages").pages()["index.zh.md"]
+    assert 'src="../images/report-light.png"' in page
+    assert 'srcset="../images/report-dark.png"' in page
+
+
 def test_the_page_of_commands_has_every_command_and_what_it_takes(generator):
     page = generator("commands").pages()["reference/commands.md"]
     sections = dict(each.split("\n", 1) for each in page.split("\n## ")[1:])

@@ -57,6 +57,7 @@ def test_a_page_opens_offline_and_is_no_wider_than_its_window(open_page, name, w
     assert page.wrong == []
     assert [url for url in page.asked if not url.startswith("file:")] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.images].filter(each => !each.naturalWidth).length") == 0
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

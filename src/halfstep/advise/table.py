@@ -32,7 +32,13 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
     """Print forecasts, a table for each GPU; every title says that they are predicted."""
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         title = f"{subject} on {gpu.name}, {found[0].batch} samples a step: predicted"
-        table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        table = Table(
+            title=title,
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+            title_justify="left",
+        )
         for column in _COLUMNS:
             justify: Literal["left", "right"] = "left" if column in _OF_TEXT else "right"
             table.add_column(column, justify=justify, no_wrap=True)

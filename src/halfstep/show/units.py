@@ -42,6 +42,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
+def small_share(share: float) -> str:
+    """Write a share of 0 to 1 in percent; one below a tenth of a percent is small, not zero."""
+    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
 def points(share: float) -> str:
     """Write a difference of two shares in percentage points, with its sign."""
     said = f"{100 * share:+.2f}"

@@ -93,7 +93,7 @@ def _cells(trial: Trial) -> list[str]:
     return [
         "no" if trial.rejected else "yes",
         "\n".join(trial.exceptions) if not trial.rejected else "",
-        f"{damage:.1%}" if math.isfinite(damage) else "",
+        units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
         f"{bits:.0f} bits, {at}" if math.isfinite(bits) and not trial.rejected else "",
     ]

@@ -92,7 +92,7 @@ def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
         "reasons": reasons(trial, advice.later.get(trial.base, "")),
         "cells": [
             _cell(len(trial.exceptions), "in fp32", f"{source}exceptions", str),
-            _cell(damage, "rounding, of the noise", f"{source}gradient_damage", "{:.1%}".format),
+            _cell(damage, "rounding, of the noise", f"{source}gradient_damage", units.small_share),
             _cell(
                 scaling.init if scaling else math.inf,
                 "first loss scale",

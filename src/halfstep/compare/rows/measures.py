@@ -58,7 +58,7 @@ MEASURES = (
     Measure("skipped_steps", "skipped|steps", units.count, "less", main=True),
     Measure("unchanged_share", "unchanged|weights %", units.percent, "less"),
     Measure("newest.gradient_cosine", "gradient|cosine", units.cosine, "more"),
-    Measure("newest.gradient_error", "gradient|error", units.plain, "less"),
+    Measure("newest.gradient_error", "gradient|error", units.two_digits, "less"),
 )
 
 MEMORY_PARTS = {
