@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import quiet_machine
 import timm
 import torch
 from native_half import processor
@@ -349,7 +350,7 @@ def main() -> None:
 
     def keep(part: str, found: Any) -> None:
         print(part, json.dumps(found, indent=2), flush=True)
-        path.write_text(json.dumps(document, indent=2) + "\n")
+        quiet_machine.keep(path, document)
 
     if "bandwidth" in parts:
         document["share_of_copy_bandwidth"] = bandwidths(arguments.rounds)

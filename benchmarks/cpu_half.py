@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import platform
 import statistics
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import quiet_machine
 import timm
 import torch
 from torch import nn
@@ -176,7 +176,7 @@ def main() -> None:
     stem = "cpu_half" + (f"_{arguments.name}" if arguments.name else "")
     path = Path(__file__).parent / "results" / f"{stem}.json"
     document = {"environment": found, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    quiet_machine.keep(path, document)
     print(f"written to {path}")
 
 

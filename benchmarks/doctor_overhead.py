@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import docs_table
 import numpy as np
+import quiet_machine
 import timm
 import torch
 from torch import nn
@@ -42,7 +43,6 @@ from torch.nn import functional
 
 from halfstep.doctor import Watch
 from halfstep.doctor.signals import closely, numbers
-from halfstep.files import json_text, write_atomically
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:
@@ -445,7 +445,7 @@ def main() -> None:
             "pixels": SIZE,
             "rows": [asdict(each) for each in rows],
         }
-        write_atomically(RESULTS, json_text(record))
+        quiet_machine.keep(RESULTS, record)
         docs_table.put("doctor.md", "overhead", table(record))
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import statistics
 import time
@@ -32,6 +31,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import quiet_machine
 import sklearn
 import timm
 import torch
@@ -187,8 +187,7 @@ def main() -> None:
         "sets": sets(),
         "power": of_power(),
     }
-    print(json.dumps(document, indent=2))
-    RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+    quiet_machine.keep(RESULTS, document)
 
 
 if __name__ == "__main__":

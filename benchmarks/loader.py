@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import platform
 import statistics
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import PIL
+import quiet_machine
 import torch
 import torchvision
 from PIL import Image
@@ -283,7 +283,7 @@ def main() -> None:
         "pictures": pictures,
         "rows": [asdict(row) for row in rows],
     }
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    quiet_machine.keep(path, document)
     print(f"written to {path}")
 
 

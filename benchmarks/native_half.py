@@ -12,7 +12,6 @@ written shows. Of a few layers of usual size, the processor time of a step is pr
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -23,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import quiet_machine
 import torch
 from torch.nn.functional import conv2d
 
@@ -149,9 +149,7 @@ def main() -> None:
         "convolutions": wrong(arguments.shapes, arguments.seed),
         "time_over_fp32": speeds(arguments.rounds),
     }
-    print(json.dumps(document, indent=2))
-    path = Path(__file__).parent / "results" / arguments.out
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    quiet_machine.keep(Path(__file__).parent / "results" / arguments.out, document)
 
 
 if __name__ == "__main__":

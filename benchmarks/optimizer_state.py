@@ -17,7 +17,6 @@ The table in docs/optimizer-state.md is written from it.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import docs_table
+import quiet_machine
 import timm
 import torch
 from native_half import processor
@@ -204,11 +204,8 @@ def main() -> None:
         },
         "optimizers": {title: measured.get(title, {}) | trained[title] for title in CONFIGS},
     }  # fmt: skip
-    print(json.dumps(document, indent=2))
+    quiet_machine.keep(Path(__file__).parent / "results" / arguments.out, document)
     docs_table.put("optimizer-state.md", "table", table(document))
-    path = Path(__file__).parent / "results" / arguments.out
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    print(f"written to {path}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """Whether others kept the machine busy while a benchmark measured, and what may be kept then.
 
-A benchmark measures inside `watched()`, and hands what it got to `keep`, which says in the result
-how much of the cores others had, and leaves the committed result of a quiet machine alone when that
-was too much.
+A benchmark hands what it has measured to `keep`, which says in the result how much of the cores
+others had, and leaves the committed result of a quiet machine alone when that was too much. What
+counts is the time since this module was imported, or the block of `watched()`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -17,9 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import campaign
+
+from halfstep.files import json_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_RESULTS = Path(__file__).resolve().parent / "results"
 QUIET = 0.05
 """The most of all cores that others may have."""
 
@@ -47,24 +51,34 @@ class Watched:
 @contextmanager
 def watched() -> Iterator[Watched]:
     """Measure the load of the machine over the block."""
-    seen = Watched()
-    wall, own, everything = time.monotonic(), _own(), _all()
+    seen, before = Watched(), _clocks()
     try:
         yield seen
     finally:
-        seen.wall = time.monotonic() - wall
-        seen.own, seen.all = _own() - own, _all() - everything
+        vars(seen).update(vars(_since(before)))
 
 
-def keep(results: Path, document: Mapping[str, object], seen: Watched) -> None:
+def keep(results: Path, document: Mapping[str, object], seen: Watched | None = None) -> None:
     """Write a result, unless others were busy and there is one already.
+
+    Args:
+        results: Its file.
+        document: What was measured.
+        seen: The load meanwhile; by default since this module was imported.
 
     Raises:
         SystemExit: With a line that says so, if it is not written.
     """
+    seen = seen or _since(_AT_IMPORT)
     quiet = seen.others <= QUIET
-    machine = {"quiet": quiet, "share_of_others": round(seen.others, 4), "limit": QUIET}
-    text = json.dumps({"machine": machine, **document}, indent=2) + "\n"
+    machine = {
+        "quiet": quiet,
+        "share_of_others": round(seen.others, 4),
+        "limit": QUIET,
+        "minutes": round(seen.wall / 60, 1),
+    }
+    kept = {name: each for name, each in document.items() if name != "machine"}
+    text = json_text({"machine": machine, **kept}, indent=2) + "\n"
     sys.stdout.write(text)
     if not quiet and results.exists():
         sys.exit(
@@ -72,6 +86,16 @@ def keep(results: Path, document: Mapping[str, object], seen: Watched) -> None:
             f"{results} is left as it was; measure again on a quiet machine"
         )
     results.write_text(text)
+    if results.parent.resolve() == _RESULTS:
+        campaign.write_table()
+
+
+def _since(before: tuple[float, float, float]) -> Watched:
+    return Watched(*(now - then for now, then in zip(_clocks(), before, strict=True)))
+
+
+def _clocks() -> tuple[float, float, float]:
+    return time.monotonic(), _own(), _all()
 
 
 def _own() -> float:
@@ -85,3 +109,6 @@ def _all() -> float:
     )
     ticks = user + nice + system + irq + softirq + steal
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+_AT_IMPORT = _clocks()

@@ -27,6 +27,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import quiet_machine
 import torch
 
 from halfstep.bench.launch import ONE_STEP, WAYS, seconds_to_first_step
@@ -94,7 +95,7 @@ def main() -> None:
     }
     written = {"environment": environment, "rounds": given.rounds, "batch": BATCH, "speed": rows}
     given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(json.dumps({**written, "start": start, "raw": found}, indent=2) + "\n")
+    quiet_machine.keep(given.out, {**written, "start": start, "raw": found})
 
 
 def speeds(config: Path, counts: list[int], steps: int) -> dict[str, float]:

@@ -13,12 +13,14 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "loader.py"
 
 @pytest.fixture(scope="module")
 def loader():
+    sys.path.insert(0, str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("bench_loader", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look their annotations up
     spec.loader.exec_module(module)
     yield module
     del sys.modules[spec.name]
+    sys.path.remove(str(SCRIPT.parent))
 
 
 def test_the_committed_result_bears_the_claim_out(loader):

@@ -34,3 +34,24 @@ def test_optimizer_state(script):
     assert between("optimizer-state.md", "table") == script("optimizer_state").table(result)
     of = result["optimizers"]
     assert of["adamw, state: bf16"]["bytes_a_parameter"] < 0.51 * of["adamw"]["bytes_a_parameter"]
+
+
+def test_all_benchmarks(script):
+    campaign = script("campaign")
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    assert page.split("<!-- benchmarks -->\n")[1].splitlines()[:-1] == campaign.table()
+    assert len({each.script for each in campaign.EVERY}) == len(campaign.EVERY)
+    for each in campaign.EVERY:
+        assert (ROOT / "benchmarks" / each.script).exists()
+
+
+def test_feed(script):
+    result = json.loads((ROOT / "benchmarks" / "results" / "feed.json").read_text())
+    assert between("data.md", "feed") == script("feed").table(result)
+    waits = {
+        each["workers"]: each["share of an epoch that waits"]["high"]
+        for each in result["rows"]
+        if each["loader"] == "halfstep, cache_images=ram"
+    }
+    assert waits.keys() == {0, 1}
+    assert max(waits.values()) <= 0.05

@@ -1,0 +1,296 @@
+"""Every benchmark: runs them one after the other, and writes the table of benchmarks/README.md.
+
+    python benchmarks/campaign.py                        # all; hours on two quiet cores
+    python benchmarks/campaign.py loader.py startup.py   # these
+    python benchmarks/campaign.py --table                # none: the table, from committed results
+
+A benchmark that fails, or refuses to replace a result since others keep the machine busy, does not
+stop those after it; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docs_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+PAGE = "../benchmarks/README.md"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A script, and what a reader wants to know of it.
+
+    Attributes:
+        script: Its file.
+        measures: What it measures.
+        peers: What it measures beside, in the same run.
+        headline: From its result to its figure, with spread where it has one.
+        result: Its file in `results`; by default of the script's name.
+        needs: What has to be given to it, so that it is not run with all others.
+    """
+
+    script: str
+    measures: str
+    peers: str
+    headline: Callable[[dict[str, Any]], str]
+    result: str = ""
+    needs: str = ""
+
+    @property
+    def results(self) -> Path:
+        """Its result."""
+        return HERE / "results" / (self.result or self.script.replace(".py", ".json"))
+
+
+def _row(result: dict[str, Any], **wanted: Any) -> dict[str, Any]:
+    """Return the row of a result that has these values."""
+    (row,) = [
+        each
+        for each in result["rows"]
+        if all(each[name.replace("_", " ")] == value for name, value in wanted.items())
+    ]
+    return row
+
+
+def _ratio(row: dict[str, Any], low: str = "low", high: str = "high", at: str = "ratio") -> str:
+    return f"{row[at]:.2f}x ({row[low]:.2f} to {row[high]:.2f})"
+
+
+def _percent(row: dict[str, Any], at: str, low: str, high: str) -> str:
+    return f"{row[at]:.1%} ({row[low]:.1%} to {row[high]:.1%})"
+
+
+def _feed(result: dict[str, Any]) -> str:
+    waits = "share of an epoch that waits"
+    ours, theirs = (
+        _percent(_row(result, loader=name, workers=0)[waits], "median", "low", "high")
+        for name in ("halfstep, cache_images=ram", "torchvision")
+    )
+    return f"without workers {ours} of an epoch waits for data; torchvision {theirs}"
+
+
+def _loader(result: dict[str, Any]) -> str:
+    row = _row(result, task="train", way="halfstep")
+    return f"{_ratio(row, 'ratio_low', 'ratio_high')} of Pillow and v2 in training"
+
+
+def _step(result: dict[str, Any]) -> str:
+    ours, theirs = (
+        _ratio(_row(result, model="mlp", setting="fp32", variant=each))
+        for each in ("engine", "Fabric")
+    )
+    return f"engine {ours} of the raw loop's time on a tiny MLP in fp32; Fabric {theirs}"
+
+
+def _cpu_half(result: dict[str, Any]) -> str:
+    ours, theirs = (
+        f"{_row(result, model='resnet18', size=32, variant=each)['ratio']:.2f}x"
+        for each in ("fp16 autocast, halfstep", "fp16 autocast, PyTorch")
+    )
+    return f"fp16 autocast {ours} of fp32's time on a ResNet-18; PyTorch's {theirs}"
+
+
+def _doctor(result: dict[str, Any]) -> str:
+    row = _row(result, model="resnet18", variant="halfstep watch")
+    return f"{_ratio(row)} of an unwatched step"
+
+
+def _activations(result: dict[str, Any]) -> str:
+    of = result["models"]["resnet18"]
+    times = {
+        name: of["time_over_exact"]["act2"][name] for name in ("median", "smallest", "largest")
+    }
+    return (
+        f"2 bits: {of['times_less_than_fp16']['act2']:.1f}x less than fp16 in "
+        f"{_ratio(times, 'smallest', 'largest', 'median')} of the time, a ResNet-18"
+    )
+
+
+def _optimizers(result: dict[str, Any]) -> str:
+    of = result["optimizers"]["adamw, state: bf16"]
+    return (
+        f"AdamW's state in bf16: {of['bytes_a_parameter']:g} bytes a parameter, "
+        f"{_ratio(of['step_over_torchs_own'], 'smallest', 'largest', 'median')} of its fused step"
+    )
+
+
+def _startup(result: dict[str, Any]) -> str:
+    cell = result["seconds"]["a cell of a comparison, to its first step"]
+    return f"a cell starts in {cell['median']:.2f} s ({cell['low']:.2f} to {cell['high']:.2f})"
+
+
+def _scaling(result: dict[str, Any]) -> str:
+    (row,) = [e for e in result["speed"] if (e["scaling"], e["processes"]) == ("weak", 2)]
+    return f"two processes on two cores: {row['ratio']:.2f}x of one"
+
+
+def _native(result: dict[str, Any]) -> str:
+    of = result["convolutions"]
+    return f"{sum(of['wrong'].values())} wrong results of PyTorch's in {of['shapes']:,} shapes"
+
+
+def _kept(result: dict[str, Any]) -> str:
+    of = result["sets"]
+    return (
+        f"a batch of CIFAR-10 in {of['one array, halfstep']} ms; timm {of['create_dataset, timm']}"
+    )
+
+
+def _exceptions(result: dict[str, Any]) -> str:
+    of = result["summary"]
+    return f"F1 {of['f1']:.2f} over {of['trials_with_faults']} planted faults"
+
+
+def _memory(result: dict[str, Any]) -> str:
+    return f"at most {result['worst']:.1%} off the real bytes"
+
+
+def _batch(result: dict[str, Any]) -> str:
+    of = result["models"]["resnet50"]["batches"]
+    return f"ResNet-50: {of['act2']['fits']} images in place of {of['exact']['fits']}"
+
+
+def _updates(result: dict[str, Any]) -> str:
+    of = result["final_accuracy"]
+    each = [
+        f"{name} {of[name]['mean']:.3f} (sd {of[name]['sd']:.3f})" for name in ("fp32", "bf16-sr")
+    ]
+    return f"accuracy of digits: {', '.join(each)}"
+
+
+def _rehearsal(result: dict[str, Any]) -> str:
+    (row,) = [each for each in result["curves"] if each["how"] == "rehearsed"]
+    return f"gradients' cosine to fp32's at least {row['cosine_lowest']:.4f}"
+
+
+def _fp8(result: dict[str, Any]) -> str:
+    worst = max(each["before_rounding"] / each["of_fp8"] for each in result["distances"])
+    return f"at most {worst:.1%} of what FP8 itself loses"
+
+
+def _ranking(result: dict[str, Any]) -> str:
+    return f"{len(result['tasks'])} tasks under ten recipes each"
+
+
+def _parity(result: dict[str, Any]) -> str:
+    of = result["mean"]
+    return f"accuracy {of['halfstep']:.3f}; timm {of['timm']:.3f}"
+
+
+def _large(result: dict[str, Any]) -> str:
+    of = result["totals"]
+    return f"{of['cause_named']} of {of['faults']} causes named"
+
+
+def _migrated(result: dict[str, Any]) -> str:
+    return f"{result['programs']} programs of {result['repositories']} repositories"
+
+
+def _speeds(result: dict[str, Any]) -> str:
+    of = result["test"]["nchw"]["model"]
+    return f"median error {of['median']:.1%} on {of['n']} models that were not fitted to"
+
+
+_PEERS = "Fabric, Accelerate, Lightning, mmengine"
+_WATCHERS = "anomaly mode, DebugMode, module hooks, sherlorch"
+EVERY = (
+    Benchmark("step_overhead.py", "what engine and trainer add to a step", _PEERS, _step),
+    Benchmark("cpu_half.py", "half precision on a CPU", "PyTorch's kernels", _cpu_half),
+    Benchmark("native_half.py", "PyTorch's half convolutions", "fp32", _native),
+    Benchmark("feed.py", "how much of training waits for data", "torchvision, timm", _feed),
+    Benchmark("loader.py", "a JPEG to a picture", "Pillow and v2, OpenCV", _loader),
+    Benchmark("startup.py", "how long programs take to start", "importing torch", _startup),
+    Benchmark("scaling.py", "one to four processes on a CPU", "one process", _scaling),
+    Benchmark("doctor_overhead.py", "what watching adds to a step", _WATCHERS, _doctor),
+    Benchmark(
+        "activations.py", "compressed activations", "activation checkpointing", _activations
+    ),
+    Benchmark("batch_that_fits.py", "the largest batch in a given memory", "fp32", _batch),
+    Benchmark(
+        "optimizer_state.py", "optimizer state of few bits", "torch, bitsandbytes", _optimizers
+    ),
+    Benchmark("kept.py", "what halfstep does by itself", "scikit-learn, timm", _kept),
+    Benchmark("bf16_updates.py", "bf16 parameters on the digits", "fp32", _updates),
+    Benchmark("rehearsal.py", "how faithful a rehearsal is", "PyTorch's kernels", _rehearsal),
+    Benchmark("fp8_distance.py", "the FP8 rehearsal", "an H100, emulated", _fp8),
+    Benchmark("advise_memory.py", "bytes that advise predicts", "a real step", _memory),
+    Benchmark("advise_exceptions.py", "layers that advise excepts", "", _exceptions),
+    Benchmark("advise_ranking.py", "recipes as advise ranks them", "training", _ranking),
+    Benchmark(
+        "fit_costs.py", "times that advise predicts", "published steps", _speeds,
+        "advise_speed.json", "--cache",
+    ),
+    Benchmark(
+        "timm_parity.py", "accuracy on Imagenette", "timm", _parity, needs="--data"
+    ),
+    Benchmark(
+        "doctor_large_programs.py", "faults in large programs", "", _large, needs="--timm"
+    ),
+    Benchmark(
+        "migrate_programs.py", "programs of others, migrated", "", _migrated, needs="FOLDER"
+    ),
+)  # fmt: skip
+
+
+def table() -> list[str]:
+    """Return the table of README.md: what each benchmark measures, and what it has found."""
+    lines = [
+        "| script | measures | beside | minutes | result | found |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in EVERY:
+        if not each.results.exists():  # not measured yet
+            continue
+        result = json.loads(each.results.read_text())
+        machine = result.get("machine", {})
+        file = each.results.name
+        lines.append(
+            f"| [{each.script}]({each.script}) | {each.measures} | {each.peers or '-'} "
+            f"| {machine.get('minutes', '-')} | [{file}](results/{file}){_quiet(machine)} "
+            f"| {each.headline(result)} |"
+        )
+    return lines
+
+
+def write_table() -> None:
+    """Write the table into README.md."""
+    docs_table.put(PAGE, "benchmarks", table())
+
+
+def _quiet(machine: dict[str, Any]) -> str:
+    """Return a mark on a result of which it is known whether others kept the machine busy."""
+    return (" (quiet)" if machine["quiet"] else " (busy)") if machine else ""
+
+
+def main() -> int:
+    """Run, and write the table; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [each.script for each in EVERY]
+    parser.add_argument("scripts", nargs="*", choices=[[], *names], metavar="SCRIPT")
+    parser.add_argument("--table", action="store_true", help="run none")
+    given = parser.parse_args()
+    failed = []
+    for each in EVERY:
+        wanted = each.script in given.scripts if given.scripts else not each.needs
+        if not given.table and wanted:
+            done = subprocess.run([sys.executable, str(HERE / each.script)], check=False)
+            failed += [each.script] * (done.returncode != 0)
+    write_table()
+    if failed:
+        print(f"not measured: {', '.join(failed)}; see what they said")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
