@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from halfstep.cli import main
 from halfstep.doctor.record import from_json
@@ -76,6 +78,15 @@ def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> Non
     (tmp_path / "program.py").write_text("import torch\nprint(torch.ones(2))\n")
     assert main(["doctor", str(tmp_path / "program.py")]) == 0
     assert "no optimizer made a step" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the scaler is on where there is CUDA")
+def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys) -> None:
+    path = Path(script(double="optimizer.step()"))
+    path.write_text(path.read_text().replace('GradScaler("cpu")', 'GradScaler("cuda")'))
+    with pytest.warns(UserWarning, match="CUDA"):
+        assert main(["doctor", str(path)]) == 0
+    assert "a gradient scaler for cuda is off" in capsys.readouterr().err
 
 
 def test_a_program_that_sigterm_ends_is_explained(script, capsys) -> None:

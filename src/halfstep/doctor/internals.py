@@ -226,6 +226,11 @@ def loss_scale_of(scaler: Any) -> torch.Tensor | None:
     return scale
 
 
+def device_of(scaler: torch.amp.GradScaler) -> str:
+    """Return the type of device that a scaler was made for."""
+    return str(scaler._device)
+
+
 def settings_of(scaler: Any) -> dict[str, float]:
     """Return the settings of an enabled scaler by the names of `GradScaler`'s constructor."""
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")

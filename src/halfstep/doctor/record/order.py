@@ -17,18 +17,22 @@ class SecondUnscale:
         shape: The iteration.
         event: The second `unscale_`.
         in_window: Whether the loop accumulates: it adds to the same gradients between the two.
+        same: Whether nothing was added to the gradients between the two.
     """
 
     shape: Shape
     event: Event
     in_window: bool
+    same: bool
 
 
 def second_unscale(loop: Loop) -> SecondUnscale | None:
     """Return the first `unscale_` that comes after another without an update, or None."""
     for shape in loop.shapes:
         open_: dict[object, bool] = {}
+        added = False
         for event in shape.events:
+            added |= event.kind == "backward"
             if event.kind == "update":
                 open_.clear()
             elif event.kind == "zero" and event.facts["optimizer"] in open_:
@@ -36,8 +40,9 @@ def second_unscale(loop: Loop) -> SecondUnscale | None:
             elif event.kind == "unscale":
                 cleared = open_.get(event.facts["optimizer"])
                 if cleared is not None:
-                    return SecondUnscale(shape, event, not cleared and _accumulates(loop))
-                open_[event.facts["optimizer"]] = False
+                    in_window = added and not cleared and _accumulates(loop)
+                    return SecondUnscale(shape, event, in_window, same=not added)
+                open_[event.facts["optimizer"]] = added = False
     return None
 
 

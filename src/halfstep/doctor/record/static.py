@@ -20,6 +20,7 @@ class Environment:
         bf16_is_emulated: Whether the accelerator has no bf16 units.
         tf32: Whether fp32 products may be computed in TF32.
         hold_back: Whether doctor was to hold bad steps back.
+        scaler_off: Whether a gradient scaler for CUDA was made where there is none, and is off.
     """
 
     torch: str = ""
@@ -28,6 +29,7 @@ class Environment:
     bf16_is_emulated: bool = False
     tf32: bool = False
     hold_back: bool = False
+    scaler_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

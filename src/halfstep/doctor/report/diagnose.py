@@ -39,6 +39,12 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if "loop" in evidence.signals and not evidence.loop.iterations:
         notes.add("no optimizer made a step: there was no training to judge")
+    if evidence.environment.scaler_off:
+        notes.add(
+            "a gradient scaler for cuda is off, as this machine has no CUDA device: nothing of it "
+            "was checked; write torch.amp.GradScaler('cpu') and torch.autocast('cpu', "
+            "dtype=torch.float16) to check it here"
+        )
     if evidence.environment.hold_back:
         notes |= {
             f"steps of {each.kind} are not held back; write {each.kind}(..., fused=True)"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.internals import found_inf_of, loss_scale_of
+import torch
+
+from halfstep.doctor.internals import device_of, found_inf_of, loss_scale_of
 from halfstep.doctor.record.sites import calling_line
 from halfstep.doctor.tape.tape import Multiplier, autocast_state
 from halfstep.doctor.tensors.nesting import tensors_in
@@ -14,7 +16,6 @@ from halfstep.formats import format_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
     from torch.optim import Optimizer
 
     from halfstep.doctor.record.sites import Mark
@@ -37,6 +38,7 @@ class Scaling:
 
     Attributes:
         loss: The latest loss that was multiplied, as it was before.
+        off: Whether a scaler for CUDA was made where there is none, which torch switches off.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Scaling:
         self._begin = begin
         self._on_skip = on_skip
         self.loss: torch.Tensor | None = None
+        self.off = False
 
     @property
     def steps(self) -> bool:
@@ -245,6 +248,8 @@ class Scaling:
         with self._guard.own():
             if scaler.is_enabled():
                 self._parties.scaler(scaler, self._grammar.iteration, calling_line())
+            else:
+                self.off |= device_of(scaler) == "cuda" and not torch.cuda.is_available()
 
     def on_loaded_scaler(self, scaler: Any) -> None:
         """A state was loaded into a scaler."""

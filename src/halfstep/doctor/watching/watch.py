@@ -175,7 +175,9 @@ class Watch:
         return Evidence(
             signals=SIGNALS,
             environment=replace(
-                environment(receiver.parties.names().values()), hold_back=receiver.hold_back.on
+                environment(receiver.parties.names().values()),
+                hold_back=receiver.hold_back.on,
+                scaler_off=receiver.scaling.off,
             ),
             static=receiver.parties.freeze(),
             loop=receiver.grammar.freeze(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Event, Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,6 +20,10 @@ def judge(evidence: Evidence) -> Finding | None:
     if not changed:
         return None
     event = changed[0]
+    line = f"  {event.site.text}" if event.site else "  torch.nn.utils.clip_grad_norm_(...)"
+    late = _unscaled_after(evidence, event)
+    unscale = late.site.text if late and late.site else "scaler.unscale_(optimizer)"
+    change = (f"+ {unscale}", line, f"- {unscale}") if late else (f"+ {unscale}", line)
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [
         (
@@ -33,9 +37,18 @@ def judge(evidence: Evidence) -> Finding | None:
         summary="gradients are changed while they are still multiplied by the loss scale: a limit "
         "of 1 then acts as one of 1/scale, and the model hardly learns",
         facts=tuple(facts),
-        change=("+ scaler.unscale_(optimizer)", f"  {event.site.text if event.site else ''}"),
+        change=change,
         site=event.site,
     )
+
+
+def _unscaled_after(evidence: Evidence, write: Event) -> Event | None:
+    """Return the `unscale_` that comes after a write in its iteration, too late."""
+    for shape in evidence.loop.shapes:
+        if write in shape.events:
+            later = shape.events[shape.events.index(write) :]
+            return next((each for each in later if each.kind == "unscale"), None)
+    return None
 
 
 RULE = Rule(

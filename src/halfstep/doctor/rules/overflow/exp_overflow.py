@@ -25,7 +25,11 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{birth.op.removeprefix('aten.')} of up to {birth.inputs[0].largest:.4g} is "
             f"infinite in {form}, which ends at {limit:.4g}",
             facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
-            change=("- torch.exp(x)", f"+ torch.exp(x.float().clamp(max={math.floor(limit) - 1}))"),
+            change=(
+                f"- {birth.user_site.text}" if birth.user_site else "- torch.exp(x)",
+                "+ # in a softmax: torch.softmax(x, -1), which subtracts the largest first; else:",
+                f"+ torch.exp(x.float().clamp(max={math.floor(limit) - 1}))",
+            ),
             site=birth.user_site,
             module=birth.module,
         )

@@ -30,7 +30,10 @@ def judge(evidence: Evidence) -> Finding | None:
                 if birth.culprit
                 else "division by the infinity gives 0",
             ),
-            change=("- total = x.sum()", "+ total = x.sum(dtype=torch.float32)"),
+            change=(
+                f"- {birth.user_site.text}" if birth.user_site else "- total = x.sum()",
+                "+ # the same in fp32: x.sum(..., dtype=torch.float32)",
+            ),
             site=birth.user_site,
             module=birth.module,
         )

@@ -1,0 +1,36 @@
+"""A step that divides its gradients by the loss scale before clipping, and after it again."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "UNSCALED_TWICE"
+
+
+def train(*, again: bool, window: int = 1) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for number, (images, labels) in enumerate(batches(6)):
+        scaler.scale(loss_of(model, images, labels)).backward()
+        if (number + 1) % window == 0:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if again:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def broken() -> None:
+    train(again=True)
+
+
+def mended() -> None:
+    train(again=False)
+
+
+def broken_at_the_end_of_a_window() -> None:
+    train(again=True, window=2)
