@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if eager.name != "eager" or eager.note or not eager.finite or mine is None or mine.finite:
             continue
         return Finding(
-            summary=f"the compiled step of iteration {eager.iteration} is not finite, the same "
-            "step in eager mode is: the compiled graph computes otherwise",
+            summary=f"the step of iteration {eager.iteration} is finite in eager mode and not "
+            "finite when compiled: the compiled graph computes something else",
             facts=(f"loss {mine.loss} compiled, {eager.loss} eager",),
             change=(
                 "+ TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 python ...",

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if ending.function and _MISMATCH.search(ending.message):
         return Finding(
             summary=f"{ending.function} mixes formats: under autocast its forward ran in half "
-            "precision, and its backward runs outside of autocast on what was saved",
+            "precision, and its backward uses those half tensors outside of autocast",
             facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
             change=_CHANGE,
             site=ending.site,

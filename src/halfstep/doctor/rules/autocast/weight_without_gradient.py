@@ -20,8 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
             if not cast and not _among(name, differentiable):
                 continue
             return Finding(
-                summary=f"{name} never got a gradient though its module ran: what is used is a "
-                "half copy that was made without a record for autograd",
+                summary=f"{name} never got a gradient though its module ran: the module uses a "
+                "half copy of it that autograd does not track",
                 facts=(
                     "it was cast to a half format under no_grad, or detached"
                     if cast

@@ -24,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     worst = max(stuck, key=lambda each: each.lagging)
     return Finding(
-        summary=f"an average of the parameters is kept in {worst.format}: what an update adds is "
-        "less than half the distance to the next number, and the average stands still",
+        summary=f"an average of the parameters is kept in {worst.format}: an update adds less than "
+        "half the distance to the next number and is rounded away, so the average stands still",
         facts=(
             (
                 f"{worst.parameter}: {worst.stuck / worst.lagging:.0%} of the elements that "

@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Finding | None:
     first = evidence.overflows[0]
     return Finding(
         summary=f"{first.name} of {first.format} outputs is computed outside autocast in "
-        f"{first.format} and is not finite, in fp32 it is {first.exact:.4g}: autocast would have "
+        f"{first.format} and is not finite; in fp32 it is {first.exact:.4g}. Autocast would have "
         "computed it in fp32",
         facts=(f"{first.count} times where no gradients are recorded",),
         change=(

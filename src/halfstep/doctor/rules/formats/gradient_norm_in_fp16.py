@@ -21,8 +21,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if not norms or not written or len(zero) < LEAST or not given > 0:
         return None
     return Finding(
-        summary=f"in {len(zero)} steps every gradient was 0 after the loop clipped them, though "
-        "backward gives others: their norm is computed in fp16, where it is infinite",
+        summary=f"in {len(zero)} steps clipping made every gradient 0: the loop computes their "
+        "norm in fp16, where it is infinite",
         facts=(
             f"{norms[0].name}() gave fp16 {norms[0].count} times, outside autocast",
             f"a gradient's norm is up to {given:.4g} in fp32, and fp16 ends at 65504",

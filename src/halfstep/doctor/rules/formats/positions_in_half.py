@@ -25,8 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"{each.changed} of {each.count} whole numbers up to {each.largest:g} are "
-            f"other numbers in {each.format}, which holds each one only up to "
-            f"{_EXACT[each.format]}: positions or timesteps become one",
+            f"rounded in {each.format}, which holds every whole number only up to "
+            f"{_EXACT[each.format]}: different positions or timesteps become equal",
             facts=(
                 f"{each.distinct} different values are left of {each.count}",
                 f"in {each.module or 'the program'}, {each.site}",
@@ -38,8 +38,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for model in evidence.static.models:
         if model.positions:
             return Finding(
-                summary=f"buffer {model.positions[0]} counts up in a half format and has numbers "
-                "twice: the positions in it are not told apart",
+                summary=f"buffer {model.positions[0]} counts up in a half format, which rounds "
+                "some of its numbers to the same value: different positions become equal",
                 facts=(f"{len(model.positions)} such buffers in {model.kind}",),
                 change=_CHANGE,
                 module=model.positions[0].rpartition(".")[0],

@@ -27,8 +27,8 @@ def judge(evidence: Evidence) -> Finding | None:
             first = next(iter(shape.of("unscale")), event)
             return Finding(
                 summary="the scaler divides gradients by the loss scale before all of a step's "
-                "backward passes have added to them: the next ones add scaled gradients to "
-                "unscaled ones, and what came before them is lost",
+                "backward passes have added to them: the later ones add scaled gradients, "
+                "beside which the unscaled ones are next to nothing",
                 facts=(
                     (
                         f"{loop.share(event, 'onto_unscaled')} backward() added to "

@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
     fact, site, change = found
     return Finding(
         summary="scaler.update() was not called after unscale_() or step(): the scaler still "
-        "holds what it knows of the step before, and refuses the next one",
+        "holds the state of the previous step, and refuses the next one",
         facts=(fact,),
         change=change,
         site=site,

@@ -19,8 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
             continue
         return Finding(
-            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, and "
-            "applied one: parameters are not finite though the scaler had found the overflow",
+            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but "
+            "applied one: the scaler had found the overflow, and parameters are not finite now",
             facts=(
                 f"{evidence.numbers.skips} steps had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",

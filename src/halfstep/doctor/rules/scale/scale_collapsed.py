@@ -45,9 +45,9 @@ def _by_hand(evidence: Evidence) -> Finding | None:
         if scale.drops >= SKIPS and not scale.steps and scale.last < 1:
             return _finding(
                 evidence,
-                f"the loop lowered the loss scale that it keeps by itself {scale.drops} times and "
-                f"came to no step any more: at {scale.last:g} the step is not finite either, so "
-                "that no scale is small enough",
+                f"the loop lowered its own loss scale {scale.drops} times without another step: "
+                f"at {scale.last:g} the gradients are still not finite, so that no scale is "
+                "small enough",
                 f"the same step at a loss scale of {scale.last:g} is not finite",
                 scale.site,
             )

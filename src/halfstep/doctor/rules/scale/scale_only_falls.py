@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if scale.rises or scale.drops < DROPS or scale.last >= 1 or scale.steps < scale.drops:
             continue
         return Finding(
-            summary=f"the loss scale that the loop keeps by itself fell from {scale.first:g} to "
-            f"{scale.last:g} and never rose: each overflow lowers it for good, and small gradients "
+            summary=f"the loop's own loss scale fell from {scale.first:g} to {scale.last:g} "
+            f"and never rose: each overflow lowers it for good, and small gradients "
             "become 0 in fp16",
             facts=(
                 f"it was lowered {scale.drops} times without a step in between",
