@@ -20,6 +20,12 @@ def test_the_causes_are_those_of_the_rules():
     assert listed.splitlines() == expected
 
 
+def test_the_translation_has_the_same_causes():
+    page = (ROOT / "docs" / "doctor.zh.md").read_text()
+    listed = re.search(r"<!-- causes -->\n(.*?)<!-- /causes -->", page, re.DOTALL)[1]
+    assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == [rule.code for rule in rules()]
+
+
 MEASURED = {"overhead": "doctor_overhead", "large programs": "doctor_large_programs"}
 
 
