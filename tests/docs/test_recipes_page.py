@@ -66,3 +66,13 @@ def test_the_bytes_are_those_of_a_real_step(recipe):
 def test_every_recipe_is_explained():
     explained = " ".join(re.findall(r"^### (.*)$", PAGE, re.MULTILINE)).replace(",", "").split()
     assert explained == halfstep.recipes()
+
+
+def test_the_translation_has_the_same_recipes_and_fields():
+    def first_cells(page: str) -> list[str]:
+        # Names of recipes and fields; headers and their rules are no names.
+        return re.findall(r"^\| ([a-z][\w-]*) \|(?! ---)", page, re.MULTILINE)
+
+    translation = (Path(__file__).parents[2] / "docs" / "recipes.zh.md").read_text()
+    english = [name for name in first_cells(PAGE) if name not in {"recipe", "field"}]
+    assert first_cells(translation) == english
