@@ -40,7 +40,8 @@ COMPLETE = "_HALFSTEP_COMPLETE"
 
 app = typer.Typer(
     name="halfstep",
-    help="Mixed-precision training you can trust: measured side by side, explained when it breaks.",
+    help="Mixed-precision training you can trust: measured side by side, explained when it breaks, "
+    "predicted for GPUs that are not here.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

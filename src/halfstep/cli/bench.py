@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     bench.command("threads", short_help="Time of training, by OMP_NUM_THREADS.")(threads)
     bench.command("launch", short_help="Time to the first step: spawn against torchrun.")(launch)
     bench.command("step", short_help="One training step taken apart.")(step)
-    app.add_typer(bench, name="bench", short_help="What makes training fast or slow here.")
+    app.add_typer(bench, name="bench", short_help="Measure what makes training fast or slow here.")
 
 
 def _help(context: typer.Context) -> None:

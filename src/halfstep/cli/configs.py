@@ -10,7 +10,7 @@ from halfstep.cli.train import OptionsFlag
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("configs", short_help="List the configs that ship.")(configs)
-    one = typer.Typer(help="A config in full, and what may stand in one.", no_args_is_help=True)
+    one = typer.Typer(help="Print a config in full, or the schema of all.", no_args_is_help=True)
     one.command("show", short_help="Print a config in full, each field explained.")(show)
     one.command("schema", short_help="Print the JSON schema of configs, for editors.")(schema)
     app.add_typer(one, name="config")

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     data.callback(invoke_without_command=True)(_help)
     data.command("folds", short_help="Split a CSV file into k stratified folds.")(folds)
     data.command("check", short_help="Find missing, unreadable, duplicate and blank images.")(check)
-    app.add_typer(data, name="data", short_help="Folds and faults of a data set.")
+    app.add_typer(data, name="data", short_help="Cut a data set into folds; check it for faults.")
 
 
 def _help(context: typer.Context) -> None:
