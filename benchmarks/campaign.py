@@ -130,6 +130,11 @@ def _startup(result: dict[str, Any]) -> str:
     return f"a cell starts in {cell['median']:.2f} s ({cell['low']:.2f} to {cell['high']:.2f})"
 
 
+def _checkpoints(result: dict[str, Any]) -> str:
+    of = result["models"]["resnet18"]["seconds"]["write"]
+    return f"a ResNet-18 in {of['median']:.2f} s ({of['low']:.2f} to {of['high']:.2f})"
+
+
 def _scaling(result: dict[str, Any]) -> str:
     (row,) = [e for e in result["speed"] if (e["scaling"], e["processes"]) == ("weak", 2)]
     return f"two processes on two cores: {row['ratio']:.2f}x of one"
@@ -211,6 +216,7 @@ EVERY = (
     Benchmark("feed.py", "how much of training waits for data", "torchvision, timm", _feed),
     Benchmark("loader.py", "a JPEG to a picture", "Pillow and v2, OpenCV", _loader),
     Benchmark("startup.py", "how long programs take to start", "importing torch", _startup),
+    Benchmark("checkpoints.py", "how long checkpoints stop a run", "a copy", _checkpoints),
     Benchmark("scaling.py", "one to four processes on a CPU", "one process", _scaling),
     Benchmark("doctor_overhead.py", "what watching adds to a step", _WATCHERS, _doctor),
     Benchmark(

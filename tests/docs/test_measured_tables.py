@@ -55,3 +55,18 @@ def test_feed(script):
     }
     assert waits.keys() == {0, 1}
     assert max(waits.values()) <= 0.05
+
+
+def test_checkpoints(script):
+    result = json.loads((ROOT / "benchmarks" / "results" / "checkpoints.json").read_text())
+    assert between("performance.md", "checkpoints") == script("checkpoints").table(result)
+    of = result["models"]["resnet18"]["seconds"]
+    (trained,) = [
+        each["images/s in training"]["median"]
+        for each in json.loads((ROOT / "benchmarks/results/feed.json").read_text())["rows"]
+        if (each["loader"], each["workers"]) == ("halfstep, cache_images=none", 1)
+    ]
+    # The page says that a thread would save a thousandth of an epoch.
+    saved = (of["write"]["median"] - of["copy"]["median"]) / (9469 / trained)
+    assert saved < 0.0015
+    assert trained > 90

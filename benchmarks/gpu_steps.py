@@ -1,0 +1,262 @@
+"""Training steps on a GPU: the engine beside PyTorch's own loop, and beside what advise predicts.
+
+    python benchmarks/gpu_steps.py --out gpu_steps.json
+
+For each model and recipe: milliseconds of a step and bytes at its peak, by PyTorch's own loop (with
+`torch.amp` where the recipe is one of its own), by the engine, and by the engine over a compiled
+model. Ways take turns, a few steps each, timed by events of the device; a ratio is to PyTorch's
+loop of the same round, or to the engine's in fp32 where PyTorch has no such recipe. Beside them
+stands what `halfstep advise` predicts of the step, where it knows the GPU (`--gpu` names another).
+
+On a CPU (`--device cpu`) the clock times, and there is no peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import quiet_machine
+import timm
+import torch
+from torch.nn import functional
+
+from halfstep import Engine
+from halfstep.advise.forecast import Forecaster
+from halfstep.advise.gpus import gpu as find_gpu
+from halfstep.advise.subject import Subject
+from halfstep.errors import UserError, reason
+from halfstep.recipe import recipe as find_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECIPES = ("fp32", "tf32", "bf16", "fp16", "o2", "bf16-sr", "fp16+act2")
+OWN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Recipes that PyTorch has too, and the format of its autocast."""
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured on what."""
+
+    model: str
+    batch: int
+    pixels: int
+    device: torch.device
+    backend: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of one step."""
+
+    model: str
+    batch: int
+    pixels: int
+    recipe: str
+    way: str
+    milliseconds: float
+    ratio: float
+    low: float
+    high: float
+    peak_bytes: int | None
+    predicted: dict[str, Any] | None = None
+
+
+def made(setting: Setting) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Return a model and its optimizer, the same each time."""
+    torch.manual_seed(0)
+    model = timm.create_model(setting.model, num_classes=1000).to(setting.device)
+    fused = setting.device.type == "cuda"
+    return model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=fused)
+
+
+def by_torch(setting: Setting, recipe: str) -> Callable[..., None]:
+    """PyTorch's own loop."""
+    model, optimizer = made(setting)
+    format_ = OWN[recipe]
+    scaler = torch.amp.GradScaler(setting.device.type, enabled=recipe == "fp16")
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        cast = torch.autocast(setting.device.type, format_) if format_ else nullcontext()
+        with cast:
+            loss = functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def by_engine(setting: Setting, recipe: str, *, compiled: bool) -> Callable[..., None]:
+    """The engine, over a model that is compiled in place or not."""
+    engine = Engine(*made(setting), recipe=recipe)
+    if compiled:
+        engine.model.compile(backend=setting.backend)
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        with engine.autocast():
+            loss = functional.cross_entropy(engine.model(images), labels)
+        engine.backward(loss)
+        engine.step()
+
+    return step
+
+
+def seconds(step: Callable[..., None], batch: tuple[torch.Tensor, ...], steps: int) -> float:
+    """Return the seconds of a step."""
+    if not batch[0].is_cuda:
+        began = time.perf_counter()
+        for _ in range(steps):
+            step(*batch)
+        return (time.perf_counter() - began) / steps
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(steps):
+        step(*batch)
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3 / steps
+
+
+def started(
+    make: Callable[[], Callable[..., None]], batch: tuple[torch.Tensor, ...]
+) -> tuple[Callable[..., None], int | None]:
+    """Make a step, warm it up, and return it with the bytes that it takes at its peak."""
+    if not batch[0].is_cuda:
+        step = make()
+        seconds(step, batch, 1)
+        return step, None
+    before = torch.cuda.memory_allocated()
+    step = make()
+    seconds(step, batch, WARM_UP)
+    torch.cuda.reset_peak_memory_stats()
+    seconds(step, batch, 1)
+    return step, torch.cuda.max_memory_allocated() - before
+
+
+def measure(
+    setting: Setting, recipes: list[str], rounds: int, steps: int, refused: dict[str, str]
+) -> list[Row]:
+    """Let all ways take turns; those that cannot be had are told in `refused`."""
+    device = setting.device
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(setting.batch, 3, setting.pixels, setting.pixels, generator=generator).to(
+        device
+    )
+    batch = images, torch.randint(0, 1000, (setting.batch,), generator=generator).to(device)
+    ways: dict[tuple[str, str], Callable[..., None]] = {}
+    peaks: dict[tuple[str, str], int | None] = {}
+    for recipe in recipes:
+        makes = {
+            "PyTorch": lambda recipe=recipe: by_torch(setting, recipe),
+            "engine": lambda recipe=recipe: by_engine(setting, recipe, compiled=False),
+            "engine, compiled": lambda recipe=recipe: by_engine(setting, recipe, compiled=True),
+        }
+        for way, make in makes.items():
+            if way != "PyTorch" or recipe in OWN:
+                try:
+                    ways[recipe, way], peaks[recipe, way] = started(make, batch)
+                except (ValueError, RuntimeError) as error:
+                    refused[f"{setting.model}, {recipe}, {way}"] = reason(error)
+    taken: dict[tuple[str, str], list[float]] = {each: [] for each in ways}
+    for _ in range(rounds):
+        for each, step in ways.items():
+            taken[each].append(seconds(step, batch, steps))
+    rows = []
+    for (recipe, way), found in taken.items():
+        peer = (recipe, "PyTorch") if (recipe, "PyTorch") in taken else ("fp32", "engine")
+        ratios = [ours / theirs for ours, theirs in zip(found, taken[peer], strict=True)]
+        figures = [round(each, 4) for each in (statistics.median(ratios), min(ratios), max(ratios))]
+        shown = setting.model, setting.batch, setting.pixels, recipe, way
+        rows.append(
+            Row(
+                *shown,
+                round(1e3 * statistics.median(found), 3),
+                *figures,
+                peaks[recipe, way],
+            )
+        )
+    return rows
+
+
+def predicted(
+    setting: Setting, recipes: list[str], name: str, refused: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return what advise predicts of the step under each recipe on a GPU."""
+    model, _ = made(replace(setting, device=torch.device("cpu")))
+    shape = setting.batch, 3, setting.pixels, setting.pixels
+    subject = Subject(
+        setting.model,
+        model,
+        lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]),
+        [(torch.zeros(shape), torch.zeros(setting.batch, dtype=torch.int64))],
+        lambda model: torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
+    )
+    forecaster = Forecaster(subject, largest=False)
+    found = {}
+    for each in recipes:
+        try:
+            found[each] = forecaster.predict(find_recipe(each), find_gpu(name)).as_json()
+        except UserError as error:
+            refused[f"{setting.model}, {each}, prediction"] = reason(error)
+    return found
+
+
+def known(name: str) -> str | None:
+    """Return advise's name of a GPU that calls itself so ("NVIDIA H200"), or None."""
+    for word in name.replace("-", " ").split():
+        try:
+            return find_gpu(word).key
+        except UserError:
+            continue
+    return None
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["resnet50", "vit_small_patch16_224"])
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--pixels", type=int, default=224)
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile")
+    parser.add_argument("--gpu", help="that advise predicts; by default the one that is here")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    gpu = given.gpu or known(name)
+    rows: list[Row] = []
+    refused: dict[str, str] = {}
+    for model in given.models:
+        setting = Setting(model, given.batch, given.pixels, device, given.backend)
+        found = measure(setting, given.recipes, given.rounds, given.steps, refused)
+        advice = predicted(setting, given.recipes, gpu, refused) if gpu else {}
+        rows += [replace(row, predicted=advice.get(row.recipe)) for row in found]
+    quiet_machine.keep(
+        given.out,
+        {
+            "device": name,
+            "predicted for": gpu,
+            "torch": torch.__version__,
+            "rounds": given.rounds,
+            "refused": refused,
+            "rows": [asdict(row) for row in rows],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
