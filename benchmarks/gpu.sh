@@ -11,14 +11,15 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-benchmarks/results/gpu}
 mkdir -p "$out" || exit 1
-rm -f "$out"/*.json "$out"/parts.tsv "$out"/summary.md
+rm -rf "$out"/*.json "$out"/*.log "$out"/parts "$out"/parts.tsv "$out"/summary.md
 python=${PYTHON:-python}
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
 
 if [ -n "${TOY:-}" ]; then
   tests=(tests/feed/test_prefetching.py)
   steps=(--device cpu --models resnet10t --batch 2 --pixels 32 --recipes fp32 fp16+act2
-    --rounds 1 --steps 1 --backend eager --gpu h200)
+    --rounds 1 --steps 1 --backend eager --compiled fp32 fp16+act2
+    --gpu h200)
   parts=(--device cpu --recipes fp32 --steps 1 --warmup 0 --rounds 1)
   feed=(--device cpu --images 64 --rounds 1 --model resnet10t --workers 0)
 else

@@ -3,10 +3,11 @@
     python benchmarks/gpu_steps.py --out gpu_steps.json
 
 For each model and recipe: milliseconds of a step and bytes at its peak, by PyTorch's own loop (with
-`torch.amp` where the recipe is one of its own), by the engine, and by the engine over a compiled
-model. Ways take turns, a few steps each, timed by events of the device; a ratio is to PyTorch's
-loop of the same round, or to the engine's in fp32 where PyTorch has no such recipe. Beside them
-stands what `halfstep advise` predicts of the step, where it knows the GPU (`--gpu` names another).
+`torch.amp` where the recipe is one of its own), by the engine, and for `--compiled` by the engine
+over a compiled model. Ways take turns, a few steps each, timed by events of the device; a ratio is
+to PyTorch's loop of the same round, or to the engine's in fp32 where PyTorch has no such recipe.
+Beside them stands what `halfstep advise` predicts of the step, where it knows the GPU (`--gpu`
+names another).
 
 On a CPU (`--device cpu`) the clock times, and there is no peak.
 """
@@ -51,6 +52,7 @@ class Setting:
     pixels: int
     device: torch.device
     backend: str
+    compiled: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def measure(
             "engine, compiled": lambda recipe=recipe: by_engine(setting, recipe, compiled=True),
         }
         for way, make in makes.items():
-            if way != "PyTorch" or recipe in OWN:
+            if {"PyTorch": recipe in OWN, "engine": True}.get(way, recipe in setting.compiled):
                 try:
                     ways[recipe, way], peaks[recipe, way] = started(make, batch)
                 except (ValueError, RuntimeError) as error:
@@ -228,6 +230,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    parser.add_argument("--compiled", nargs="+", default=["bf16"], help="recipes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", default="cuda")
@@ -236,12 +239,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     device = torch.device(given.device)
+    compiled = tuple(given.compiled)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     gpu = given.gpu or known(name)
     rows: list[Row] = []
     refused: dict[str, str] = {}
     for model in given.models:
-        setting = Setting(model, given.batch, given.pixels, device, given.backend)
+        setting = Setting(model, given.batch, given.pixels, device, given.backend, compiled)
         found = measure(setting, given.recipes, given.rounds, given.steps, refused)
         advice = predicted(setting, given.recipes, gpu, refused) if gpu else {}
         rows += [replace(row, predicted=advice.get(row.recipe)) for row in found]
