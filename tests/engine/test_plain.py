@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import StepLR
 
-from halfstep import Engine, step_observer
+from halfstep import Engine
 from halfstep.engine.misuse import EngineWarning
 
 OPTIMIZERS = {
@@ -34,18 +35,21 @@ def batches(count=6):
     return [(torch.randn(4, 6), torch.randint(3, (4,))) for _ in range(count)]
 
 
-def trained(name, recipe="fp32", *, watched=False):
+def trained(name, recipe="fp32", *, general=False, schedule=False, **settings):
     """Return the parameters and norms after a few steps of an engine."""
     model = net()
-    end = step_observer.observe(step_observer.StepObserver()) if watched else lambda: None
     norms = []
-    with Engine(model, OPTIMIZERS[name](model.parameters()), recipe=recipe) as engine:
+    optimizer = OPTIMIZERS[name](model.parameters())
+    if schedule:
+        settings["scheduler"] = StepLR(optimizer, 2, 0.5)
+    with Engine(model, optimizer, recipe=recipe, **settings) as engine:
+        if general:
+            engine._plain = None
         for inputs, labels in batches():
             with engine.autocast():
                 loss = cross_entropy(engine.model(inputs).float(), labels)
             engine.backward(loss)
             norms.append(engine.step().grad_norm)
-    end()
     return [*model.parameters()], norms
 
 
@@ -66,12 +70,49 @@ def test_steps_are_those_of_the_raw_loop(name):
     assert norms == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
-def test_the_general_way_gives_the_same_bits(recipe):
-    mine, norms = trained("sgd", recipe)
-    general, its = trained("sgd", recipe, watched=True)
-    assert norms == its
-    assert all(torch.equal(one, two) for one, two in zip(mine, general, strict=True))
+WAYS = {
+    "alone": {},
+    "clipped": {"clip_norm": 0.1},
+    "accumulated": {"accumulate": 2, "clip_value": 0.05},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("recipe", ["fp32", "bf16", "fp16", "o2", "bf16-sr", "half"])
+@pytest.mark.filterwarnings("ignore")
+def test_the_general_way_gives_the_same_bits(recipe, way):
+    mine, general = (
+        trained("sgd", recipe, general=general, schedule=True, **WAYS[way])
+        for general in (False, True)
+    )
+    assert mine[1] == general[1]
+    assert all(torch.equal(one, two) for one, two in zip(mine[0], general[0], strict=True))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw fused"])
+def test_a_plain_step_skips_what_the_general_one_skips(name):
+    def outcome(*, general):
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        model.load_state_dict({k: torch.full_like(v, 0.5) for k, v in model.state_dict().items()})
+        with Engine(model, OPTIMIZERS[name](model.parameters()), recipe="fp16") as engine:
+            if general:
+                engine._plain = None
+            skipped = []
+            for number, (inputs, labels) in enumerate(batches()):
+                with engine.autocast():
+                    loss = cross_entropy(engine.model(inputs), labels)
+                engine.backward(loss * (1e38 if number in {1, 3} else 1.0))
+                result = engine.step()
+                skipped.append((result.skipped, result.loss_scale))
+            engine.flush()
+            return skipped, engine.loss_scales[None].history, model.state_dict()
+
+    (mine, changes, state), (its, expected, other) = outcome(general=False), outcome(general=True)
+    assert mine == its
+    assert [skipped for skipped, _ in mine] == [number in {1, 3} for number in range(6)]
+    assert changes == expected
+    assert len(changes) == 3
+    assert all(torch.equal(state[key], other[key]) for key in state)
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ class Assembly:
         scales: Its loss scales.
         clipping: How gradients are clipped.
         statistics: The models' running statistics, where a step may be skipped.
+        moving: Those of models that have any.
         settlement: Where what follows from a step is left.
         replicas: The models that every process holds whole.
         ranks: The processes that train together.
@@ -70,6 +71,7 @@ class Assembly:
     scales: LossScales
     clipping: Clipping
     statistics: Sequence[RunningStatistics]
+    moving: Sequence[RunningStatistics]
     settlement: Settlement
     replicas: Replicas
     ranks: Ranks
@@ -95,13 +97,13 @@ class Assembly:
         self.replicas.forget(windows)
         for window in windows:
             window.zero_grad()
-            for statistics in self.statistics:
+            for statistics in self.moving:
                 if statistics.belong_to(window.params):
                     statistics.forget()
 
     def unmake_statistics(self) -> None:
         """Put back the running statistics of a forward pass whose step is not to be made."""
-        for statistics in self.statistics:
+        for statistics in self.moving:
             statistics.settle(torch.ones(()))
 
     def close(self) -> None:
@@ -192,6 +194,9 @@ def assemble(
         window.average = WeightAverage(rule, window.params, full_precision) if rule else None
     scales = LossScales(recipe.scaling, device)
     pairs = zip(models, wrapped, strict=True) if scales else ()
+    statistics = [
+        RunningStatistics(model, called if parallel.in_threads else None) for model, called in pairs
+    ]
     return Assembly(
         models=wrapped,
         bare_models=models,
@@ -203,10 +208,8 @@ def assemble(
         hooks=Hooks.of(techniques),
         scales=scales,
         clipping=clipping,
-        statistics=[
-            RunningStatistics(model, called if parallel.in_threads else None)
-            for model, called in pairs
-        ],
+        statistics=statistics,
+        moving=[each for each in statistics if each.move],
         settlement=Settlement(
             schedulers, parameter_names(models), overflows_early=recipe.overflows_early
         ),

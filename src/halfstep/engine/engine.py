@@ -26,7 +26,7 @@ from halfstep.engine.evaluate import eval_mode
 from halfstep.engine.forward import ForwardPass
 from halfstep.engine.grad import true_gradients
 from halfstep.engine.parallel.placement import Parallel
-from halfstep.engine.plain import PlainSteps
+from halfstep.engine.plain import OPEN_WINDOW, PlainSteps
 from halfstep.engine.selection import listed, only, selected
 from halfstep.engine.state import load_assembly, save_assembly
 from halfstep.engine.step import close_windows, refuse_untimely
@@ -132,7 +132,7 @@ class Engine:
         )
         self.models, self.bare_models = self._assembly.models, self._assembly.bare_models
         self.resolution = self._assembly.resolution
-        self._plain = PlainSteps.of(self._assembly, accumulate)
+        self._plain = PlainSteps.of(self._assembly, self._weights, self._loops)
         self._closed = False
 
     def __del__(self) -> None:
@@ -233,16 +233,16 @@ class Engine:
                 closed. Whatever a backward raises, the window that it would have added to is
                 dropped.
         """
-        if (
-            self._plain
-            and optimizers is None
-            and samples is None
-            and not self._autocast_in_doubt
-            and self._plain.backward(loss, retain_graph=retain_graph)
-        ):
-            return
         self._refuse_closed()
         with step_observer.active.work():
+            if (
+                self._plain
+                and optimizers is None
+                and loss_id is None
+                and not self._autocast_in_doubt
+                and self._plain.backward(loss, samples, retain_graph=retain_graph)
+            ):
+                return
             windows = self._chosen(optimizers)
             if torch.is_autocast_enabled(loss.device.type):
                 misuse.warn_backward_in_autocast()
@@ -314,11 +314,6 @@ class Engine:
             RuntimeError: If no backward came since the last step.
             LossScaleCollapse: If no loss scale helped in the step before; gradients are dropped.
         """
-        if self._plain and optimizers is None and closure is None:
-            result = self._plain.step()
-            if result is not None:
-                self.steps += 1
-                return result
         self._refuse_closed()
         with step_observer.active.work():
             try:
@@ -327,6 +322,11 @@ class Engine:
                 self._assembly.unmake_statistics()
                 self.zero_grad()
                 raise
+            if self._plain and optimizers is None and closure is None:
+                result = self._plain.step(self.steps + 1, close=close)
+                if result is not None:
+                    self.steps += result is not OPEN_WINDOW
+                    return result
             assembly = self._assembly
             windows = self._chosen(optimizers)
             if closure is None:

@@ -32,7 +32,7 @@ class ForwardPass(ContextDecorator):
 
     def __enter__(self) -> None:
         assembly, forward = self._assembly, self._assembly.hooks.forward
-        statistics = assembly.statistics if self._begin else ()
+        statistics = assembly.moving if self._begin else ()
         if self._begin:
             self._begin()
         if len(forward) == 1 and not statistics:

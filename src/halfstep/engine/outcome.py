@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from halfstep.engine.host_copy import HostCopy
@@ -17,6 +16,7 @@ from halfstep.techniques import LossScaleCollapse
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
+    import torch
     from torch.optim import Optimizer
 
     from halfstep.engine.scales import ScaleUpdate
@@ -101,7 +101,7 @@ def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdat
         ScaleOutcome(loss_id, scaler, place_of(found_inf), place_of(scaler.scale))
         for loss_id, scaler, found_inf in updates
     ]
-    return Outcome(step, windows, scales, HostCopy(torch.stack(numbers)) if numbers else None)
+    return Outcome(step, windows, scales, HostCopy(numbers) if numbers else None)
 
 
 class Settlement:

@@ -1,8 +1,9 @@
-"""A plain step: nothing is scaled, clipped, accumulated, averaged or shared with other processes.
+"""Plain steps: one optimizer on one process, whose gradients all have the shared loss scale.
 
-It does what `backward.py` and `step.py` come to then, bit for bit, and without asking at each point
-of a step for what is not there: that alone costs a small model's step a tenth. Where a step turns
-out not to be plain, nothing has been done yet, and the general way is taken.
+Such a step does what `backward.py` and `step.py` come to then, bit for bit, and without asking at
+each point for what is not there: that alone costs a small model's step a tenth. What is fixed as
+long as the optimizer has the same parameters is found once. Where a step turns out not to be plain,
+nothing has been done yet, and the general way is taken.
 """
 
 from __future__ import annotations
@@ -12,80 +13,206 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep import step_observer
+from halfstep.engine import misuse
+from halfstep.engine.fused import has_momentum, start_momentum, supports_skipping
 from halfstep.engine.norm import GradientNorm
-from halfstep.engine.result import OptimizerStep, StepResult
+from halfstep.engine.outcome import outcome_of
+from halfstep.engine.parallel.shards import is_sharded
+from halfstep.engine.result import OPEN, OptimizerStep, StepResult
+from halfstep.engine.step import take_step
+from halfstep.kernels import gradients
+from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
     from halfstep.engine.assemble import Assembly
+    from halfstep.engine.batches import Loops
+    from halfstep.engine.weights import MicroBatchWeights
+
+OPEN_WINDOW = StepResult((OPEN,))
+"""The result of a micro-step that closes no window."""
 
 
 class PlainSteps:
     """The plain steps of an engine with one optimizer.
 
     Args:
-        assembly: The engine's parts, for which `of` finds that steps are plain.
+        assembly: The engine's parts, for which `of` finds that steps can be plain.
+        weights: How it weights micro-batches.
+        loops: The loops that know their last batch.
     """
 
-    __slots__ = ("_device_type", "_replicas", "_window")
-
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, weights: MicroBatchWeights, loops: Loops) -> None:
         (self._window,) = assembly.windows
-        self._replicas = assembly.replicas
+        self._assembly, self._weights, self._loops = assembly, weights, loops
+        self._replicas, self._hooks = assembly.replicas, assembly.hooks
         self._device_type = assembly.device.type
+        self._scaler, self._clipping = assembly.scales.shared, assembly.clipping
+        self._accumulate = weights.accumulate
+        hooks = assembly.hooks
+        self._measures = bool(assembly.clipping or hooks.before_step or hooks.step)
+        self._settles = bool(self._scaler or assembly.settlement.schedulers)
+        self._params: Sequence[torch.Tensor] = ()
+        self._sharded = self._widens = self._supports_skipping = False
 
     @classmethod
-    def of(cls, assembly: Assembly, accumulate: int) -> Self | None:
-        """Return the plain steps of an engine; None where its parts take part in each step."""
-        hooks = assembly.hooks
-        parts = (assembly.scales, assembly.clipping, assembly.averages, assembly.evaluates_inside)
-        at_points = (hooks.before_backward, hooks.before_step, hooks.step, hooks.after_step)
-        takes_part = any(parts) or any(at_points) or assembly.settlement.schedulers
-        alone = accumulate == assembly.ranks.size == len(assembly.windows) == 1
-        return cls(assembly) if alone and not takes_part else None
+    def of(cls, assembly: Assembly, weights: MicroBatchWeights, loops: Loops) -> Self | None:
+        """Return the plain steps of an engine; None where it can have none."""
+        alone = assembly.ranks.size == len(assembly.windows) == 1
+        takes_part = assembly.averages or assembly.evaluates_inside
+        return cls(assembly, weights, loops) if alone and not takes_part else None
 
-    def backward(self, loss: torch.Tensor, *, retain_graph: bool) -> bool:
-        """Accumulate the gradients of the only loss of a step; return whether that was plain."""
+    def backward(self, loss: torch.Tensor, samples: int | None, *, retain_graph: bool) -> bool:
+        """Accumulate the gradients of the only loss of a micro-step, if that is plain.
+
+        Args:
+            loss: Scalar, the mean over the micro-batch.
+            samples: Size of the micro-batch, or None.
+            retain_graph: Whether the graph is kept.
+
+        Returns:
+            Whether it was; nothing has been done if not.
+
+        Raises:
+            RuntimeError: If samples are given for some micro-batches of a window only.
+        """
         window = self._window
         if (
-            window.backwards
+            window.pending
             or self._replicas.expected
-            or step_observer.active is not step_observer.NOBODY
             or torch.is_autocast_enabled(self._device_type)
             or not window.is_as_held()
+            or window.true_grads
+            or window.lost_gradients
         ):
             return False
         window.finish_norm()
+        if self._accumulate > 1 or samples is not None or window.counts_samples:
+            loss = self._weights.weigh(loss, samples, [window], self._assembly.ranks)
+        scaler = self._scaler
         try:
+            step_observer.active.accumulates(window.optimizer, window.params)
+            for before_backward in self._hooks.before_backward:
+                before_backward(window.params, again=window.backwards > 0)
+            if scaler:
+                loss = self._assembly.scales.multiplied(loss, scaler)
             torch.autograd.backward(loss, retain_graph=retain_graph)
         except BaseException:
-            window.zero_grad()  # some gradients are there and some are not
+            self._assembly.zero_grad([window])  # some gradients are there and some are not
             raise
-        window.after_backward(scaled=False)
+        window.after_backward(scaled=scaler is not None)
         return True
 
-    def step(self) -> StepResult | None:
-        """Step and drop the gradients; None, with nothing done, where that is not plain."""
+    def step(self, number: int, *, close: bool) -> StepResult | None:
+        """End a micro-step, once the step before is settled.
+
+        Args:
+            number: Of the step, from 1, if the window closes.
+            close: Whether the window closes though it is not full.
+
+        Returns:
+            The result; None, with nothing done, where the step is not plain.
+        """
         window = self._window
         if (
             not window.pending
             or self._replicas.expected
-            or step_observer.active is not step_observer.NOBODY
-            or not window.norm_can_wait
+            or window.true_grads
             or not window.is_as_held()
         ):
             return None
-        grads = [param.grad for param in window.params]
-        there = [grad for grad in grads if grad is not None and not grad.is_sparse]
-        if len(there) != len(grads):
+        closes = window.micro_steps + 1 >= self._accumulate
+        if closes:
+            if window.counts_samples and window.samples != self._weights.full_samples:
+                return None
+        elif close or self._loops.at_last_batch:
             return None
-        norm = GradientNorm(there)
-        window.wait_for(norm)
-        done = OptimizerStep(closed=True, has_gradients=True, _grad_norm=norm)
+        if window.params is not self._params:
+            self._look_at(window.params)
+        reached = [param for param in window.params if param.grad is not None]
+        grads = [param.grad for param in reached if param.grad is not None]
+        if not grads or self._sharded or any(grad.is_sparse for grad in grads):
+            return None
+        if self._scaler and window.is_touched:
+            misuse.warn_touched()
+        window.end_micro_step()
+        if not closes:
+            return OPEN_WINDOW
         try:
-            with window.guard:
-                window.optimizer.step()
+            return self._close(number, reached, grads)
         finally:
             window.zero_grad()
+
+    def _look_at(self, params: Sequence[torch.Tensor]) -> None:
+        """Find what is fixed as long as the optimizer has these parameters."""
+        self._params = params
+        self._sharded = any(map(is_sharded, params))
+        may_widen = bool(self._scaler or self._clipping)
+        self._widens = may_widen and any(param.dtype in HALVES for param in params)
+        self._supports_skipping = self._scaler is not None and supports_skipping(
+            self._window.optimizer, params, self._assembly.techniques
+        )
+
+    def _close(
+        self, number: int, reached: list[torch.Tensor], grads: list[torch.Tensor]
+    ) -> StepResult:
+        """Step with true gradients, or skip; `grads` are those of the `reached` parameters."""
+        window, scaler, assembly = self._window, self._scaler, self._assembly
+        window.reached = reached
+        if self._widens:
+            gradients.widen(reached)
+            grads = [param.grad for param in reached if param.grad is not None]
+        if scaler:
+            window.loss_scale = scaler.scale
+            window.found_inf = found_inf = torch.zeros((), device=assembly.device)
+            window.found = {None: found_inf}
+            gradients.unscale(grads, scaler.inverse(), found_inf)
+            step_observer.active.unscales(scaler, window.optimizer)
+        norm = self._norm(grads)
+        if self._clipping and window.grad_norm is not None:
+            self._clipping.apply(reached, grads, window.grad_norm, assembly.full_precision)
+        done = OptimizerStep(
+            closed=True,
+            has_gradients=True,
+            _found_inf=window.found_inf,
+            _grad_norm=norm,
+            _loss_scale=window.loss_scale,
+        )
+        self._take_step()
+        if self._settles:
+            updates = assembly.scales.update([window], ())
+            assembly.settlement.add(outcome_of(number, [window], updates))
         return StepResult((done,))
+
+    def _norm(self, grads: list[torch.Tensor]) -> torch.Tensor | GradientNorm:
+        """Return the norm of the true gradients: now if the step needs it, else when it is read."""
+        window = self._window
+        collapses = self._scaler is not None and self._assembly.scales.may_collapse
+        if self._measures or collapses or not window.norm_can_wait:
+            window.each_norm = gradients.norms(grads)
+            window.grad_norm = torch.linalg.vector_norm(window.each_norm)
+            return window.grad_norm
+        norm = GradientNorm(grads)
+        window.wait_for(norm)
+        return norm
+
+    def _take_step(self) -> None:
+        """Let the optimizer step, unless the host finds, or it finds itself, that it must not."""
+        window, found_inf = self._window, self._window.found_inf
+        optimizer = window.optimizer
+        skipped, by_itself = False, False
+        if found_inf is not None:
+            if self._supports_skipping:
+                start_momentum(optimizer)
+                by_itself = has_momentum(optimizer)
+            skipped = not by_itself and bool(found_inf)
+        with step_observer.active.steps(self._scaler, optimizer, found_inf, window.grad_norm):
+            if not skipped:
+                take_step(self._hooks, window, found_inf if by_itself else None)
+        for statistics in self._assembly.moving:
+            if found_inf is not None and (skipped or by_itself):
+                statistics.settle(found_inf)
+            else:
+                statistics.forget()

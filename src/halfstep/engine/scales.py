@@ -55,6 +55,11 @@ class LossScales:
         return self._settings is not None
 
     @property
+    def may_collapse(self) -> bool:
+        """Whether a non-finite gradient in the next step is a collapse."""
+        return any(scaler.may_collapse for scaler in self.scalers.values())
+
+    @property
     def shared(self) -> LossScaler | None:
         """The shared scale; None when scaling is off."""
         return self.scalers.get(SHARED)
@@ -78,9 +83,7 @@ class LossScales:
             retain_graph: Whether the graph is kept for another loss.
         """
         if self._settings is None or loss_id is SHARED:
-            scaled = (
-                loss if self._settings is None else self._multiplied(loss, self.scalers[SHARED])
-            )
+            scaled = loss if self._settings is None else self.multiplied(loss, self.scalers[SHARED])
             torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
             return
         self._add(loss_id)
@@ -88,7 +91,7 @@ class LossScales:
         kept = [(param, param.grad) for window in windows for param in window.params]
         for param, _ in kept:
             param.grad = None
-        scaled = self._multiplied(loss, scaler)
+        scaled = self.multiplied(loss, scaler)
         torch.autograd.backward(scaled, retain_graph=retain_graph, inputs=inputs)
         for window in windows:
             self._take_apart(window, loss_id)
@@ -104,7 +107,7 @@ class LossScales:
             window: The window; its half gradients are widened, its sparse ones coalesced.
         """
         scaler, weight = self.scalers[SHARED], window.remaining_weight
-        window.loss_scale = scaler.scale.clone()
+        window.loss_scale = scaler.scale
         shared = window.dense_gradients
         if shared:
             found = torch.zeros((), device=self._device)
@@ -136,7 +139,7 @@ class LossScales:
         updates = []
         for loss_id, found_inf in found.items():
             scaler = self.scalers[loss_id]
-            scale_before = scaler.scale.clone()
+            scale_before = scaler.scale
             scaler.update(found_inf)
             if loss_id is SHARED:
                 step_observer.active.updates(scaler)
@@ -162,7 +165,8 @@ class LossScales:
             self.scalers[loss_id].load_state_dict(scaler_state)
             step_observer.active.restores(self.scalers[loss_id])
 
-    def _multiplied(self, loss: torch.Tensor, scaler: LossScaler) -> torch.Tensor:
+    def multiplied(self, loss: torch.Tensor, scaler: LossScaler) -> torch.Tensor:
+        """Multiply a loss by one of the scales."""
         scaled = scaler.apply(loss)
         step_observer.active.scales(self.shared, scaler, loss, scaled)
         return scaled

@@ -58,6 +58,11 @@ class RunningStatistics:
             forget = as_function(lambda *_: self.forget())
             self._handles.append(model.register_load_state_dict_post_hook(forget))
 
+    @property
+    def move(self) -> bool:
+        """Whether the model has any."""
+        return bool(self._layers)
+
     def _before_forward(self, module: nn.Module, _: Any) -> None:
         counts = torch.is_grad_enabled() or self._in_step
         if not torch.compiler.is_compiling() and counts and module.training:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfstep.engine.assemble import Assembly
+    from halfstep.engine.hooks import Hooks
     from halfstep.engine.window import Window
 
 _NOTHING = nullcontext()
@@ -64,10 +65,13 @@ def close_windows(
                 scales.shared, window.optimizer, window.found_inf, window.grad_norm
             ):
                 if window not in skipped:
-                    _take_step(assembly, window, closure)
+                    found_inf = window.found_inf
+                    if found_inf is not None and not _skips_itself(assembly, window):
+                        found_inf = None
+                    take_step(assembly.hooks, window, found_inf, closure)
             if window.average:
                 window.average.update(window.found_inf)
-        if assembly.statistics:
+        if assembly.moving:
             _settle_statistics(assembly, closing)
         if moving and (scales or assembly.settlement.schedulers):
             waiting = [window for window in assembly.windows if window not in closing]
@@ -86,7 +90,7 @@ def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Turn what the windows hold into true gradients, measure them, and clip them."""
     hooks = assembly.hooks
     now = bool(
-        assembly.scales
+        assembly.scales.may_collapse
         or assembly.clipping
         or assembly.ranks.size > 1
         or hooks.before_step
@@ -142,11 +146,21 @@ def _skips_itself(assembly: Assembly, window: Window) -> bool:
     return supports and has_momentum(optimizer)
 
 
-def _take_step(assembly: Assembly, window: Window, closure: Callable[[], float] | None) -> None:
-    optimizer, hooks = window.optimizer, assembly.hooks
-    found_inf = window.found_inf
-    if found_inf is not None and not _skips_itself(assembly, window):
-        found_inf = None
+def take_step(
+    hooks: Hooks,
+    window: Window,
+    found_inf: torch.Tensor | None,
+    closure: Callable[[], float] | None = None,
+) -> None:
+    """Let an optimizer step.
+
+    Args:
+        hooks: What techniques do before, in place of and after it.
+        window: The optimizer's, with true gradients.
+        found_inf: By which it skips the step itself; None where it is not to.
+        closure: Passed to it.
+    """
+    optimizer = window.optimizer
     for before_step in hooks.before_step:
         before_step(optimizer, window.reached)
     take: Callable[[], object] = optimizer.step
@@ -166,7 +180,7 @@ def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Put back the running statistics of models whose step was skipped."""
     looked = [window for window in closing if window.found_inf is not None]
     still_open = [w for w in assembly.windows if w.backwards and w not in closing]
-    for statistics in assembly.statistics:
+    for statistics in assembly.moving:
         own = [window for window in looked if statistics.belong_to(window.params)]
         if not own and not any(statistics.belong_to(window.params) for window in still_open):
             # Nobody trains the model now: it was used in the turn of those that close.

@@ -71,7 +71,7 @@ class MicroBatchWeights:
             if self.samples_per_micro_step is None:
                 self.samples_per_micro_step = ranks.largest(samples, loss.device) or None
             if samples != self.samples_per_micro_step:
-                return _told(mul, loss, samples / self._full_samples)
+                return _told(mul, loss, samples / self.full_samples)
         return loss if self.accumulate == 1 else _told(truediv, loss, self.accumulate)
 
     def set_remaining(self, closing: Sequence[Window], ranks: Ranks) -> None:
@@ -81,12 +81,12 @@ class MicroBatchWeights:
                 if window.micro_steps:
                     window.remaining_weight = self.accumulate / window.micro_steps
             elif ranks.size > 1:
-                window.full_samples = self._full_samples
+                window.full_samples = self.full_samples
             elif window.samples:
-                window.remaining_weight = self._full_samples / window.samples
+                window.remaining_weight = self.full_samples / window.samples
 
     @property
-    def _full_samples(self) -> int:
+    def full_samples(self) -> int:
         """Samples of a full window on one process; not 0, as windows are weighted by it."""
         return (self.samples_per_micro_step or 1) * self.accumulate
 

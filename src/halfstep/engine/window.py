@@ -214,11 +214,11 @@ class Window:
             now: Whether the step needs the norms; else they wait until somebody reads them.
         """
         self.reached = [param for param in self.params if param.grad is not None]
+        self.update_found_inf()
         if not self.reached or not (now or not self.norm_can_wait):
             return
         self.each_norm = gradients.norms(self.dense_gradients)
         self.grad_norm = torch.linalg.vector_norm(self.each_norm)
-        self.update_found_inf()
 
     @property
     def norm_can_wait(self) -> bool:

@@ -79,8 +79,13 @@ def multiply(grads: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
 
 def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the 2-norm of each gradient, computed in fp32 at least: shape (len(grads),)."""
+    places_of = _places(grads)
+    if len(places_of) == 1:
+        ((_, dtype),) = places_of
+        computed_in = None if wide(dtype) == dtype else wide(dtype)
+        return torch.stack(torch._foreach_norm([*grads], 2.0, dtype=computed_in))
     found: list[torch.Tensor] = [torch.empty(0)] * len(grads)
-    for (_, dtype), places in _places(grads).items():
+    for (_, dtype), places in places_of.items():
         group = [grads[place] for place in places]
         computed_in = None if wide(dtype) == dtype else wide(dtype)
         for place, norm in zip(
@@ -92,7 +97,7 @@ def norms(grads: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def clip_norm(grads: Sequence[torch.Tensor], limit: float, total_norm: torch.Tensor) -> None:
     """Scale gradients down together, so that their 2-norm, now `total_norm`, is at most `limit`."""
-    multiply(grads, torch.clamp(limit / (total_norm + 1e-6), max=1.0))
+    multiply(grads, ((total_norm + 1e-6).reciprocal() * limit).clamp(max=1.0))
 
 
 def clip_value(grads: Sequence[torch.Tensor], limit: float) -> None:

@@ -35,6 +35,11 @@ class LossScaler:
     Args:
         settings: How the scale starts, grows and backs off.
         device: Where the scale lives.
+
+    Attributes:
+        scale: fp32 scalar, which is replaced when it changes and never written to: who keeps it
+            has the scale of that moment.
+        history: What it was, from which step on, and why.
     """
 
     def __init__(self, settings: LossScale, device: torch.device) -> None:
@@ -57,15 +62,23 @@ class LossScaler:
         settings = self.settings
         if not settings.dynamic:
             return
+        scale = self.scale.clone()
         torch._amp_update_scale_(
-            self.scale,
+            scale,
             self._growth_tracker,
             found_inf,
             settings.growth_factor,
             settings.backoff_factor,
             settings.growth_interval,
         )
-        self.scale.clamp_(settings.floor, settings.ceiling)
+        self.scale = scale.clamp_(settings.floor, settings.ceiling)
+
+    @property
+    def may_collapse(self) -> bool:
+        """Whether a non-finite gradient in the next step is a collapse, as far as is recorded."""
+        settings = self.settings
+        at_floor = settings.dynamic and self.history[-1].scale <= settings.floor
+        return at_floor or self._skips_in_a_row + 1 >= settings.collapse_after
 
     def record(self, step: int, *, scale: float, found_inf: bool) -> str | None:
         """Enter what became of a step, once it is known on the host, into the history.
@@ -99,7 +112,7 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        self.scale.fill_(state["scale"])
+        self.scale = torch.full_like(self.scale, state["scale"])
         self._growth_tracker.fill_(state["growth_tracker"])
         self._skips_in_a_row = state["skips_in_a_row"]
         self.history = [ScaleChange(*change) for change in state["history"]]
