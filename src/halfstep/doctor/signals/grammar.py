@@ -150,6 +150,10 @@ class Grammar:
             elif changed:
                 self._written(mark, optimizer, gradients, linear=linear)
 
+    def is_stirred(self) -> bool:
+        """Whether any gradients are not as they were last seen."""
+        return any(each.look() != each.seen for each in self._gradients.values())
+
     def _is_linear(self, mark: Mark | None, factor: float | torch.Tensor | None) -> bool:
         """Return whether a factor leaves a loss scale in place: a mask, or always one number.
 

@@ -21,7 +21,34 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
+    from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.tape.guard import Guard
     from halfstep.doctor.watching.receiver import Receiver
+
+
+_NOTHING = nullcontext()
+
+
+class _Work:
+    """What the engine does inside is no doing of the loop's; what came before it is."""
+
+    __slots__ = ("_grammar", "_guard", "_inside")
+
+    def __init__(self, guard: Guard, grammar: Grammar) -> None:
+        self._guard, self._grammar = guard, grammar
+
+    def __enter__(self) -> None:
+        # Muted first: what doctor's own work would mute is muted already then.
+        self._inside = self._guard.inside()
+        self._inside.__enter__()
+        with self._guard.own():
+            if self._grammar.is_stirred():
+                self._grammar.notice_writes(calling_line())
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard.own():
+            self._grammar.settle()
+        self._inside.__exit__()
 
 
 class EngineObserver(StepObserver):
@@ -40,24 +67,13 @@ class EngineObserver(StepObserver):
     def work(self) -> AbstractContextManager[None]:
         """The engine works."""
         guard = self._receiver.guard
-        return self._work() if guard.is_here and guard.is_outside else nullcontext()
-
-    @contextmanager
-    def _work(self) -> Iterator[None]:
-        guard, grammar = self._receiver.guard, self._receiver.grammar
-        with guard.own():
-            grammar.notice_writes(calling_line())
-        try:
-            with guard.inside():
-                yield
-        finally:
-            with guard.own():
-                grammar.settle()
+        outside = guard.is_here and guard.is_outside
+        return _Work(guard, self._receiver.grammar) if outside else _NOTHING
 
     def aside(self) -> AbstractContextManager[None]:
         """What happens inside is not heard."""
         guard = self._receiver.guard
-        return guard.inside() if guard.is_here and guard.is_outside else nullcontext()
+        return guard.inside() if guard.is_here and guard.is_outside else _NOTHING
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was weighted."""
@@ -103,7 +119,7 @@ class EngineObserver(StepObserver):
     ) -> AbstractContextManager[None]:
         """An optimizer steps inside, or not."""
         if not self._receiver.guard.is_here:
-            return nullcontext()
+            return _NOTHING
         return self._steps(scaler, optimizer, found_inf, grad_norm)
 
     @contextmanager

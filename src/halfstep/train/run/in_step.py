@@ -59,7 +59,8 @@ def in_step(
     items = batches.epoch(epoch, start)
     if processes.size == 1:
         for images, labels in items:
-            yield Portion(images, labels, len(labels), len(labels))
+            count = len(labels)
+            yield Portion(images, labels, count, count)
         return
     number = start
     while True:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +46,7 @@ class _Part:
 
     images: torch.Tensor
     labels: torch.Tensor
+    size: int
     counts: bool
     total: int
 
@@ -104,12 +105,13 @@ class MicroBatches:
         self._window = []
 
     def _part(self, images: torch.Tensor, labels: torch.Tensor) -> _Part:
-        counts, total = self._shared or (True, len(labels))
+        size = len(labels)
+        counts, total = self._shared or (True, size)
         self._shared = None
         if not counts and self.config.distributed.sync_batchnorm:
             # Images that do not count must not be in the statistics that all processes share.
-            images, labels = images[:0], labels[:0]
-        return _Part(images, labels, counts, total)
+            images, labels, size = images[:0], labels[:0], 0
+        return _Part(images, labels, size, counts, total)
 
     def _attempt(self, parts: Sequence[_Part], samples: int | None) -> LossAndLogits | None:
         """Return the loss and the logits of the last of `parts`, or None when out of memory."""
@@ -143,43 +145,33 @@ class MicroBatches:
         loss_sum = torch.zeros((), device=parts[-1].images.device)
         logits_of_pieces: list[torch.Tensor] = []
         for part in parts:
-            count = len(part.labels)
+            count = part.size
             loss_sum = torch.zeros_like(loss_sum)
             logits_of_pieces = []
             size = max(1, -(-count // self.progress.pieces))
             for some, their in zip(part.images.split(size), part.labels.split(size), strict=True):
-                loss, logits = self._piece(some, their, part, total, samples)
-                loss_sum = loss_sum + loss * (len(their) / max(1, count))
+                piece = replace(part, images=some, labels=their, size=len(their))
+                loss, logits = self._piece(piece, total, samples)
+                loss_sum = loss_sum + loss * (piece.size / max(1, count))
                 logits_of_pieces.append(logits)
         return loss_sum, torch.cat(logits_of_pieces)
 
     def _run_whole(self, part: _Part, samples: int | None) -> LossAndLogits:
         """Do the same for a micro-batch that is a window of one piece, as most are."""
-        loss, logits = self._piece(part.images, part.labels, part, part.total, samples)
+        loss, logits = self._piece(part, part.total, samples)
         return loss.float() if loss.dtype in HALVES else loss, logits
 
-    def _piece(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        part: _Part,
-        total: int,
-        samples: int | None,
-    ) -> LossAndLogits:
-        """Run a piece of `part`; `total` images are in the window."""
+    def _piece(self, piece: _Part, total: int, samples: int | None) -> LossAndLogits:
+        """Run a piece of a part; `total` images are in the window."""
         with self.engine.autocast():
-            logits = self._model(images)
-            loss = self._loss(logits, labels)
+            logits = self._model(piece.images)
+            # The mean of nothing is not a number.
+            loss = self.loss(logits, piece.labels) if piece.size else logits.float().sum()
         # The mean over processes that follows divides by their number.
-        share = self.processes.size * len(labels) / total if part.counts else 0.0
+        share = self.processes.size * piece.size / total if piece.counts else 0.0
         self.engine.backward(loss if share == 1 else loss * share, samples=samples)
         with step_observer.active.aside():
             return loss.detach(), logits.detach()
-
-    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if len(labels) == 0:
-            return logits.float().sum()  # the mean of nothing is not a number
-        return self.loss(logits, labels)
 
     def _split(self, images: int) -> None:
         if self.progress.pieces >= images:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from halfstep import step_observer
@@ -161,9 +162,10 @@ class Observers:
                 "leave one out, or give its class a name of its own"
             )
         self._hooks: dict[str, list[Callable[..., Any]]] = {
-            hook: [_hook_of(each, hook) for each in observers if overrides(each, hook)]
+            hook: [getattr(each, hook) for each in observers if overrides(each, hook)]
             for hook in HOOKS
         }
+        self._calls = {hook: _calls(observers, hook) for hook in HOOKS}
 
     @contextmanager
     def watching(self, training: Training) -> Iterator[None]:
@@ -176,12 +178,13 @@ class Observers:
 
     def call(self, hook: str, *given: Any, **named: Any) -> None:
         """Call a hook that returns nothing."""
-        for each in self._hooks[hook]:
+        for each in self._calls[hook]:
             each(*given, **named)
 
     def figures(self, hook: str) -> dict[str, Any]:
         """Return what `interval`, `epoch_done` or `summary` have come to, together."""
-        return {name: value for each in self._hooks[hook] for name, value in each().items()}
+        answers = [answer for each in self._calls[hook] for answer in _listed(each())]
+        return {name: value for answer in answers for name, value in answer.items()}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
         """Let those of the first process record figures."""
@@ -245,14 +248,24 @@ _METERING = {"batch_loaded", "batch_prepared", "micro_batch", "stepped", "interv
 """Hooks in which halfstep's own observers look at a step, and change nothing that is trained."""
 
 
-def _hook_of(observer: Observer, hook: str) -> Callable[..., Any]:
-    method: Callable[..., Any] = getattr(observer, hook)
-    return partial(_aside, method) if hook in _METERING and _is_ours(observer) else method
+def _calls(observers: Sequence[Observer], hook: str) -> list[Callable[..., Any]]:
+    """Return what to call for a hook, in order: our own that follow each other go together."""
+    calls: list[Callable[..., Any]] = []
+    having = [each for each in observers if overrides(each, hook)]
+    for aside, each in groupby(having, lambda one: hook in _METERING and _is_ours(one)):
+        methods = [getattr(one, hook) for one in each]
+        calls += [partial(_aside, methods)] if aside else methods
+    return calls
 
 
-def _aside(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def _aside(methods: Sequence[Callable[..., Any]], *given: Any, **named: Any) -> list[Any]:
+    """Call methods where nobody hears what they ask of torch; return their answers."""
     with step_observer.active.aside():
-        return method(*given, **named)
+        return [method(*given, **named) for method in methods]
+
+
+def _listed(answers: Any) -> list[Any]:
+    return answers if isinstance(answers, list) else [answers]
 
 
 def _is_ours(observer: Observer) -> bool:
