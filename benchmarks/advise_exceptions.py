@@ -25,12 +25,14 @@ from rich.progress import track
 
 from halfstep import Engine
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.survive import Trial, survive
+from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from halfstep.advise.choose.trial import Trial
 
 RESULTS = Path(__file__).parent / "results" / "advise_exceptions.json"
 # What a fault needs to show: parameters in fp16 for most; autocast keeps exp and norms in fp32.

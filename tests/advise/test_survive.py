@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from torch.nn import functional
 
 from halfstep.advise.choose.advice import advise
 from halfstep.advise.choose.record import Record, record
-from halfstep.advise.choose.survive import Trial, survive
+from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
+
+if TYPE_CHECKING:
+    from halfstep.advise.choose.trial import Trial
 
 
 class Gate(nn.Module):

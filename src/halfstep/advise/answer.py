@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from halfstep.advise.choose.advice import Advice
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
     from halfstep.advise.choose.verify import Verification, Verifier
     from halfstep.advise.gpus import Gpu
     from halfstep.advise.subject import Subject

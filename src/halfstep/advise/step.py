@@ -51,7 +51,9 @@ def traced(
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
         warnings.simplefilter("ignore")  # of rehearsals, which are not run
         try:
-            return _second_step(subject, found, batch, exact=exact)
+            # oneDNN has an LSTM of its own, for fp32 alone.
+            with torch.backends.mkldnn.flags(enabled=False):
+                return _second_step(subject, found, batch, exact=exact)
         except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise UserError(
@@ -63,7 +65,7 @@ def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: 
     size = samples(subject.batches[0])
     with recorded(exact=exact) as recorder:
         model = _fake_model(subject.model)
-        optimizer = _as_on_a_gpu(subject.optimizer(model))
+        optimizer = as_on_a_gpu(subject.optimizer(model))
         given = tree_map(lambda leaf: _resized(leaf, size, batch or size), subject.batches[0])
         # Closed inside, as its last read of the device's values is answered by the recorder alone.
         with Engine(model, optimizer, recipe=recipe) as engine:
@@ -103,7 +105,7 @@ def _fake_model(real: nn.Module) -> nn.Module:
     return copy.deepcopy(real, memo).train()
 
 
-def _as_on_a_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def as_on_a_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Have parameters updated as torch and `halfstep train` do on CUDA: all together."""
     for group in optimizer.param_groups:
         if isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from halfstep.advise.allocated import as_allocated
 from halfstep.advise.live import LiveStorages
 from halfstep.advise.operators import Op, described, size_of, tensors
 
@@ -115,7 +116,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
             self._reads += 1
             return _zero(args[0].dtype)
-        out = func(*args, **(kwargs or {}))
+        out = as_allocated(func, args, func(*args, **(kwargs or {})))
         for op in described(func, args, kwargs or {}, out):
             self._enter(op, args, out)
         self.live.see(tensors(out))

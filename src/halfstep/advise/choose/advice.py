@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from halfstep.advise.choose.record import Record
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
     from halfstep.advise.subject import Subject
 
 CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
 """What is tried by default: autocast, half parameters with masters, and without."""
+MOST_PASSES = 60
+"""Forward and backward passes that advice takes of up to eight recipes, recorded steps included."""
+FEWEST_PASSES = 6
+"""Of them, for each recipe: what if, a rehearsal, the first loss scale, and a rate that decays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,14 @@ def advise(
     """
     tell("fp32")
     recorded = record(subject, seed=seed)
-    trials, later = [], {}
-    for name in recipes:
+    trials: list[Trial] = []
+    later = {}
+    for place, name in enumerate(recipes):
         tell(name)
-        trial = survive(subject, recorded, name, seed=seed)
+        spent = recorded.steps + sum(trial.passes for trial in trials)
+        others = FEWEST_PASSES * (len(recipes) - place - 1)
+        most = max(FEWEST_PASSES, MOST_PASSES - spent - others)
+        trial = survive(subject, recorded, name, seed=seed, most=most - 1)
         trials.append(trial)
         if not trial.rejected and (said := lost_later(subject, recorded, trial, seed=seed)):
             later[trial.base] = said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from halfstep.advise.choose.exponents import Exponents
 from halfstep.formats import FORMATS, format_name
 
 if TYPE_CHECKING:
@@ -78,11 +79,41 @@ def around(module: str) -> str:
 
 
 def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
-    """Return the sites that compute in a half format, each with it."""
+    """Return the sites that return half tensors, each with their format.
+
+    An operator that autocast runs in fp32 takes half tensors, and what it returns has their limits
+    no more.
+    """
     return {
         key.site: format_name(dtype)
         for key, each in dtypes.items()
-        if each.any_half
-        for dtype in (*each.inputs, *each.outputs)
+        for dtype in each.outputs
         if format_name(dtype) in ("fp16", "bf16")
     }
+
+
+def overflowed_before(
+    recorded: Record, formats: Mapping[Site, str], exceptions: Collection[str]
+) -> bool:
+    """Tell whether an excepted result overflows in a recorded step, and not in the last.
+
+    The last alone is rehearsed, and so could not tell that the exception is needed.
+
+    Args:
+        recorded: The steps in fp32.
+        formats: Of the results of sites outside of exceptions.
+        exceptions: Patterns.
+    """
+    for site, format_ in formats.items():
+        ranges = recorded.forward.get(site)
+        if ranges is None or not covered(site, exceptions):
+            continue
+        if ranges.headroom(FORMATS[format_]) >= 0:
+            continue
+        last = sum(
+            (Exponents.of(out) for call in recorded.calls_of(site) for out in call.outputs),
+            Exponents.none(),
+        )
+        if last.headroom(FORMATS[format_]) >= 0:
+            return True
+    return False

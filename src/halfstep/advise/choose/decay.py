@@ -15,7 +15,7 @@ from halfstep.advise.choose.survive import MOST_LOST
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.record import Record
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
     from halfstep.advise.subject import Subject
 
 DECAY = 100

@@ -81,6 +81,10 @@ class Record:
     lines: Mapping[Site, str]
     steps: int
 
+    def calls_of(self, site: Site) -> list[Call]:
+        """Return the calls of a site in the last step."""
+        return [call for call in self.calls if call.key.site == site]
+
     @property
     def noise_ratio(self) -> float:
         """Noise of the gradient between batches over its norm, at least `LEAST_NOISE`."""

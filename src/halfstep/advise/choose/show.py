@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.solve import Choice
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
 
 LITTLE_HEADROOM = 2
 """Bits below which training may soon overflow where it does not yet."""

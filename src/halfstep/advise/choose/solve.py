@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from halfstep.advise.choose.advice import MOST_PASSES
 from halfstep.advise.choose.rehearse import rehearse
 from halfstep.advise.choose.survive import LIMIT, MOST_LOST
 from halfstep.advise.forecast import GAIN
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from halfstep.advise.choose.advice import Advice
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
     from halfstep.advise.forecast import Forecast, Forecaster
     from halfstep.advise.gpus import Gpu
     from halfstep.advise.subject import Subject
@@ -116,6 +117,8 @@ def solve(
     def holds(trial: Trial) -> bool:
         """Rehearse wider exceptions, once for all GPUs."""
         key = str(trial.spec)
+        if key not in rehearsed and advice.passes + 1 > MOST_PASSES:
+            return False
         if key not in rehearsed:
             rehearsed[key] = _holds(subject, advice, trial, seed)
         return rehearsed[key]

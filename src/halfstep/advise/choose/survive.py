@@ -8,8 +8,8 @@ At last every exception that turns out not to be needed is taken back.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from halfstep.advise.choose.borders import (
     about_to_overflow,
@@ -18,9 +18,11 @@ from halfstep.advise.choose.borders import (
     half_sites,
     is_operator_of,
     leaving,
+    overflowed_before,
 )
 from halfstep.advise.choose.rehearse import Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale, overflows
+from halfstep.advise.choose.trial import Trial
 from halfstep.advise.choose.whatif import (
     Damage,
     SiteFailsError,
@@ -44,75 +46,17 @@ LIMIT = 0.1
 MOST_LOST = 0.5
 """Share of a parameter's update that may be lost to rounding."""
 ROUNDS = 8
+FORWARD, WHAT_IF = 1 / 3, 2
+"""Passes that it takes to see the formats of all calls, and to make each again in fp32 and half."""
+LAST = 1
+"""Pass that is kept for the first loss scale."""
 LITTLE_HEADROOM = 2
 """Bits below which a result may soon overflow where it does not yet."""
 
 
-@dataclass(slots=True)
-class Trial:
-    """What became of one recipe.
-
-    Attributes:
-        base: The recipe as it was asked for.
-        recipe: With the exceptions and the first loss scale that were found.
-        exceptions: Patterns, each with its reason.
-        rehearsal: A whole step under `recipe`.
-        damages: Of every site that the base recipe computes in a half format.
-        rejected: Why the recipe cannot be recommended, with any exceptions; "" where it can.
-        passes: Forward and backward passes that the trial took.
-        headroom: Bits between the largest result of any site and the largest value of its format,
-            over the recorded steps, exceptions left out; and the site's pattern.
-        lines: Where in the model's code each exception is, as "file:line"; of a module with others
-            inside, its first operator.
-    """
-
-    base: str
-    recipe: Recipe
-    exceptions: dict[str, str] = field(default_factory=dict)
-    rehearsal: Rehearsal | None = None
-    damages: Mapping[Site, Damage] = field(default_factory=dict)
-    rejected: str = ""
-    passes: float = 0.0
-    headroom: tuple[float, str] = (math.inf, "")
-    lines: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def damage(self) -> float:
-        """What a step under the recipe costs, in units of the noise between batches."""
-        return math.inf if self.rehearsal is None else self.rehearsal.damage
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The recipe as a config has it: what it is based on, and what differs from that."""
-        base = find_recipe(self.base).settings()
-        changed = {
-            field: given
-            for field, given in self.recipe.settings().items()
-            if given != base.get(field)
-        }
-        return {"base": self.base, **changed}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        found = self.rehearsal
-        return {
-            "recipe": self.base,
-            "safe": not self.rejected,
-            "rejected": self.rejected,
-            "config": self.spec,
-            "exceptions": {
-                pattern: {"reason": reason, "line": self.lines.get(pattern, "")}
-                for pattern, reason in self.exceptions.items()
-            },
-            "gradient_damage": None if found is None else found.gradient_damage,
-            "damage": self.damage if math.isfinite(self.damage) else None,
-            "headroom_bits": self.headroom[0],
-            "headroom_at": self.headroom[1],
-            "passes": round(self.passes, 2),
-        }
-
-
-def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> Trial:
+def survive(
+    subject: Subject, recorded: Record, base: str, *, seed: int = 0, most: float = math.inf
+) -> Trial:
     """Find the exceptions that a model needs under a recipe.
 
     Args:
@@ -120,9 +64,11 @@ def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> 
         recorded: Its first steps in fp32.
         base: The recipe.
         seed: Of what the recipe draws at random.
+        most: Forward and backward passes that the search may take; exceptions that it had none left
+            to take back stay.
     """
     trial = Trial(base, find_recipe(base))
-    search = _Search(subject, recorded, trial, seed)
+    search = _Search(subject, recorded, trial, seed, most)
     search.look_at_sites()
     if not trial.rejected:
         search.widen()
@@ -140,11 +86,14 @@ def survive(subject: Subject, recorded: Record, base: str, *, seed: int = 0) -> 
 class _Search:
     """The search for the exceptions of one recipe."""
 
-    def __init__(self, subject: Subject, recorded: Record, trial: Trial, seed: int) -> None:
+    def __init__(
+        self, subject: Subject, recorded: Record, trial: Trial, seed: int, most: float
+    ) -> None:
         self._subject = subject
         self._recorded = recorded
         self._trial = trial
         self._seed = seed
+        self._most = most - LAST
         self._base = trial.recipe
         self._scale = None if trial.recipe.scaling is None else trial.recipe.scaling.init
         self._formats: dict[Site, str] = {}
@@ -157,14 +106,13 @@ class _Search:
             try:
                 self._look_under(trial.exceptions)
             except SiteFailsError as error:
-                if not self._covered(error.site):
+                if not self._covered(error.site) and self._can_take(FORWARD + WHAT_IF + 1):
                     trial.exceptions[error.site.pattern] = str(error)
                     continue
                 trial.rejected = str(error)
             except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
                 trial.rejected = " ".join(str(error).split())[:200]
             break
-        trial.passes += 4 / 3
         for site, damage in trial.damages.items():
             reason = self._forward_reason(site, damage)
             if not reason and self._scale is None:
@@ -183,7 +131,12 @@ class _Search:
                 return
             trial.rehearsal = self._rehearse(trial.exceptions)
             trial.rejected = self._wrong(trial.rehearsal)
-            if not trial.rejected or not self._add(trial.rehearsal):
+            if not trial.rejected:
+                return
+            if not self._can_take(1):
+                trial.rejected += f"; exceptions for it were not found in {trial.passes:.0f} passes"
+                return
+            if not self._add(trial.rehearsal):
                 return
 
     def leave_room(self) -> None:
@@ -193,7 +146,9 @@ class _Search:
         """
         trial = self._trial
         for _ in range(ROUNDS):
-            if trial.rejected or not (close := self._close(trial.exceptions)):
+            if trial.rejected or not self._can_take(1):
+                return
+            if not (close := self._close(trial.exceptions)):
                 return
             wider = {
                 each: why
@@ -211,29 +166,38 @@ class _Search:
         trial = self._trial
         for pattern in list(trial.exceptions):
             fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
-            if self._close(fewer):
+            if self._close(fewer) or overflowed_before(self._recorded, self._formats, [pattern]):
                 continue
+            if not self._can_take(1):
+                break
             found = self._rehearse(fewer)
             if not self._wrong(found):
                 trial.exceptions, trial.rehearsal = fewer, found
         self._look_at_all_steps()
         trial.recipe = self._with(trial.exceptions)
+        # The step is right where results overflow that count for nothing, as a mask of -1e9 does.
         trial.headroom = min(
             (
-                (self._recorded.forward[site].headroom(FORMATS[format_]), site.pattern)
+                (bits, site.pattern)
                 for site, format_ in self._formats.items()
                 if site in self._recorded.forward and not self._covered(site)
+                if (bits := self._recorded.forward[site].headroom(FORMATS[format_])) >= 0
             ),
             default=trial.headroom,
         )
+
+    def _can_take(self, passes: float) -> bool:
+        return self._trial.passes + passes <= self._most
 
     def _look_under(self, exceptions: Mapping[str, str]) -> None:
         subject, recorded = self._subject, self._recorded
         model = subject.copied()
         model.load_state_dict(recorded.weights)
         with Engine(model, subject.optimizer(model), recipe=self._with(exceptions)) as engine:
+            self._trial.passes += FORWARD
             dtypes = formats_under(engine, subject, recorded.batch)
             self._formats = half_sites(dtypes)
+            self._trial.passes += WHAT_IF
             self._trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
 
     def _forward_reason(self, site: Site, damage: Damage) -> str:

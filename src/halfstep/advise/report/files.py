@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halfstep.advise.answer import Answer
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
 
 ADVICE = "advice.json"
 REPORT = "report.html"

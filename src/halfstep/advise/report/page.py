@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfstep.advise.answer import Answer
     from halfstep.advise.choose.advice import Advice
-    from halfstep.advise.choose.survive import Trial
+    from halfstep.advise.choose.trial import Trial
     from halfstep.advise.forecast import Forecast
     from halfstep.advise.interval import Interval
 
