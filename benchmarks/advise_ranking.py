@@ -1,6 +1,6 @@
 """Does advise rank recipes as training does? Small tasks, each trained under ten recipes.
 
-Every task is trained in fp32 and under each recipe from six seeds, with the exceptions and the loss
+Every task is trained in fp32 and under each recipe from four seeds, with the exceptions and the loss
 scale that advise gives it where it is called safe, as it is where it is rejected. The gap of a
 recipe is how far the loss over all training samples, after the last step, is from that of fp32 from
 the same weights in the same order of batches. Predicted damage is what advise has found from eight
@@ -55,7 +55,7 @@ RECIPES = (
     *("fp16", "bf16", "o2", "half", "half-bn32"),
     *("bf16-true", "bf16-sr", "bf16-kahan", "fp8", "fp16+act2"),
 )
-STEPS, SEEDS, LEVEL = 150, 6, 0.95
+STEPS, SEEDS, LEVEL = 150, 4, 0.95
 
 
 def final_loss(task: Task, recipe: str | Recipe, seed: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from halfstep.advise.step import traced
 from halfstep.advise.subject import Subject
 from halfstep.advise.trace import Trace
 from halfstep.cli import main
+from halfstep.engine import Engine
 from halfstep.errors import UserError
 
 
@@ -107,6 +109,46 @@ def test_memory_of_a_real_step_is_what_its_trace_says() -> None:
     saved = sum(size for key, size in counter.seen.items() if key not in owned)
     # The loss itself, and the sum of its weights, are kept besides.
     assert saved <= trace.saved <= saved + 64
+
+
+class Half(nn.Module):
+    """Statistics of half batches, and a buffer with a fraction that half has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 64, 1), nn.BatchNorm2d(64)
+        self.register_buffer("third", torch.tensor(1 / 3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(images)) * self.third
+
+
+@pytest.mark.parametrize("name", ["fp16", "o2", "bf16-sr"])
+def test_memory_of_a_real_half_step_is_what_its_trace_says(name: str) -> None:
+    batch = torch.randn(2, 3, 4, 4), torch.randn(2, 64, 4, 4)
+    given = replace(
+        subject(Half()),
+        loss=lambda model, batch: functional.mse_loss(model(batch[0]).float(), batch[1]),
+        batches=[batch],
+    )
+    seen: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        seen[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    model = given.copied()
+    with Engine(model, given.optimizer(model), recipe=name) as engine:
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        with hooks, engine.autocast():
+            loss = given.loss(engine.model, batch)
+        own = [*model.parameters(), *model.buffers(), *batch]
+        held = {tensor.untyped_storage()._cdata for tensor in own}
+        seen[loss.untyped_storage()._cdata] = loss.untyped_storage()
+        saved = sum(each.nbytes() for key, each in seen.items() if key not in held)
+    # Beside that, an engine with a loss scale keeps the statistics of BatchNorm for a skipped step.
+    kept = 2 * 64 * 4 + 8 + 4 if name != "bf16-sr" else 0
+    assert saved <= traced(given, name, exact=True).saved <= saved + kept
 
 
 def test_the_largest_batch_just_fits() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from halfstep.advise.answer import Answer, answer, verify
 from halfstep.advise.choose import solve as solving
@@ -173,6 +174,21 @@ def test_pairs_settle_that_updates_which_are_lost_are_no_training(verifier: Veri
     )
     result = Verifier(slow, steps=STEPS).verify(recipe("bf16-true"))
     assert result.settled == "bad", result.said
+
+
+def test_verification_follows_the_schedule(verifier: Verifier) -> None:
+    def standing(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
+        asked.append(steps)
+        return LambdaLR(optimizer, lambda _: 0.0)
+
+    asked: list[int] = []
+    # At a learning rate of 0, updates that a recipe would lose make no difference.
+    result = Verifier(replace(verifier.subject, schedule=standing), steps=STEPS).verify(
+        recipe("bf16-true")
+    )
+    assert set(asked) == {STEPS}
+    assert result.settled == "good"
+    assert "schedule shortened" in result.said
 
 
 def test_a_recipe_whose_loss_is_not_finite_is_bad_at_once() -> None:

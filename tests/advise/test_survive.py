@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
-from halfstep.advise.choose.advice import advise
+from halfstep.advise.choose.advice import MOST_PASSES, advise
 from halfstep.advise.choose.record import Record, record
 from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
+from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.trial import Trial
@@ -196,6 +198,65 @@ def test_nothing_of_the_users_is_changed() -> None:
 def test_same_seed_gives_the_same_advice() -> None:
     first, second = (advise(subject(Square), ["fp16", "bf16-sr"]).as_json() for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("gate", [Gate, Square, LargeWeights])
+def test_passes_are_those_that_were_computed_and_at_most_sixty(gate: type[nn.Module]) -> None:
+    about = subject(gate)
+    with FlopCounterMode(display=False) as step:
+        about.loss(about.copied(), about.batches[0]).backward()
+    with FlopCounterMode(display=False) as all_of_it:
+        found = advise(about)
+    # The first layer passes no gradient on: a forward is a little more than a third of this step.
+    computed = all_of_it.get_total_flops() / step.get_total_flops()
+    assert found.passes == pytest.approx(computed, abs=0.05 * len(found.trials))
+    assert found.passes <= MOST_PASSES
+
+
+def test_search_ends_at_its_limit_of_passes() -> None:
+    about = subject(Square)
+    recorded = record(about)
+    free = survive(about, recorded, "fp16")
+    held = survive(about, recorded, "fp16", most=6)
+    assert held.passes <= 6 < free.passes
+    assert set(free.exceptions) <= set(held.exceptions) or "passes" in held.rejected
+
+
+class Growing(Gate):
+    """Beyond fp16 in the third forward pass of a training, and not afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        scale = torch.where(self.seen == 3, 1e5, 1.0)
+        return values + torch.tanh((self.linear(values) * scale) / scale)
+
+
+class WideOutside(Gate):
+    """Autocast runs `pow` in fp32, where its results have room."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + torch.log1p((self.linear(values) * 100).pow(4))
+
+
+def test_overflow_in_an_earlier_step_keeps_its_exception() -> None:
+    found, recorded = trial(Growing, "half")
+    assert any(
+        FORMATS["fp16"].max < 2.0 ** (ranges.highest or 0) for ranges in recorded.forward.values()
+    )
+    assert {"gate", "gate.mul"} & set(found.exceptions)
+    assert found.headroom[0] >= 0
+
+
+def test_results_in_fp32_of_half_tensors_have_the_room_of_fp32() -> None:
+    found, recorded = trial(WideOutside, "fp16")
+    assert any(ranges.headroom(FORMATS["fp16"]) < 0 for ranges in recorded.forward.values())
+    assert found.exceptions == {}
+    assert found.passes < 5, "an exception was tried"
+    assert found.headroom[0] >= 0
 
 
 def test_training_that_fp32_does_not_survive_is_refused() -> None:

@@ -17,14 +17,16 @@ from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.errors import UserError, failing
 from halfstep.train import data
 from halfstep.train.build import loss as losses
-from halfstep.train.build import models, optim
+from halfstep.train.build import models, optim, schedules
 from halfstep.train.config import files, import_path
+from halfstep.train.config.schedule import StepConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
     from halfstep.train.config import Config
     from halfstep.train.data import Data
@@ -44,6 +46,8 @@ class Subject:
         batches: Of training; eight are used, in turns if there are fewer.
         optimizer: Makes the optimizer of a model.
         epoch: Gives the batches of an epoch, from 1, under a seed; None where `batches` are all.
+        schedule: Makes what moves the learning rate of an optimizer in a training of so many steps,
+            None where nothing does; None for a constant rate.
         config: The name or path and the overrides that it is from; None for functions.
     """
 
@@ -53,6 +57,7 @@ class Subject:
     batches: Sequence[Any]
     optimizer: Callable[[nn.Module], Optimizer]
     epoch: Callable[[int, int], Iterator[Any]] | None = None
+    schedule: Callable[[Optimizer, int], LRScheduler | None] | None = None
     config: tuple[str, tuple[str, ...]] | None = None
 
     def training(self, seed: int) -> Iterator[Any]:
@@ -195,7 +200,17 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
             seed=config.seed,
         ),
         epoch,
+        lambda optimizer, steps: _shortened(config, optimizer, steps),
     )
+
+
+def _shortened(config: Config, optimizer: Optimizer, steps: int) -> LRScheduler | None:
+    """Return a config's schedule as that of a training of its epochs, each of fewer steps."""
+    in_an_epoch = steps / config.epochs
+    if isinstance(config.schedule, StepConfig):  # which drops once a step at most
+        in_an_epoch = max(in_an_epoch, 1 / config.schedule.every_epochs)
+    made = schedules.build(config.schedule, optimizer, steps=steps, steps_per_epoch=in_an_epoch)
+    return made.per_step
 
 
 def of_code(

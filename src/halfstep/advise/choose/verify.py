@@ -1,9 +1,10 @@
 """Short paired trainings: a recipe beside fp32, from the same weights, on the same batches.
 
 Both of a pair draw the same random numbers. What counts is the mean loss of the last quarter of
-their steps. A recipe is good once the whole confidence interval of the paired difference is within
-what another seed does to fp32 and a tenth of what training lowers the loss by, and bad once all of
-it is beyond; pairs are run until then.
+their steps. The learning rate follows the config's schedule, shortened to these steps, so that it
+rises and falls as it will; without a config it is constant. A recipe is good once the whole
+confidence interval of the paired difference is within what another seed does to fp32 and a tenth of
+what training lowers the loss by, and bad once all of it is beyond; pairs are run until then.
 """
 
 from __future__ import annotations
@@ -136,11 +137,16 @@ class Verifier:
             most = max(LEAST * lowered, min(most, MOST * lowered))
         said = (
             f"last loss {found.mean:+.2g} to fp32 [{found.low:+.2g}, {found.high:+.2g}] in "
-            f"{len(losses)} pairs of {self.steps} steps; free is up to {most:+.2g}"
+            f"{len(losses)} pairs of {self.steps} steps{self._rates}; free is up to {most:+.2g}"
         )
         if found.high <= most:
             return "good", said
         return ("bad" if found.low > most else "open"), said
+
+    @property
+    def _rates(self) -> str:
+        scheduled = self.subject.schedule is not None
+        return ", the schedule shortened to them" if scheduled else ", at a constant learning rate"
 
     def _reference(self, pair: int) -> _Curve:
         self.tell(f"fp32, pair {pair + 1}")
@@ -201,11 +207,13 @@ class _Curve:
 
 def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
     model = subject.copied()
+    optimizer = subject.optimizer(model)
+    scheduler = subject.schedule(optimizer, steps) if subject.schedule else None
     losses: list[float] = []
     try:
         with (
             torch.random.fork_rng(),
-            Engine(model, subject.optimizer(model), recipe=recipe, seed=seed) as engine,
+            Engine(model, optimizer, recipe=recipe, scheduler=scheduler, seed=seed) as engine,
         ):
             torch.manual_seed(seed)
             for _, batch in zip(range(steps), subject.training(seed), strict=False):

@@ -99,7 +99,7 @@ def warn_of_endless_rise(config: ScheduleConfig, *, steps: int, steps_per_epoch:
 
 
 def build(
-    config: ScheduleConfig, optimizer: Optimizer, *, steps: int, steps_per_epoch: int
+    config: ScheduleConfig, optimizer: Optimizer, *, steps: int, steps_per_epoch: float
 ) -> Schedules:
     """Return the schedule that a config names.
 
@@ -150,7 +150,7 @@ def _cosine(
     return SequentialLR(optimizer, [rise, fall], milestones=[warm]) if warm else fall
 
 
-def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: int) -> list[int]:
+def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: float) -> list[int]:
     """Return the steps after which the rate drops; epochs need not be whole."""
     if isinstance(config, StepConfig):
         if config.every_epochs * steps_per_epoch < 1:
