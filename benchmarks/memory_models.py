@@ -94,7 +94,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     **{
         name: _timm(name)
         for name in (
-            *("resnet18", "resnet50", "vgg11_bn", "densenet121", "regnetx_002"),
+            *("resnet18", "resnet50", "dla46_c", "densenet121", "regnetx_002"),
             *("mobilenetv3_small_050", "efficientnet_b0", "ghostnet_050", "convnext_atto"),
             "poolformer_s12",
         )

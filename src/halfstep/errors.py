@@ -38,12 +38,22 @@ def failing(said: str) -> Iterator[None]:
 
 def in_a_line(error: BaseException, most: int = 200) -> str:
     """Return an error's type and what it says, in a line of so many characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+    return _cut(f"{type(error).__name__}: {error}", most)
 
 
 def reason(error: BaseException, most: int = 200) -> str:
     """Return what an error says in a line of so many characters; its type if it says nothing."""
-    return " ".join(str(error).split())[:most] or type(error).__name__
+    return _cut(str(error), most) or type(error).__name__
+
+
+def _cut(said: str, most: int) -> str:
+    """Return the sentences, or else the words, that fit into a line of so many characters."""
+    line = " ".join(said.split())
+    if len(line) <= most:
+        return line
+    head = line[: most - 3]
+    end = head.rfind(". ") + 1
+    return head[:end] if end > most // 3 else head.rpartition(" ")[0] + " ..."
 
 
 def closest(given: object, allowed: Iterable[str]) -> str:

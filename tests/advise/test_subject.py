@@ -3,8 +3,11 @@
 import sys
 
 import pytest
+import torch
 
+from halfstep.advise import subject
 from halfstep.cli import main
+from halfstep.train.config import files
 
 MODULE = """
 import threading
@@ -27,6 +30,7 @@ class Locked(nn.Linear):
 def empty(): return iter(())
 def number(): return 5
 def alone(): return [torch.ones(8, 4)]
+def regression(): return [(torch.ones(8, 4), torch.ones(8))]
 def wide(): return [(torch.ones(8, 7), torch.arange(8) % 3)]
 def no_class(): return [(torch.ones(8, 4), torch.full((8,), 9))]
 def nan(): return [(torch.full((8, 4), float("nan")), torch.arange(8) % 3)]
@@ -95,6 +99,7 @@ def test_function_that_gives_no_model_to_train(advise, model, said):
         ("number", "CODE:number fails: TypeError: 'int' object is not iterable"),
         ("torn", "CODE:torn fails: OSError: torn"),
         ("alone", "a batch is a Tensor; allowed without --loss: (inputs, targets)"),
+        ("regression", "targets are torch.float32 of shape [8], outputs of shape [8, 3]; allowed"),
         ("wide", "CODE:model fails on a batch in fp32 already: RuntimeError: "),
         ("no_class", "CODE:model fails on a batch in fp32 already: IndexError: Target 9"),
         ("nan", "is not finite in step 1 of fp32 training already"),
@@ -140,3 +145,24 @@ def test_file_is_found_wherever_it_lies(code, tmp_path, monkeypatch, capsys):
         sys.path.remove(str(tmp_path))
     assert main(["advise", "nowhere.py:model", "--batches", f"{code}:batches"]) == 2
     assert capsys.readouterr().err.endswith("but there is no file 'nowhere.py'\n")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ["schedule.name=cosine", "schedule.warmup=0.25"],
+        ["schedule.name=step", "schedule.every_epochs=0.01", "schedule.gamma=0.5"],
+    ],
+)
+def test_schedule_of_a_config_is_shortened_to_the_steps_there_are(schedule):
+    about = subject.of_config(files.load("digits", ["epochs=50", *schedule]))
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    moving = about.schedule(optimizer, 20)
+    rates = []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        moving.step()
+    assert max(rates) == pytest.approx(1.0)
+    assert rates[-1] < 0.05

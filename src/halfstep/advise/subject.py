@@ -276,4 +276,12 @@ def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -
             f"a batch is a {type(batch).__name__}; allowed without --loss: (inputs, targets)"
         )
     inputs, targets = batch
-    return functional.cross_entropy(model(inputs), targets)
+    outputs = model(inputs)
+    if targets.is_floating_point() and targets.shape != outputs.shape:
+        raise UserError(
+            f"targets are {targets.dtype} of shape {list(targets.shape)}, outputs of shape "
+            f"{list(outputs.shape)}; allowed without --loss: class numbers (int64), or "
+            "probabilities of the outputs' shape; for another loss write --loss data.py:loss, a "
+            "function of model and batch"
+        )
+    return functional.cross_entropy(outputs, targets)

@@ -186,9 +186,10 @@ def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tenso
     wrong = [name for name, grad in gradient.items() if not bool(grad.isfinite().all())]
     if wrong or not math.isfinite(loss):
         what = f"the gradient of {wrong[0]!r}" if wrong else "the loss"
+        lower = "lower the learning rate (--lr, or optimizer.lr of a config), or " if step else ""
         raise ValueError(
             f"{what} is not finite in step {step + 1} of fp32 training already; advice on formats "
-            "starts from training that works in fp32. To find the cause: halfstep doctor"
+            f"starts from training that works in fp32: {lower}find the cause with halfstep doctor"
         )
 
 

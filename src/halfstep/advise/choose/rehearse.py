@@ -16,6 +16,7 @@ import torch
 from halfstep.advise.choose.record import floating
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.engine import SWA, Engine
+from halfstep.errors import reason
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
             stepped = engine.step().stepped
             after = _weights(engine.averaged_state_dict(), names)
     except (RuntimeError, TypeError, ValueError, LossScaleCollapse) as error:
-        return Rehearsal(math.inf, {}, births.first, (), " ".join(str(error).split())[:160])
+        return Rehearsal(math.inf, {}, births.first, (), reason(error))
     wrong = tuple(name for name, grad in gradients.items() if not bool(grad.isfinite().all()))
     if not stepped and not wrong:
         wrong = ("every parameter",)

@@ -30,6 +30,7 @@ from halfstep.advise.choose.whatif import (
     formats_under,
 )
 from halfstep.engine import Engine
+from halfstep.errors import reason
 from halfstep.formats import FORMATS
 from halfstep.recipe import recipe as find_recipe
 
@@ -111,14 +112,14 @@ class _Search:
                     continue
                 trial.rejected = str(error)
             except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
-                trial.rejected = " ".join(str(error).split())[:200]
+                trial.rejected = reason(error, 400)
             break
         for site, damage in trial.damages.items():
-            reason = self._forward_reason(site, damage)
-            if not reason and self._scale is None:
-                reason = self._backward_reason(damage)
-            if reason:
-                trial.exceptions[site.pattern] = reason
+            why = self._forward_reason(site, damage)
+            if not why and self._scale is None:
+                why = self._backward_reason(damage)
+            if why:
+                trial.exceptions[site.pattern] = why
 
     def widen(self) -> None:
         """Run whole steps, and except more until nothing goes wrong."""
@@ -243,14 +244,14 @@ class _Search:
             modules = {name.rpartition(".")[0] for name in stalled}
             if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
                 return False
-            reason = "its updates are inf or NaN"
+            why = "its updates are inf or NaN"
             if not found.broken_updates:
-                reason = "its updates are less than half an ulp"
-            exceptions |= dict.fromkeys(modules, reason)
+                why = "its updates are less than half an ulp"
+            exceptions |= dict.fromkeys(modules, why)
             return True
         if found.birth is not None and not covered(found.birth, exceptions):
-            reason = found.raised or "it makes inf or NaN of finite values"
-            exceptions[found.birth.pattern] = reason
+            why = found.raised or "it makes inf or NaN of finite values"
+            exceptions[found.birth.pattern] = why
             return True
         while self._once:
             if self._once.pop(0)():
@@ -291,9 +292,9 @@ class _Search:
             return False
         self._scale = self._base.scaling.init
         found = {
-            site.pattern: reason
+            site.pattern: why
             for site, damage in self._trial.damages.items()
-            if not self._covered(site) and (reason := self._backward_reason(damage))
+            if not self._covered(site) and (why := self._backward_reason(damage))
         }
         self._trial.exceptions |= found
         return bool(found)

@@ -19,6 +19,7 @@ import torch
 
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
+from halfstep.errors import reason
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
 
@@ -227,7 +228,7 @@ def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
                         math.nan, math.nan, f"the loss is {losses[-1]} in step {len(losses)}"
                     )
     except (LossScaleCollapse, RuntimeError) as error:
-        said = " ".join(str(error).split())[:160]
-        return _Curve(math.nan, math.nan, f"step {len(losses) + 1} fails ({said})")
+        failed = f"step {len(losses) + 1} fails ({reason(error)})"
+        return _Curve(math.nan, math.nan, failed)
     quarter = max(1, steps // 4)
     return _Curve(statistics.fmean(losses[:quarter]), statistics.fmean(losses[-quarter:]))

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from halfstep.advise.choose.record import floating
 from halfstep.advise.choose.sites import CallKey, Listener
+from halfstep.errors import reason
 from halfstep.techniques.base import HALVES
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def formats_under(engine: Engine, subject: Subject, batch: Any) -> dict[CallKey,
             subject.loss(engine.model, batch)
     except (RuntimeError, TypeError, ValueError) as error:
         if failed:
-            raise SiteFailsError(failed[0], " ".join(str(error).split())[:160]) from error
+            raise SiteFailsError(failed[0], reason(error)) from error
         raise
     return found
 
@@ -155,7 +156,7 @@ def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
         with engine.autocast():
             half.run()
     except (RuntimeError, TypeError, ValueError) as error:
-        return Damage(raised=" ".join(str(error).split())[:160])
+        return Damage(raised=reason(error))
     damage = Damage(
         nonfinite=sum(map(_only_here_nonfinite, half.outputs, call.outputs)),
         error=_error(half.outputs, call.outputs),
