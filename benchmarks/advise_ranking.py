@@ -1,7 +1,7 @@
 """Does advise rank recipes as training does? Small tasks, each trained under ten recipes.
 
-Every task is trained in fp32 and under each recipe from four seeds, with the exceptions and the loss
-scale that advise gives it where it is called safe, as it is where it is rejected. The gap of a
+Every task is trained in fp32 and under each recipe from four seeds, with the exceptions and the
+loss scale that advise gives it where it is called safe, as it is where it is rejected. The gap of a
 recipe is how far the loss over all training samples, after the last step, is from that of fp32 from
 the same weights in the same order of batches. Predicted damage is what advise has found from eight
 steps of one seed.

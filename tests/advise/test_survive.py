@@ -185,6 +185,22 @@ def test_recipe_that_no_exception_saves_is_rejected_with_the_reason() -> None:
     assert not survive(slow, recorded, "bf16").rejected
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.NAdam])
+def test_eps_that_is_zero_in_fp16_rejects_what_steps_in_fp16(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    def asked(eps: float) -> Subject:
+        return replace(subject(), optimizer=lambda model: kind(model.parameters(), 1e-3, eps=eps))
+
+    usual = asked(1e-8)
+    recorded = record(usual)
+    assert "eps of 1e-08 is zero in fp16" in survive(usual, recorded, "half").rejected
+    for name in ("o2", "bf16-true", "fp16"):
+        assert "eps" not in survive(usual, recorded, name).rejected
+    raised = asked(1e-4)
+    assert "eps" not in survive(raised, record(raised), "half").rejected
+
+
 def test_nothing_of_the_users_is_changed() -> None:
     about = subject(Square)
     before, chance = copy.deepcopy(about.model.state_dict()), torch.get_rng_state()

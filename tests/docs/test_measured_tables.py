@@ -70,3 +70,22 @@ def test_checkpoints(script):
     saved = (of["write"]["median"] - of["copy"]["median"]) / (9469 / trained)
     assert saved < 0.0015
     assert trained > 90
+
+
+def test_trust_in_advice(script):
+    module = script("advise_trust")
+    for language, page in module.PAGES.items():
+        text = (ROOT / "docs" / page).read_text()
+        for mark in module.TABLES:
+            assert between(page, mark) == module.table(mark, language)
+        exceptions = module.result("exceptions")["summary"]
+        needed = f"{exceptions['exceptions_needed']:.0%}"
+        assert "F1" in text
+        assert f"{exceptions['f1']:.2f}" in text
+        assert needed in text
+    ranking, memory = module.result("ranking"), module.result("memory")
+    assert ranking["summary"]["held out"]["tasks"] >= 10
+    assert ranking["summary"]["held out"]["tau"] >= 0.7
+    assert len({row["model"] for row in memory["rows"]}) == 20
+    assert max(memory["worst"].values()) <= 0.03
+    assert max(trial["passes"] for trial in module.result("exceptions")["faulty"]) <= 52

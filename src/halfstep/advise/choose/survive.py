@@ -11,6 +11,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.advise.choose.borders import (
     about_to_overflow,
     around,
@@ -31,7 +33,7 @@ from halfstep.advise.choose.whatif import (
 )
 from halfstep.engine import Engine
 from halfstep.errors import reason
-from halfstep.formats import FORMATS
+from halfstep.formats import FORMATS, format_name
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
@@ -84,6 +86,24 @@ def survive(
     return trial
 
 
+def _vanishing_eps(optimizer: torch.optim.Optimizer) -> str:
+    """Say that an optimizer's eps is zero in the format that it steps in; "" where it is not.
+
+    The square of a small gradient is zero there as well, and the update then 0 / 0. Gradients
+    shrink in training, so that this comes later than the recorded steps as often as not.
+    """
+    for group in optimizer.param_groups:
+        eps = group.get("eps", 0.0)
+        for param in group["params"]:
+            if eps > 0 and float(torch.tensor(eps, dtype=param.dtype)) == 0:
+                return (
+                    f"the optimizer's eps of {eps:g} is zero in {format_name(param.dtype)}, so "
+                    "that updates become inf or NaN where gradients are small; keep master "
+                    "weights, as o2 does, or raise eps to 1e-4"
+                )
+    return ""
+
+
 class _Search:
     """The search for the exceptions of one recipe."""
 
@@ -114,6 +134,8 @@ class _Search:
             except (RuntimeError, TypeError, ValueError) as error:  # as engines refuse models
                 trial.rejected = reason(error, 400)
             break
+        if trial.rejected:
+            return
         for site, damage in trial.damages.items():
             why = self._forward_reason(site, damage)
             if not why and self._scale is None:
@@ -194,7 +216,10 @@ class _Search:
         subject, recorded = self._subject, self._recorded
         model = subject.copied()
         model.load_state_dict(recorded.weights)
-        with Engine(model, subject.optimizer(model), recipe=self._with(exceptions)) as engine:
+        optimizer = subject.optimizer(model)
+        with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
+            if not self._base.keeps_small_updates:
+                self._trial.rejected = _vanishing_eps(optimizer)
             self._trial.passes += FORWARD
             dtypes = formats_under(engine, subject, recorded.batch)
             self._formats = half_sites(dtypes)

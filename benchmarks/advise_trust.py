@@ -1,0 +1,158 @@
+"""Writes into docs/advise.md how far advice can be trusted, from the committed results.
+
+python benchmarks/advise_trust.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docs_table import put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESULTS = Path(__file__).parent / "results"
+PAGES = {"en": "advise.md", "zh": "advise.zh.md"}
+HEADS = {
+    "en": {
+        "sums": ("what", "tasks in view", "held-out tasks"),
+        "ranking": ("task", "pairs with an order", "right", "tau", "of all pairs", "regret"),
+        "faults": ("planted fault", "trials", "found", "missed", "too many", "passes at most"),
+        "memory": ("model", "saved, worst of six", "peak, worst of six"),
+    },
+    "zh": {
+        "sums": ("项目", "选定时看到的任务", "事后的任务"),
+        "ranking": ("任务", "能分先后的对", "判对", "tau", "所有的对", "遗憾"),
+        "faults": ("埋下的错误", "次数", "找到", "漏掉", "多余", "passes 最多"),
+        "memory": ("模型", "保存的 (六种方案中最差)", "峰值 (六种方案中最差)"),
+    },
+}
+SUMS = {
+    "en": (
+        "tasks",
+        "pairs of recipes whose order seeds tell",
+        "Kendall's tau over them",
+        "the same, mean over tasks",
+        "the same, lowest of a task",
+        "Kendall's tau over all pairs, mean over tasks",
+        "the same, median",
+        "recipes called safe",
+        "of them unsafe",
+        "tasks with the regret within the seeds' noise",
+    ),
+    "zh": (
+        "任务",
+        "种子能分出先后的方案对",
+        "在这些对上的 Kendall tau",
+        "同上: 各任务平均",
+        "同上: 最低的任务",
+        "所有的对上的 Kendall tau: 各任务平均",
+        "同上: 中位数",
+        "被判为安全的方案",
+        "其中不安全的",
+        "遗憾在种子噪声之内的任务",
+    ),
+}
+
+
+def result(name: str) -> dict[str, Any]:
+    """Return committed results."""
+    return dict(json.loads((RESULTS / f"advise_{name}.json").read_text()))
+
+
+def row(*cells: object) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def sums(language: str) -> Iterator[list[object]]:
+    """Yield what ranking came to, on tasks in view and on others."""
+    columns = []
+    for name in ("in view", "held out"):
+        each = result("ranking")["summary"][name]
+        columns.append(
+            [
+                each["tasks"],
+                sum(each["pairs"].values()),
+                *(f"{each[key]:.2f}" for key in ("tau", "tau_mean", "tau_lowest")),
+                *(f"{each[f'tau_of_all_{key}']:.2f}" for key in ("mean", "median")),
+                each["called_safe"],
+                len(each["unsafe"]),
+                f"{each['regret_within_noise']:.0%}",
+            ]
+        )
+    return map(list, zip(SUMS[language], *columns, strict=True))
+
+
+def ranking(language: str) -> Iterator[list[object]]:
+    """Yield a row for each task."""
+    marks = {"en": ", held out", "zh": " (事后)"}
+    for each in result("ranking")["tasks"]:
+        pairs = each["pairs"]
+        ordered = sum(pairs.values())
+        yield [
+            each["task"] + (marks[language] if each["held_out"] else ""),
+            ordered,
+            pairs["right"],
+            f"{each['tau']:.2f}" if ordered else "-",
+            f"{each['tau_of_all']:.2f}",
+            f"{each['regret']:.2f}",
+        ]
+
+
+def faults(language: str) -> Iterator[list[object]]:
+    """Yield a row for each kind of fault, and one for healthy networks."""
+    names = {"en": "none, healthy networks", "zh": "没有 (健康的网络)"}
+    found = result("exceptions")
+    counts: dict[str, Counter[str]] = {}
+    passes: dict[str, float] = {}
+    for trial in found["faulty"]:
+        count = counts.setdefault(trial["fault"], Counter())
+        count["trials"] += 1
+        count.update({key: trial[key] for key in ("found", "missed", "too_many")})
+        passes[trial["fault"]] = max(passes.get(trial["fault"], 0), trial["passes"])
+    for name, count in counts.items():
+        figures = (count[key] for key in ("trials", "found", "missed", "too_many"))
+        yield [name, *figures, f"{passes[name]:.1f}"]
+    healthy = found["healthy"]
+    excepted = sum(len(trial["exceptions"]) for trial in healthy)
+    most = max(trial["passes"] for trial in healthy)
+    yield [names[language], len(healthy), "-", "-", excepted, f"{most:.1f}"]
+
+
+def memory(language: str) -> Iterator[list[object]]:
+    """Yield a row for each model."""
+    del language
+    worst: dict[str, dict[str, float]] = {}
+    for each in result("memory")["rows"]:
+        for what in ("saved", "peak"):
+            off = each[f"{what}_traced"] / each[f"{what}_real"] - 1
+            of_model = worst.setdefault(each["model"], {})
+            of_model[what] = max(of_model.get(what, 0.0), off, key=abs)
+    for name, found in worst.items():
+        yield [name, *(f"{found[what]:+.2%}".replace("-0.00", "+0.00") for what in found)]
+
+
+TABLES = {"sums": sums, "ranking": ranking, "faults": faults, "memory": memory}
+
+
+def table(mark: str, language: str) -> list[str]:
+    """Return the lines of a table."""
+    head = HEADS[language][mark]
+    lines = [row(*cells) for cells in TABLES[mark](language)]
+    return [row(*head), row(*("---" for _ in head)), *lines]
+
+
+def main() -> None:
+    """Write the tables of both pages."""
+    for language, page in PAGES.items():
+        for mark in TABLES:
+            put(page, mark, table(mark, language))
+
+
+if __name__ == "__main__":
+    main()
