@@ -30,6 +30,26 @@ class Recurrent(nn.Module):
         return self.head(self.recurrent(values)[0][:, -1])
 
 
+class Graph(nn.Module):
+    """Three rounds of messages over a ring of nodes, with BatchNorm, (N, 32, 24)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(24, 48)
+        self.messages = nn.ModuleList(nn.Linear(48, 48) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(LENGTH) for _ in range(3))
+        self.head = nn.Linear(48, CLASSES)
+        ring = torch.eye(LENGTH).roll(1, 0) + torch.eye(LENGTH).roll(-1, 0)
+        self.register_buffer("adjacency", ring / 2)
+
+    def forward(self, nodes: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        hidden = self.embed(nodes)
+        for message, norm in zip(self.messages, self.norms, strict=True):
+            hidden = hidden + functional.silu(norm(message(self.adjacency @ hidden)))
+        return self.head(hidden.mean(1))
+
+
 class Gpt(nn.Module):
     """Four causal transformer blocks over tokens, (N, 32)."""
 
@@ -85,6 +105,8 @@ def _timm(name: str, **given: Any) -> Callable[[], nn.Module]:
 
 OWN: dict[str, Callable[[], nn.Module]] = {
     "mlp": _mlp,
+    "rnn": lambda: Recurrent(nn.RNN),
+    "graph": Graph,
     "gru": lambda: Recurrent(nn.GRU),
     "lstm": lambda: Recurrent(nn.LSTM),
     "gpt": Gpt,
@@ -94,7 +116,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     **{
         name: _timm(name)
         for name in (
-            *("resnet18", "resnet50", "dla46_c", "densenet121", "regnetx_002"),
+            *("resnet18", "dla46_c", "regnetx_002"),
             *("mobilenetv3_small_050", "efficientnet_b0", "ghostnet_050", "convnext_atto"),
             "poolformer_s12",
         )

@@ -88,4 +88,3 @@ def test_trust_in_advice(script):
     assert ranking["summary"]["held out"]["tau"] >= 0.7
     assert len({row["model"] for row in memory["rows"]}) == 20
     assert max(memory["worst"].values()) <= 0.03
-    assert max(trial["passes"] for trial in module.result("exceptions")["faulty"]) <= 52

@@ -25,7 +25,7 @@ _NOTE = (
 _COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
 _OF_TEXT = ("recipe", "bound by")
 _MANY = 100_000
-"""Samples from which a batch is nothing that anybody trains with; only its size is printed."""
+"""Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
 
 
 def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
@@ -68,4 +68,4 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
 def _about(batch: int | None) -> str:
     if batch is None:
         return units.MISSING
-    return units.two_digits(batch) if batch >= _MANY else str(batch) if batch else "none"
+    return f">{_MANY:,}" if batch > _MANY else str(batch) if batch else "none"
