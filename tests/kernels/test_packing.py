@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 from halfstep.kernels import packing
+from halfstep.kernels.native import compiled
 from halfstep.kernels.packing import Draw, native, reference
 
 SEED = 2**40 + 17
@@ -92,8 +93,8 @@ def test_the_c_kernel_gives_the_bits_of_the_reference(elements, scale, dtype, bi
 def test_processors_without_avx_512_give_the_same_bits(monkeypatch, tmp_path, processor):
     if processor and platform.machine() not in {"x86_64", "AMD64"}:
         pytest.skip("flags of another processor")
-    monkeypatch.setattr(native, "_OF_THIS_PROCESSOR", (tuple(processor.split()),))
-    monkeypatch.setattr(native, "_FLAGS", (*native._FLAGS, "-O1"))  # compiled in less time
+    monkeypatch.setattr(compiled, "OF_THIS_PROCESSOR", (tuple(processor.split()),))
+    monkeypatch.setattr(compiled, "FLAGS", (*compiled.FLAGS, "-O1"))  # compiled in less time
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plain = native.library.__wrapped__()
     assert plain is not None

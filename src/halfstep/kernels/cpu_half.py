@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.kernels.products import ON
-from halfstep.kernels.scratch import scratch
+from halfstep.kernels.scratch import scratch, wide_copies
 from halfstep.kernels.widen import Widened
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ def cpu_half() -> Iterator[None]:
     with _lock:
         _contexts += 1
     try:
-        with ON["cpu"].computed(dict.fromkeys(_HALVES, _WIDENED)):
+        with freed_memory_kept(), ON["cpu"].computed(dict.fromkeys(_HALVES, _WIDENED)):
             yield
     finally:
         with _lock:
             _contexts -= 1
             if not _contexts:
                 scratch.clear()
+                wide_copies.clear()

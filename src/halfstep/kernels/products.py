@@ -147,7 +147,7 @@ class Products:
 
     def _returning(self, operator: Operator) -> Kernel:
         def kernel(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            arithmetic = self._for((*args, *kwargs.values()))
+            arithmetic = self._for((*args, *kwargs.values()) if kwargs else args)
             if arithmetic is None:
                 return original(*args, **kwargs)
             return arithmetic.product(operator, original, args, kwargs)
@@ -184,8 +184,14 @@ class Products:
 
         A mixture is the original kernel's to refuse.
         """
-        dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
-        return self.arithmetic(dtypes.pop()) if len(dtypes) == 1 else None
+        shared = None
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                dtype = value.dtype
+                if shared is not None and dtype is not shared:
+                    return None
+                shared = dtype
+        return None if shared is None else self._chosen.get(shared)
 
 
 ON = {"cpu": Products("CPU"), "cuda": Products("CUDA")}

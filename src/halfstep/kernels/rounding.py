@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from halfstep.formats.limits import FORMATS
+from halfstep.kernels.native import fused
 
 if TYPE_CHECKING:
     from halfstep.formats.limits import Format
@@ -76,12 +77,33 @@ def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> tor
     Returns:
         A bf16 tensor of the same shape.
     """
-    bits = value.detach().contiguous().view(torch.int32)
+    exact = value.detach().contiguous()
+    rounded = torch.empty_like(exact, dtype=torch.bfloat16)
+    if fused.round_stochastically(exact, rounded, generator):
+        return rounded
+    bits = exact.view(torch.int32)
     noise = torch.randint(
         1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator
     )
-    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
-    return torch.where(value.isfinite(), rounded, value).to(torch.bfloat16)
+    drawn = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    return torch.where(exact.isfinite(), drawn, exact).to(torch.bfloat16)
+
+
+def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round fp32 to the nearest bf16, and what is lost by it to the nearest bf16 as well.
+
+    Args:
+        value: fp32 tensor of any shape.
+
+    Returns:
+        The rounded tensor and its compensation, both bf16 and of the same shape.
+    """
+    exact = value.detach()
+    rounded, lost = (torch.empty_like(exact, dtype=torch.bfloat16) for _ in range(2))
+    if not fused.round_compensated(exact, rounded, lost):
+        rounded.copy_(exact)
+        lost.copy_(exact - rounded)
+    return rounded, lost
 
 
 def _on_grid(

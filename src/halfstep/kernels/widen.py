@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.kernels.scratch import scratch
+from halfstep.kernels.scratch import scratch, wide_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,10 +28,17 @@ class Widened:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Widen the inputs, into scratch memory, and round what comes out."""
+        """Widen the inputs and round what comes out; the backward takes the forward's copies."""
         dtype = next(value.dtype for value in args if isinstance(value, torch.Tensor))
-        del operator
-        return narrowed(original(*_wide(args), **_wide_values(kwargs)), dtype)
+        if operator.name == "convolution" and torch.is_grad_enabled():
+            wide = _kept(args)
+        elif operator.name == "convolution_backward":
+            wide = _taken(args)
+        else:
+            wide = _wide(args)
+        if kwargs:
+            kwargs = _wide_values(kwargs)
+        return narrowed(original(*wide, **kwargs), dtype)
 
     def attention(
         self,
@@ -49,9 +56,39 @@ class Widened:
         return tuple(each.to(half) for each in results)
 
 
-def _wide(args: Iterable[Any]) -> list[Any]:
+def _wide(args: Iterable[Any], first_place: int = 0) -> list[Any]:
     """Widen the half tensors among positional arguments, into scratch memory."""
-    return [scratch.widen(arg, place) if is_half(arg) else arg for place, arg in enumerate(args)]
+    return [
+        scratch.widen(arg, place) if is_half(arg) else arg
+        for place, arg in enumerate(args, first_place)
+    ]
+
+
+def _kept(args: tuple[Any, ...]) -> list[Any]:
+    """Widen the arguments of a convolution, and keep what its backward multiplies again."""
+    images, weight, *others = args
+    wide_images = wide_copies.widen(images) if weight.requires_grad else None
+    wide_weight = wide_copies.widen(weight) if images.requires_grad else None
+    return [
+        scratch.widen(images, 0) if wide_images is None else wide_images,
+        scratch.widen(weight, 1) if wide_weight is None else wide_weight,
+        *(
+            scratch.widen(arg, 2 + place) if is_half(arg) else arg
+            for place, arg in enumerate(others)
+        ),
+    ]
+
+
+def _taken(args: tuple[Any, ...]) -> list[Any]:
+    """Widen the arguments of a convolution's backward that its forward has not kept."""
+    grad, images, weight, *others = args
+    wide_images, wide_weight = wide_copies.take(images), wide_copies.take(weight)
+    return [
+        scratch.widen(grad, 0),
+        scratch.widen(images, 1) if wide_images is None else wide_images,
+        scratch.widen(weight, 2) if wide_weight is None else wide_weight,
+        *others,
+    ]
 
 
 def is_half(value: Any) -> bool:

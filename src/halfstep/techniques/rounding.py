@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
-from halfstep.kernels.rounding import round_stochastically
+from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
 from halfstep.techniques.base import Stage, Technique
@@ -120,8 +120,8 @@ class RoundedUpdate(Technique):
         if self._how == "stochastic":
             param.copy_(round_stochastically(stand_in, self._generator(param.device)))
         else:
-            param.copy_(stand_in)
-            self._compensations[param] = (stand_in - param).to(param.dtype)
+            rounded, self._compensations[param] = round_compensated(stand_in)
+            param.copy_(rounded)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

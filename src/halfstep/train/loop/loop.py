@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.engine import LossScaleCollapse
+from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
@@ -86,7 +87,8 @@ def train(
             auto = go_on == resume.AUTO
             processes.from_first(lambda: run_directory.refuse_to_replace(run, config, auto=auto))
         setup = processes.together(lambda: _set_up(config, device, start, processes))
-        with setup.engine, StopRequests() as requests:
+        kept = freed_memory_kept() if device.type == "cpu" else nullcontext()
+        with setup.engine, kept, StopRequests() as requests:
             setup = replace(setup, data=requests.obeyed(setup.data))
             training = Training(config, setup, run, start.checkpoint.step if start else None)
             watching = Observers(observing.of_run(training, own, quiet=quiet), processes)
