@@ -95,10 +95,10 @@ def _step(result: dict[str, Any]) -> str:
 
 def _cpu_half(result: dict[str, Any]) -> str:
     ours, theirs = (
-        f"{_row(result, model='resnet18', size=32, variant=each)['ratio']:.2f}x"
-        for each in ("fp16 autocast, halfstep", "fp16 autocast, PyTorch")
+        f"{_row(result, of='resnet18, 32 px', variant=each)['ratio']:.2f}x"
+        for each in ("fp16", "PyTorch fp16 autocast")
     )
-    return f"fp16 autocast {ours} of fp32's time on a ResNet-18; PyTorch's {theirs}"
+    return f"fp16 {ours} of fp32's time on a ResNet-18 at 32 px; PyTorch's own {theirs}"
 
 
 def _doctor(result: dict[str, Any]) -> str:

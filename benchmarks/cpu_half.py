@@ -1,128 +1,235 @@
-"""Half precision on a CPU: fp32, PyTorch's own half kernels and halfstep's, in one run.
+"""Half precision on a CPU: recipes beside fp32, and PyTorch's own half kernels, in one run.
 
-The variants take turns step by step, so that whatever else the machine does slows them alike. Each
-ratio is of a variant's step to the fp32 step of the same round; slow variants sit most rounds out.
-On one thread, the default, times are of the processor rather than the clock: others' work on the
-machine does not count.
+Steps are those of an `Engine`, as the trainer takes them; PyTorch's own of the same formats stand
+beside them: autocast, with a `GradScaler` for fp16, and `model.half()` or `.bfloat16()`. It has
+no counterpart of o2, and none of bf16-sr's rounding. Products are single operators, forward and
+backward, on sizes of small layers.
 
-    python benchmarks/cpu_half.py
+    python benchmarks/cpu_half.py                                # or a part: --models digits
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/cpu_half.py --name avx2
 
-The second line measures what a processor without half units does, on one that has them.
+A part replaces its rows in the results, and no others. The second line measures what a processor
+without half units does, on one that has them.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import json
 import os
-import platform
-import statistics
-import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import docs_table
+import in_turns
 import quiet_machine
 import timm
 import torch
 from torch import nn
+from torch.nn.functional import conv2d, cross_entropy, linear
 
+from halfstep import Engine
 from halfstep.kernels.cpu_half import cpu_half
-from halfstep.kernels.cuda_policy import cuda_autocast_policy
+from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.train.environment import describe
 
-BATCH = 16
-MODELS = ("resnet18", "vit_tiny_patch16_224")
-FORMATS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+SGD = {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "weight_decay": 2e-3}
 
 
 @dataclass(frozen=True)
-class Row:
-    """One variant's step beside the fp32 step of the same rounds."""
+class Model:
+    """What is trained.
 
-    model: str
-    size: int
-    variant: str
-    milliseconds: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    rounds: int
+    Attributes:
+        pixels: Height and width of an image.
+        channels: Of an image.
+        batch: Images of a batch.
+        steps: In a turn.
+        args: Of timm's resnet18.
+    """
 
+    pixels: int
+    channels: int
+    batch: int
+    steps: int
+    args: dict[str, Any] = field(default_factory=dict)
 
-class Variant:
-    """A model of its own and how its step computes."""
-
-    def __init__(self, model: str, size: int, format_: str, how: str, kernels: str) -> None:
-        self.name = format_ if format_ == "fp32" else f"{format_} {how}, {kernels}"
-        self.ours = kernels == "halfstep"
-        self.how = how
-        self.dtype = FORMATS.get(format_)
+    def build(self) -> nn.Module:
+        """Return the model."""
         torch.manual_seed(0)
-        options: dict[str, Any] = {"img_size": size, "patch_size": 4} if "vit" in model else {}
-        self.model = timm.create_model(model, num_classes=10, **options)
-        self.images = torch.randn(BATCH, 3, size, size)
-        self.labels = torch.randint(10, (BATCH,))
-        if how == "pure" and self.dtype:
-            self.model.to(self.dtype)
-            self.images = self.images.to(self.dtype)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-3, momentum=0.9)
+        return timm.create_model("resnet18", num_classes=10, in_chans=self.channels, **self.args)
 
-    def step(self, *, warm: bool) -> float:
-        """Return the seconds of one step, after one that does not count where `warm`."""
-        with ExitStack() as stack:
-            if self.ours:
-                stack.enter_context(cpu_half())
-                stack.enter_context(cuda_autocast_policy())
-            if warm:
-                self._step()
-            return self._step()
-
-    def _step(self) -> float:
-        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-        start = clock()
-        with self._autocast():
-            loss = nn.functional.cross_entropy(self.model(self.images), self.labels)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return clock() - start
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.how != "autocast" or self.dtype is None:
-            return nullcontext()
-        return torch.autocast("cpu", self.dtype)
+    def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images and labels."""
+        generator = torch.Generator().manual_seed(0)
+        shape = self.batch, self.channels, self.pixels, self.pixels
+        images = torch.randn(shape, generator=generator)
+        return images, torch.randint(10, (self.batch,), generator=generator)
 
 
-def measure(model: str, size: int, rounds: int, slow_rounds: int) -> list[Row]:
-    """Run the variants of one model in turns."""
-    choices = itertools.product(("autocast", "pure"), FORMATS, ("PyTorch", "halfstep"))
-    variants = [Variant(model, size, "fp32", "", "")]
-    variants += [Variant(model, size, format_, how, kernels) for how, format_, kernels in choices]
-    seconds: dict[str, list[float]] = {variant.name: [] for variant in variants}
-    ratios: dict[str, list[float]] = {variant.name: [] for variant in variants}
-    slow: set[str] = set()
-    for number in range(rounds + 1):
-        reference = variants[0].step(warm=True)
-        for variant in variants:
-            if variant.name in slow and number > slow_rounds:
-                continue
-            taken = (
-                reference if variant is variants[0] else variant.step(warm=variant.name not in slow)
-            )
-            if number:
-                seconds[variant.name].append(taken)
-                ratios[variant.name].append(taken / reference)
-            if not variant.ours and taken > 3 * reference:
-                slow.add(variant.name)
+SMALL = {"layers": [1, 1, 1, 1], "channels": [16, 32, 64, 64], "output_stride": 16}
+MODELS = {
+    "digits ResNet": Model(24, 1, 32, 8, SMALL),
+    "resnet18, 32 px": Model(32, 3, 16, 2),
+    "resnet18, 64 px": Model(64, 3, 16, 1),
+}
+RECIPES = ("fp32", "fp16", "bf16", "o2", "half", "bf16-sr")
+LARGEST_OF_TORCH = 32
+"""Pixels up to which PyTorch's own fp16 steps are measured: beyond, each takes many seconds."""
+PRODUCTS = "products"
+HELD = contextlib.ExitStack()
+"""What a variant's process holds until it ends."""
+
+
+def recipe(model: Model, name: str) -> Callable[[], None]:
+    """Return the step of an engine."""
+    net = model.build()
+    images, labels = model.data()
+    engine = Engine(net, torch.optim.SGD(net.parameters(), **SGD), recipe=name)
+    HELD.enter_context(freed_memory_kept())  # as the trainer does
+
+    def step() -> None:
+        with engine.autocast():
+            loss = cross_entropy(engine.model(images), labels)
+        engine.backward(loss)
+        engine.step()
+
+    return step
+
+
+def autocast(model: Model, format_: str) -> Callable[[], None]:
+    """Return the step of PyTorch's autocast."""
+    net = model.build()
+    images, labels = model.data()
+    optimizer = torch.optim.SGD(net.parameters(), **SGD)
+    scaler = torch.amp.GradScaler("cpu", enabled=format_ == "fp16")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", HALVES[format_]):
+            loss = cross_entropy(net(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def pure(model: Model, format_: str) -> Callable[[], None]:
+    """Return the step of a model that PyTorch has cast."""
+    net = model.build().to(HALVES[format_])
+    images, labels = model.data()
+    images = images.to(HALVES[format_])
+    optimizer = torch.optim.SGD(net.parameters(), **SGD)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(net(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+PEERS = {
+    "PyTorch fp16 autocast": partial(autocast, format_="fp16"),
+    "PyTorch bf16 autocast": partial(autocast, format_="bf16"),
+    "PyTorch fp16 parameters": partial(pure, format_="fp16"),
+    "PyTorch bf16 parameters": partial(pure, format_="bf16"),
+}
+
+
+def _mm() -> tuple[Any, list[torch.Tensor]]:
+    return torch.mm, [torch.randn(32, 64), torch.randn(64, 128)]
+
+
+def _linear() -> tuple[Any, list[torch.Tensor]]:
+    return linear, [torch.randn(32, 64), torch.randn(10, 64), torch.randn(10)]
+
+
+def _conv() -> tuple[Any, list[torch.Tensor]]:
+    return conv2d, [torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)]
+
+
+def _smallest() -> tuple[Any, list[torch.Tensor]]:
+    return torch.mm, [torch.randn(8, 8), torch.randn(8, 8)]
+
+
+OPERATORS = {
+    "mm 32x64x128": _mm,
+    "linear 32x64x10": _linear,
+    "conv 2x3x8x8, 4 of 3x3": _conv,
+    "mm 8x8x8": _smallest,
+}
+
+
+def product(operator: str, format_: str, *, ours: bool) -> Callable[[], None]:
+    """Return a product of half tensors and its backward."""
+    torch.manual_seed(0)
+    function, factors = OPERATORS[operator]()
+    leaves = [each.to(HALVES[format_]).requires_grad_() for each in factors]
+    if ours:
+        HELD.enter_context(cpu_half())
+    cotangent = torch.ones_like(function(*leaves))
+
+    def step() -> None:
+        torch.autograd.grad(function(*leaves), leaves, cotangent)
+
+    return step
+
+
+def steps_of(model: str, rounds: int) -> list[dict[str, Any]]:
+    """Measure the recipes and PyTorch's own steps of a model."""
+    its = MODELS[model]
+    variants = {name: partial(recipe, its, name) for name in RECIPES}
+    variants |= {
+        name: partial(start, its)
+        for name, start in PEERS.items()
+        if "fp16" not in name or its.pixels <= LARGEST_OF_TORCH
+    }
+    found = in_turns.measure(variants, "fp32", steps=its.steps, rounds=rounds)
+    return [{"of": model, "variant": name, **asdict(turns)} for name, turns in found.items()]
+
+
+def products(rounds: int) -> list[dict[str, Any]]:
+    """Measure single products; the reference is PyTorch's own."""
     rows = []
-    for name, taken_each in seconds.items():
-        milliseconds = round(1e3 * statistics.median(taken_each), 1)
-        low, middle, high = statistics.quantiles(ratios[name], n=4, method="inclusive")
-        spread = round(middle, 2), round(low, 2), round(high, 2)
-        rows.append(Row(model, size, name, milliseconds, *spread, rounds=len(taken_each)))
+    for operator in OPERATORS:
+        for format_ in HALVES:
+            of = f"{operator}, {format_}"
+            variants = {
+                name: partial(product, operator, format_, ours=name == "halfstep")
+                for name in ("PyTorch", "halfstep")
+            }
+            found = in_turns.measure(variants, "PyTorch", steps=300, rounds=rounds)
+            rows += [{"of": of, "variant": name, **asdict(each)} for name, each in found.items()]
     return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the docs' table: each step's ratio to fp32's."""
+    found = {(row["of"], row["variant"]): row for row in rows}
+    models = [name for name in MODELS if (name, "fp32") in found]
+    lines = [f"| step | {' | '.join(models)} |", f"| --- |{' --- |' * len(models)}"]
+    for variant in (*RECIPES, *PEERS):
+        cells = [_cell(found.get((model, variant)), variant) for model in models]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None, variant: str) -> str:
+    if row is None:
+        return "-"
+    if variant == "fp32":
+        return f"{row['milliseconds']:.0f} ms"
+    return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
 def half_units() -> list[str]:
@@ -138,12 +245,8 @@ def environment() -> dict[str, object]:
     """What the figures hold for."""
     names = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
     return {
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "python": platform.python_version(),
-        "processor": platform.processor() or platform.machine(),
+        **describe(torch.device("cpu")),
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
         "half_units": half_units(),
         "variables": {name: os.environ[name] for name in names if name in os.environ},
     }
@@ -151,33 +254,30 @@ def environment() -> dict[str, object]:
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--slow-rounds", type=int, default=2)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64])
+    every = [*MODELS, PRODUCTS]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=every, choices=every)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--name", help="appended to the name of the results file")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    found = environment()
-    print(f"kernels of oneDNN: {', '.join(half_units()) or 'none'} for half units")
-    rows: list[Row] = []
-    print(f"{'model':22}{'size':>5}  {'step':30}{'ms':>8}{'x fp32':>8}  quartiles")
-    for model in MODELS:
-        for size in arguments.sizes:
-            for row in measure(model, size, arguments.rounds, arguments.slow_rounds):
-                spread = f"{row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.rounds} rounds"
-                print(
-                    f"{model:22}{size:5}  {row.variant:30}{row.milliseconds:8.1f}{row.ratio:8.2f}"
-                    f"  {spread}",
-                    flush=True,
-                )
-                rows.append(row)
-    stem = "cpu_half" + (f"_{arguments.name}" if arguments.name else "")
+    given = parser.parse_args()
+    rows = []
+    for name in given.models:
+        rows += products(given.rounds) if name == PRODUCTS else steps_of(name, given.rounds)
+        for row in rows:
+            sys.stdout.write(
+                f"{row['of']:28}{row['variant']:26}{row['milliseconds']:10.3f} ms"
+                f"{row['ratio']:8.3f}  ({row['low']:.3f} to {row['high']:.3f})\n"
+            )
+    stem = "cpu_half" + (f"_{given.name}" if given.name else "")
     path = Path(__file__).parent / "results" / f"{stem}.json"
-    document = {"environment": found, "rows": [asdict(row) for row in rows]}
-    quiet_machine.keep(path, document)
-    print(f"written to {path}")
+    kept = json.loads(path.read_text())["rows"] if path.exists() else []
+    fresh = {row["of"] for row in rows}
+    rows = [*(row for row in kept if row.get("of") not in fresh and "of" in row), *rows]
+    places = [*MODELS]
+    rows.sort(key=lambda row: places.index(row["of"]) if row["of"] in places else len(places))
+    quiet_machine.keep(path, {"environment": environment(), "rows": rows})
+    if not given.name:
+        docs_table.put("performance.md", "half on a CPU", table(rows))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,32 @@ def test_model_is_compiled_in_place_within_its_engine(recipe, monkeypatch):
     assert torch.equal(plain, again)
 
 
+@pytest.mark.parametrize("recipe", ["fp32", "fp16", "bf16", "o2", "half", "bf16-sr", "fp8"])
+def test_a_forward_is_compiled_once_to_train_and_once_to_evaluate(recipe):
+    compiled_graphs = []
+
+    def compiler(graph, _):
+        # Under half parameters the casts around the forward are compiled apart from it.
+        calls = [node.target for node in graph.graph.nodes if node.op.startswith("call")]
+        if any(target != "to" for target in calls):
+            compiled_graphs.append(graph)
+        return graph.forward
+
+    model = Flattened(16, 16)
+    images = torch.rand(2, 1, 4, 4)
+    with Engine(model, torch.optim.SGD(model.parameters(), 0.1), recipe=recipe) as engine:
+        engine.model.compile(backend=compiler)
+        for _ in range(3):
+            for _ in range(3):
+                with engine.autocast():
+                    loss = engine.model(images).float().mean()
+                engine.backward(loss)
+                engine.step()
+            with engine.evaluating():
+                engine.model(images)
+    assert len(compiled_graphs) == 2
+
+
 @pytest.mark.parametrize("recipe", ["fp8", "fp8-delayed"])
 def test_fp8_trains_compiled_in_a_thread_that_has_computed_nothing_yet(recipe):
     model = nn.Linear(16, 16)
