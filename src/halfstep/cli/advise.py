@@ -170,7 +170,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
 @contextmanager
 def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is done, in a bar of so many steps; more only pulse."""
+    """Show what is done: on a terminal in a bar of so many steps, elsewhere in lines on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -188,4 +188,7 @@ def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
             progress.update(task, description=what, completed=done or 0, total=total)
             told += 1
 
-        yield tell
+        def write(what: str) -> None:
+            typer.echo(f"advise: {what}", err=True)
+
+        yield write if disable else tell

@@ -112,10 +112,18 @@ def find(config: str) -> Path:
     if config in known:
         return known[config]
     path = Path(config)
+    if path.suffix == ".py":
+        raise UserError(
+            f"{config!r} is a Python file, and a config is YAML; halfstep init DIR writes one, and "
+            f"halfstep advise takes a model of yours as {config}:FUNCTION"
+        )
     if path.is_file():
         return path
     if path.suffix in {".yaml", ".yml"}:
-        raise UserError(f"no config file at {config!r}; shipped configs: {', '.join(known)}")
+        raise UserError(
+            f"no config file at {config!r}; halfstep init DIR writes one for your images; shipped "
+            f"configs: {', '.join(known)}"
+        )
     raise UserError(
         f"no config is named {config!r}; allowed: {', '.join(known)}, or the path of a .yaml file"
         f"{closest(config, known)}"
