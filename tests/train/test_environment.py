@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from halfstep.errors import UserError
-from halfstep.train.environment import describe, pick_device
+from halfstep.train.environment import describe, on_threads, pick_device
 
 
 def test_auto_is_a_gpu_where_there_is_one(monkeypatch):
@@ -34,3 +34,19 @@ def test_description_has_the_versions_and_the_device():
     assert described["threads"] == torch.get_num_threads()
     assert described["device"] == "cpu"
     assert {"halfstep", "torchvision", "timm", "platform", "cpu", "device_name"} <= described.keys()
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "expected"), [(None, 3, 3), ("2", 3, None), (None, None, None)]
+)
+def test_threads_are_the_configs_where_the_environment_does_not_say(
+    monkeypatch, variable, asked, expected
+):
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    with on_threads(asked):
+        assert torch.get_num_threads() == (expected or before)
+        assert describe(torch.device("cpu"))["threads"] == (expected or before)
+    assert torch.get_num_threads() == before

@@ -23,7 +23,7 @@ from halfstep.show.units import milliseconds
 from halfstep.train.build.setup import set_up
 from halfstep.train.config.files import load
 from halfstep.train.config.loop import CheckpointsConfig
-from halfstep.train.environment import pick_device
+from halfstep.train.environment import on_threads, pick_device
 from halfstep.train.loop.epoch import train_epoch
 from halfstep.train.loop.loop import assemble
 from halfstep.train.observers.observing import steps_and_losses
@@ -78,7 +78,7 @@ def bench(
     def measure(name: str) -> list[Seconds]:
         setup = set_up(_long_enough(configs[name], warmup + steps), device)
         rehearsed[name] = setup.engine.resolution.those("rehearsed")
-        with setup.engine:
+        with setup.engine, on_threads(configs[name].threads):
             taken = take_apart(setup, configs[name], steps=steps, warmup=warmup)
         # Its workers are not to take time from the next turn.
         del setup

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PACKAGES = ("halfstep", "torch", "torchvision", "timm")
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "CUDA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "SLURM_N")
@@ -30,6 +34,18 @@ def pick_device(name: str) -> torch.device:
             f"allowed: {', '.join(here)}; write --device {here[-1]}"
         )
     return device
+
+
+@contextmanager
+def on_threads(count: int | None) -> Iterator[None]:
+    """Compute on so many CPU threads, where OMP_NUM_THREADS does not say; None for torch's own."""
+    before = torch.get_num_threads()
+    if count is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe(device: torch.device) -> dict[str, Any]:

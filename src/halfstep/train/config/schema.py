@@ -43,6 +43,8 @@ class Config(Section):
     """Seed of the initial weights and of the order of the training images."""
     device: str = "auto"
     """Where to train: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"."""
+    threads: int | None = Field(None, ge=1, le=4096)
+    """CPU threads of a process, where OMP_NUM_THREADS does not say; null leaves them to torch."""
     epochs: int = Field(ge=1)
     """Passes over the training images."""
     max_steps: int | None = Field(None, ge=1)

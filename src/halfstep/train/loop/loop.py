@@ -17,7 +17,7 @@ from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.train.build import schedules
 from halfstep.train.build.setup import Setup, set_up
 from halfstep.train.data.pipeline.loader import dead_workers_explained
-from halfstep.train.environment import describe, pick_device
+from halfstep.train.environment import describe, on_threads, pick_device
 from halfstep.train.loop import ending, resume, saving
 from halfstep.train.loop.epoch import Loop, train_epoch
 from halfstep.train.loop.saving import CheckpointWriter
@@ -75,7 +75,7 @@ def train(
     began = time.perf_counter()
     device = processes.device or pick_device(config.device)
     own = [*processes.together(lambda: observing.named(config)), *observers]
-    with _claimed(run, config, processes):
+    with _claimed(run, config, processes), on_threads(config.threads):
         start = processes.from_first(lambda: resume.find(run, go_on, config, processes.size))
         config = start.config if start is not None else config
         goes_further = start is not None and resume.is_another_length(start.checkpoint, config)
