@@ -66,7 +66,7 @@ def test_binary_file_is_refused_in_one_line(tmp_path):
     ("name", "said"),
     [
         ("digit", "no config is named 'digit'.*did you mean 'digits'"),
-        ("nowhere.yaml", "no config file at 'nowhere.yaml'; shipped configs: .*digits"),
+        ("nowhere.yaml", "no config file at 'nowhere.yaml'; halfstep init DIR .*configs: .*digits"),
     ],
 )
 def test_unknown_config_is_refused(name, said):
