@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from published_steps import Measurement, measurements, traced
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from halfstep.advise import cost, interval, memory
 from halfstep.advise.cost import NAMES, Constants
@@ -46,17 +46,25 @@ if TYPE_CHECKING:
     from halfstep.advise.trace import Trace
 
 PRIORS = Constants(
-    half=1.0, tf32=0.8, fp32=0.8, ramp=64, weight=0.85, load=0.4, bandwidth=0.85,
+    half=1.0, tf32=0.8, fp32=0.8, winograd=1.5, ramp=64, weight=0.85, load=0.4, bandwidth=0.85,
     operands=0.7, norm=0.8, row_norm=0.6, softmax=0.75, copy=0.8, depthwise=0.45,
     depthwise_last=0.35, depthwise_weight=0.25,
     depthwise_weight_last=0.35, channels=2.0, grouped=1.0, grouped_last=1.0,
-    odd_groups=0.4, odd_groups_last=0.12, transposes=0.9,
+    odd_groups=0.6, odd_groups_last=0.2, odd_width=24, transposes=0.9,
     transposes_tf32=0.5, cache=0.1, accesses=8.0, narrow=0.7, kernel=3.0, host=9.0,
 )  # fmt: skip
 """What is believed of the constants before any measurement: figures of the roofline literature and
 of cuDNN's and PyTorch's own kernels, in round numbers."""
 
-SPREAD = {"host": 0.1, "kernel": 0.3, "copy": 0.15, "operands": 0.5, "load": 0.5, "cache": 0.5}
+SPREAD = {
+    "winograd": 0.2,
+    "host": 0.1,
+    "kernel": 0.3,
+    "copy": 0.15,
+    "operands": 0.5,
+    "load": 0.5,
+    "cache": 0.5,
+}
 """How sure: the standard deviation of a constant's logarithm, 0.3 where nothing is said."""
 
 FOLDS = 6
@@ -64,6 +72,9 @@ FOLDS = 6
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "advise_speed.json"
+
+_STEP = 1e-3
+_LARGE, _SMALL = 0.5, 0.02
 
 NOISE = 0.08
 """Errors up to which the regression is of squares; beyond, it is of absolute values."""
@@ -140,21 +151,52 @@ class Fit:
         slower = np.where(self.old, age, 1.0)
         return np.log(self.seconds(fitted) * slower / self.measured)
 
-    def fitted(self, start: Constants = PRIORS, rounds: int = 30) -> tuple[Constants, float]:
-        """Return the constants, and the factor of old logs, after some rounds of regression."""
+    def slopes(self, start: Constants, age: float) -> NDArray[np.float64]:
+        """Return how much each error changes with the logarithm of each constant."""
+        at = self.errors(start, age)
+        columns = []
+        for name in NAMES:
+            moved = replace(start, **{name: getattr(start, name) * np.exp(_STEP)})
+            columns.append((self.errors(moved, age) - at) / _STEP)
+        return np.stack([*columns, self.old.astype(np.float64)], axis=1)
+
+    def fitted(
+        self,
+        start: Constants = PRIORS,
+        age: float = 1.08,
+        rounds: int = 30,
+        kept: NDArray[np.bool_] | None = None,
+        slopes: NDArray[np.float64] | None = None,
+    ) -> tuple[Constants, float]:
+        """Return the constants, and the factor of old logs, after some rounds of regression.
+
+        Args:
+            start: Where to begin.
+            age: The same of the factor of old logs.
+            rounds: How many at most.
+            kept: Which cases to fit to; all by default.
+            slopes: Those at the start, used in every round; new ones in each by default.
+        """
         prior = np.log([*(getattr(PRIORS, name) for name in NAMES), 1.08])
         spread = np.array([*(SPREAD.get(name, 0.3) for name in NAMES), 0.05])
-        first = np.log([*(getattr(start, name) for name in NAMES), 1.08])
+        first = np.log([*(getattr(start, name) for name in NAMES), age])
+        weights = self.weights if kept is None else self.weights * kept
 
         def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-            *values, age = np.exp(logs)
-            errors = self.errors(Constants(*values), age)
-            return np.concatenate([self.weights * errors / NOISE, (logs - prior) / spread])
+            *values, factor = np.exp(logs)
+            errors = self.errors(Constants(*values), factor)
+            return np.concatenate([weights * errors / NOISE, (logs - prior) / spread])
 
-        *values, age = np.exp(
-            least_squares(residuals, first, loss="soft_l1", max_nfev=rounds, xtol=1e-3, ftol=1e-4).x
+        def steepness(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+            *values, factor = np.exp(logs)
+            found = self.slopes(Constants(*values), factor) if slopes is None else slopes
+            return np.concatenate([weights[:, None] * found / NOISE, np.diag(1 / spread)])
+
+        found = least_squares(
+            residuals, first, steepness, loss="soft_l1", max_nfev=rounds, xtol=1e-3, ftol=1e-4
         )
-        return Constants(*(float(value) for value in values)), float(age)
+        *values, factor = np.exp(found.x)
+        return Constants(*(float(value) for value in values)), float(factor)
 
 
 def _is_old(measured: Measurement) -> bool:
@@ -190,15 +232,17 @@ def is_test(measured: Measurement) -> bool:
 
 
 def left_out(
-    chosen: Sequence[Case], groups: Sequence[str], start: Constants
+    chosen: Sequence[Case], groups: Sequence[str], start: Constants, age: float
 ) -> NDArray[np.float64]:
     """Return the error of each case under constants that were fitted without its group."""
     errors = np.full(len(chosen), np.nan)
+    everything = Fit(chosen)
+    slopes = everything.slopes(start, age)
     for name in sorted({*groups} - {""}):
         out = np.array([each == name for each in groups])
-        kept = [case for case, left in zip(chosen, out, strict=True) if not left]
-        fitted, _ = Fit(kept).fitted(start, rounds=5)  # from the fit to everything on
-        errors[out] = Fit([c for c, left in zip(chosen, out, strict=True) if left]).errors(fitted)
+        # The way from the fit to everything is short, so that its slopes serve.
+        fitted, _ = everything.fitted(start, age, rounds=6, kept=~out, slopes=slopes)
+        errors[out] = Fit(_of(chosen, out)).errors(fitted)
         print(f"  without {name}: {_printed(summary(errors[out]))}", flush=True)
     return errors
 
@@ -241,17 +285,34 @@ def baseline(kept: Sequence[Case], others: Sequence[Case]) -> NDArray[np.float64
     return np.log(sides(others) @ np.exp(logs) / measured(others))
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Speed-ups of half over fp32 or TF32.
+
+    Attributes:
+        errors: Logarithms of predicted over measured ones.
+        twice: The same of always saying 2x.
+        expected: The larger one of the errors to be expected of both steps.
+        gpus: Where.
+    """
+
+    errors: NDArray[np.float64]
+    twice: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    gpus: list[str]
+
+
 def speed_ups(
-    chosen: Sequence[Case], errors: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return errors of the speed-up of half over fp32 or TF32, and those of always saying 2x."""
+    chosen: Sequence[Case], errors: NDArray[np.float64], expected: NDArray[np.float64]
+) -> Pairs:
+    """Return the pairs of half and full steps among some cases."""
     full = {
-        (c.measured.machine, c.measured.gpu, c.measured.model): (c, error)
-        for c, error in zip(chosen, errors, strict=True)
+        (c.measured.machine, c.measured.gpu, c.measured.model): (c, *found)
+        for c, *found in zip(chosen, errors, expected, strict=True)
         if c.measured.precision in ("fp32", "tf32")
     }
-    wrong, twice = [], []
-    for case, error in zip(chosen, errors, strict=True):
+    wrong, twice, larger, names = [], [], [], []
+    for case, error, size in zip(chosen, errors, expected, strict=True):
         half = case.measured
         other = full.get((half.machine, half.gpu, half.model))
         if half.precision in ("fp32", "tf32") or other is None:
@@ -259,16 +320,41 @@ def speed_ups(
         slow = other[0].measured
         wrong.append(other[1] - error)
         twice.append(np.log(2 * (half.seconds / half.batch) / (slow.seconds / slow.batch)))
-    return np.array(wrong), np.array(twice)
+        larger.append(max(other[2], size))
+        names.append(card(half.gpu))
+    return Pairs(np.array(wrong), np.array(twice), np.array(larger), names)
 
 
-def widths(errors: NDArray[np.float64], chosen: Sequence[Case]) -> dict[str, float]:
-    """Return the logarithms that 80 % and 90 % of errors stay under, families weighing alike."""
-    weights, sizes = _weights(chosen) ** 2, np.abs(errors)
-    order = np.argsort(sizes)
+def expected_errors(
+    chosen: Sequence[Case], errors: NDArray[np.float64], fitted: Constants
+) -> tuple[list[float], NDArray[np.float64]]:
+    """Return by what the size of an error grows with a step's makeup, and what is expected of each.
+
+    Least squares with coefficients that are not negative; errors beyond `_LARGE` count as that.
+    """
+    makeup = np.array([interval.makeup(case.work, fitted) for case in chosen])
+    weights = _weights(chosen)
+    sizes = np.minimum(np.abs(errors), _LARGE)
+    scales, _ = nnls(makeup * weights[:, None], sizes * weights)
+    scales[0] = max(scales[0], _SMALL)
+    return [float(each) for each in scales], makeup @ scales
+
+
+def widths(
+    ratios: NDArray[np.float64], weights: NDArray[np.float64], groups: int
+) -> dict[str, float]:
+    """Return the quantiles of errors beside expected ones, where another group joins as the worst.
+
+    Args:
+        ratios: Of the sizes of errors to expected ones.
+        weights: Of each, so that groups weigh alike.
+        groups: Families or GPUs that errors are of: what is to be covered is one more.
+    """
+    order = np.argsort(ratios)
     below = np.cumsum(weights[order]) / weights.sum()
     return {
-        str(share): float(np.interp(share / 100, below, sizes[order])) for share in interval.SHARES
+        str(share): float(np.interp(share / 100 * (1 + 1 / groups), below, ratios[order]))
+        for share in interval.SHARES
     }
 
 
@@ -276,16 +362,22 @@ def _of(chosen: Sequence[Case], mask: NDArray[np.bool_]) -> list[Case]:
     return [case for case, wanted in zip(chosen, mask, strict=True) if wanted]
 
 
-def coverage(kept: Sequence[Case], errors: NDArray[np.float64], vague: Any) -> dict[str, float]:
+def coverage(
+    kept: Sequence[Case], errors: NDArray[np.float64], fitted: Constants
+) -> dict[str, float]:
     """Return the share of errors within intervals that were made from other families' errors."""
     names = sorted({case.measured.family for case in kept})
-    halves = np.array([names.index(case.measured.family) % 2 for case in kept])
+    folds = np.array([names.index(case.measured.family) % FOLDS for case in kept])
+    makeup = np.array([interval.makeup(case.work, fitted) for case in kept])
+    weights, sizes = _weights(kept) ** 2, np.abs(errors)
     inside: dict[str, list[bool]] = defaultdict(list)
-    for half in (0, 1):
-        for kind in (vague, ~vague):
-            here, there = kind & (halves == half), kind & (halves != half)
-            for share, width in widths(errors[there], _of(kept, there)).items():
-                inside[share] += [bool(each) for each in np.abs(errors[here]) <= width]
+    for fold in range(FOLDS):
+        here, there = folds == fold, folds != fold
+        scales, expected = expected_errors(_of(kept, there), errors[there], fitted)
+        groups = len({case.measured.family for case in _of(kept, there)})
+        found = widths(sizes[there] / expected, weights[there], groups)
+        for share, times in found.items():
+            inside[share] += [bool(x) for x in sizes[here] <= times * (makeup[here] @ scales)]
     return {share: float(np.mean(each)) for share, each in inside.items()}
 
 
@@ -294,27 +386,33 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
     fitted, age = Fit(kept).fitted()
     print(asdict(fitted), age, _printed(summary(Fit(kept).errors(fitted))), flush=True)
     published = np.array([not case.measured.machine for case in kept])
-    vague = np.array([interval.is_vague(case.work, fitted) for case in kept])
 
     of_family = [case for case in kept if not case.measured.machine]
     groups = folds(kept)
     errors = np.full(len(kept), np.nan)
-    everything = left_out(kept, groups, fitted)
+    everything = left_out(kept, groups, fitted, age)
     errors[published] = everything[published]
-    of_gpu = left_out(kept, [card(case.measured.gpu) for case in kept], fitted)
+    of_gpu = left_out(kept, [card(case.measured.gpu) for case in kept], fitted, age)
     errors[~published] = of_gpu[~published]
     of_architecture = left_out(
-        kept, [gpus()[case.measured.gpu].architecture for case in kept], fitted
+        kept, [gpus()[case.measured.gpu].architecture for case in kept], fitted, age
     )[~published]
     logs = [case for case in kept if case.measured.machine]
-    wrong, twice = speed_ups(logs, of_gpu[~published])
-    known, new = widths(of_gpu[~published], logs), widths(of_architecture, logs)
+    scales, _ = expected_errors(of_family, errors[published], fitted)
+    expected = np.array([np.dot(interval.makeup(case.work, fitted), scales) for case in kept])
+    pairs = speed_ups(logs, of_gpu[~published], expected[~published])
+    weights, beside = _weights(kept) ** 2, np.abs(errors) / expected
+    cards = len(set(pairs.gpus))
+
+    def of_logs(wrong: NDArray[np.float64]) -> dict[str, float]:
+        return widths(np.abs(wrong) / expected[~published], weights[~published], cards)
+
+    known, new = of_logs(of_gpu[~published]), of_logs(of_architecture)
+    families = len({case.measured.family for case in of_family})
     intervals = {
-        "plain": widths(errors[~vague], _of(kept, ~vague)),
-        "vague": widths(errors[vague], _of(kept, vague)),
-        "speed-up": {
-            str(share): float(np.quantile(np.abs(wrong), share / 100)) for share in interval.SHARES
-        },
+        "expected error": scales,
+        "step": widths(beside[published], weights[published], families),
+        "speed-up": widths(np.abs(pairs.errors) / pairs.expected, np.ones(len(pairs.gpus)), cards),
         "new architecture": {share: max(1.0, new[share] / known[share]) for share in new},
         "architectures": sorted({gpus()[case.measured.gpu].architecture for case in kept}),
     }
@@ -332,11 +430,11 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
             )
             for layout in ("nchw", "nhwc")
         },
-        "coverage by intervals from other families": coverage(kept, errors, vague),
+        "coverage by intervals from other families": coverage(of_family, errors[published], fitted),
         "one GPU left out": summary(of_gpu[~published]),
         "one architecture left out": summary(of_architecture),
-        "speed-up, one GPU left out": summary(wrong),
-        "speed-up, always 2x": summary(twice),
+        "speed-up, one GPU left out": summary(pairs.errors),
+        "speed-up, always 2x": summary(pairs.twice),
         "models": [
             row(case, error, "left out")
             for case, error in zip(kept, errors, strict=True)

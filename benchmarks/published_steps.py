@@ -49,7 +49,7 @@ class Measurement:
 
     Attributes:
         model: As published.
-        build: What builds it here: a name of timm's, or a task of NVIDIA's.
+        build: What builds it here: a name of timm's or `_BUILDS`, or a task of NVIDIA's.
         family: Models that share their code.
         precision: "autocast", "o2", "tf32" or "fp32".
         layout: "nchw" or "nhwc".
@@ -80,6 +80,19 @@ class Measurement:
         return f"{self.build}-{self.image_size}-{self.batch}-{self.layout}-{precision}"
 
 
+_BUILDS: dict[str, tuple[str, dict[str, int]]] = {
+    "ig_resnext101_32x16d": ("resnext101_32x16d", {}),
+    "ig_resnext101_32x32d": ("resnext101_32x32d", {}),
+    "ig_resnext101_32x48d": ("resnext101_32x8d", {"base_width": 48}),
+    "ecaresnext50t_32x4d": ("ecaresnext26t_32x4d", {}),
+}
+"""Models that timm builds otherwise today than under their names when their speed was published.
+
+timm maps all of `ig_resnext101_*` to the narrowest of them; `ecaresnext50t_32x4d` had two blocks a
+stage until timm 0.8, as `ecaresnext26t_32x4d` has, whose published speed is the same.
+"""
+
+
 def measurements(data: Path) -> list[Measurement]:
     """Read what was published of training steps, from the directory's CSV files."""
     found = []
@@ -87,7 +100,7 @@ def measurements(data: Path) -> list[Measurement]:
         found += [
             Measurement(
                 model=row["model"],
-                build=row["timm_name"],
+                build=row["model"] if row["model"] in _BUILDS else row["timm_name"],
                 family=row["family"],
                 precision="autocast",
                 layout=row["layout"],
@@ -140,11 +153,12 @@ def trace_of(measurement: Measurement) -> Trace:
 
 
 def _timm(asked: Measurement) -> Trace:
+    name, given = _BUILDS.get(asked.build, (asked.build, {}))
     try:
         with torch.device("meta"):
-            real = timm.create_model(asked.build)
+            real = timm.create_model(name, **given)
     except (RuntimeError, NotImplementedError):
-        real = timm.create_model(asked.build)
+        real = timm.create_model(name, **given)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = _fake(real, channels_last=asked.layout == "nhwc")
         optimizer = torch.optim.SGD(

@@ -8,7 +8,7 @@ import pytest
 
 from halfstep.advise.cost import constants, kernels, step_time
 from halfstep.advise.gpus import gpu, gpus
-from halfstep.advise.interval import around, half_width, is_vague, speed_up
+from halfstep.advise.interval import around, expected_error, half_width, speed_up
 from halfstep.advise.operators import Op
 from halfstep.advise.trace import Call
 from halfstep.advise.workload import Workload, workload
@@ -60,14 +60,67 @@ def test_half_products_cost_as_much_as_fp32_where_there_are_no_units_for_them() 
     assert step_time(of(PRODUCT, on="t4")).seconds < of_format[0] / 3
 
 
+def image_op(name: str, kind: str, channels: int, *, last: bool) -> Op:
+    pixels, moved = 256 * 56 * 56, 2 * 256 * 56 * 56 * channels
+    return Op(
+        name, kind, "fp16", flops=2 * pixels * channels**2 * (kind == "conv"), read=moved,
+        written=moved, elements=pixels * channels, m=pixels, n=channels, k=channels,
+        channels_last=last,
+    )  # fmt: skip
+
+
+def test_images_are_copied_where_a_kernel_does_not_take_them_as_they_lie() -> None:
+    def seconds(name: str, kind: str, channels: int) -> tuple[float, float]:
+        first, last = (
+            kernels(of(image_op(name, kind, channels, last=each)), constants()).total[0]
+            for each in (False, True)
+        )
+        return first, last
+
+    first, last = seconds("convolution", "conv", 64)
+    assert first > 1.3 * last  # tensor cores want channels last
+    first, last = seconds("convolution", "conv", 60)
+    assert first == last  # they are padded there
+    first, last = seconds("native_group_norm", "norm", 64)
+    assert last > 1.3 * first  # its kernels know NCHW alone
+    first, last = seconds("native_batch_norm", "norm", 64)
+    assert first == last
+
+
+def test_groups_of_channels_without_kernels_of_their_own_are_slow_and_narrow_ones_slowest() -> None:
+    def rate(inside: int, outside: int) -> float:
+        pixels, groups = 64 * 28 * 28, 32
+        op = Op(
+            "convolution", "grouped", "fp16", flops=2 * pixels * groups * inside * outside * 9,
+            m=pixels, n=outside, k=inside * 9, groups=groups, window=9, channels_last=True,
+        )  # fmt: skip
+        return op.flops / float(kernels(of(op), constants()).compute[0])
+
+    assert rate(32, 32) > 3 * rate(48, 48)
+    assert rate(96, 96) > rate(48, 48) > rate(12, 12)
+    assert rate(32, 32) > 3 * rate(32, 16)
+
+
+def test_winograd_serves_3x3_convolutions_outside_tensor_cores_alone() -> None:
+    def seconds(window: int, format_: str, on: str) -> float:
+        op = Op(
+            "convolution", "conv", format_, flops=2 * SIZE**3, m=SIZE, n=SIZE, k=SIZE,
+            window=window,
+        )  # fmt: skip
+        return float(kernels(of(op, on=on), constants()).compute[0])
+
+    assert seconds(9, "fp32", "t4") < seconds(1, "fp32", "t4")
+    assert seconds(9, "fp32", "a100") == seconds(1, "fp32", "a100")  # as TF32
+    assert seconds(9, "fp16", "t4") == seconds(1, "fp16", "t4")
+
+
 def test_intervals_are_ordered_and_wider_where_less_is_known() -> None:
     depthwise = Op(
         "convolution", "depthwise", "fp16", flops=SIZE**2 * 18, read=2 * SIZE**2,
         written=2 * SIZE**2, elements=SIZE**2, window=9,
     )  # fmt: skip
     plain, vague = of(PRODUCT, count=50), of(depthwise, count=500)
-    assert not is_vague(plain)
-    assert is_vague(vague)
+    assert expected_error(plain) < expected_error(vague)
     widths = [half_width(work, A100, share) for work in (plain, vague) for share in (80, 90)]
     assert widths[0] < widths[1] < widths[3]
     assert widths[0] < widths[2] < widths[3]

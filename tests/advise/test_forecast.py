@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from halfstep.advise import step
 from halfstep.advise.forecast import forecast
 from halfstep.advise.gpus import gpu
 from halfstep.advise.memory import largest_batch, needed, usable
@@ -194,3 +196,29 @@ def test_the_command_labels_every_figure_as_predicted(capsys: pytest.CaptureFixt
     assert all(name.startswith(("predicted_", "unknown")) for name in figures)
     assert main([*asked, "h101"]) == 2
     assert "allowed:" in capsys.readouterr().err
+
+
+def test_a_step_of_micro_steps_is_traced_as_if_all_of_them_were(
+    plain: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = replace(subject(), accumulate=5, clip_norm=1.0)
+    short = traced(given, "fp16")
+    monkeypatch.setattr(step, "_TRACED", 5)
+    assert Counter(traced(given, "fp16").calls) == Counter(short.calls)
+
+    def count(trace: Trace, *names: str) -> int:
+        return sum(call.count for call in trace.calls if call.op.name in names)
+
+    assert short.flops == 5 * plain.flops
+    assert count(short, "_fused_sgd_") == count(plain, "_fused_sgd_") == 1
+    assert count(short, "_foreach_norm", "linalg_vector_norm") > 0
+    assert not count(plain, "_foreach_norm", "linalg_vector_norm")
+
+
+def test_a_forecast_counts_the_samples_of_all_micro_steps() -> None:
+    one, four = (
+        forecast(replace(subject(), accumulate=each), ["fp16"], [gpu("t4")])[1] for each in (1, 4)
+    )
+    assert four.seconds.value > 3 * one.seconds.value
+    assert four.rate.value == pytest.approx(4 * four.batch / four.seconds.value)
+    assert (one.samples, four.samples) == ("4", "4 x 4")

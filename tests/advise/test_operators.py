@@ -46,6 +46,27 @@ def test_a_convolution_asks_for_as_much_forward_as_for_each_gradient(
     assert found["convolution_backward", "weight"].op.written == 4 * 4 * (4 // groups) * 9
 
 
+def test_a_convolution_copies_channels_of_a_larger_tensor_and_images_of_another_layout() -> None:
+    filters = torch.zeros(4, 4, 3, 3, requires_grad=True)
+    last = filters.detach().to(memory_format=torch.channels_last).requires_grad_()
+
+    def copies(value: torch.Tensor, weight: torch.Tensor) -> int:
+        with recorded() as recorder:
+            recorder.begin()
+            functional.conv2d(value, weight, padding=1).sum().backward()
+            found = [call for call in recorder.trace(1).calls if call.op.name == "contiguous"]
+        assert all(call.op.written == 4 * value.numel() for call in found)
+        return sum(call.count for call in found)
+
+    images = torch.zeros(2, 8, 6, 6)
+    whole, part = images[:, :4].clone(), images[:, :4]
+    gradient = 1  # of a sum, a scalar that is expanded
+    assert copies(whole, filters) == gradient
+    assert copies(part, filters) == gradient + 2  # forward, and for the gradient of the filters
+    assert copies(whole, last) == gradient + 2
+    assert copies(whole.to(memory_format=torch.channels_last), last) == gradient
+
+
 def test_attention_counts_two_products_forward_and_five_backward() -> None:
     query, key, value = (torch.zeros(2, 3, length, 8, requires_grad=True) for length in (4, 6, 6))
     found = calls_of(

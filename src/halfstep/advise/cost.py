@@ -36,7 +36,10 @@ class Constants:
         half: Of half products on tensor cores.
         tf32: Of TF32 products.
         fp32: Of fp32 products outside tensor cores.
-        ramp: What a tile costs beside its products, in units of K.
+        winograd: Of 3x3 convolutions outside tensor cores, beside others: Winograd's algorithm
+            takes fewer multiplications (Lavin and Gray, arXiv:1509.09308).
+        ramp: What a tile costs beside its products, in units of K at `_OPERATIONS` a clock cycle:
+            it takes cycles, whatever the rate of products.
         weight: Of products that give a weight's gradient, beside the others.
         load: TFLOP/s a watt at which a GPU's power limit begins to lower its clock.
         bandwidth: Of pointwise operators.
@@ -55,7 +58,10 @@ class Constants:
         grouped_last: The same where channels come last.
         odd_groups: Of grouped convolutions that run outside tensor cores in NCHW, of fp32's peak.
         odd_groups_last: The same where channels come last.
-        transposes: Share of half convolutions in NCHW whose input and output are transposed.
+        odd_width: Channels of such a group at which they reach half of that, as an operand that is
+            loaded serves the channels of its own group alone.
+        transposes: Share of half convolutions in NCHW whose input and output are transposed, and of
+            those in NHWC with narrow channels, whose input and output are padded.
         transposes_tf32: The same of TF32's.
         cache: Exponent with which a larger cache raises the bandwidth.
         accesses: Elements that a multiprocessor reads or writes in a clock cycle.
@@ -67,6 +73,7 @@ class Constants:
     half: float
     tf32: float
     fp32: float
+    winograd: float
     ramp: float
     weight: float
     load: float
@@ -85,6 +92,7 @@ class Constants:
     grouped_last: float
     odd_groups: float
     odd_groups_last: float
+    odd_width: float
     transposes: float
     transposes_tf32: float
     cache: float
@@ -105,6 +113,8 @@ _ATTENTION_RATE = 0.5
 figure 5: 50 to 73 % forward on an A100; below that for short sequences and for the backward)."""
 _CACHE = 6.0
 """MiB of cache of the GPU that bandwidths are relative to."""
+_OPERATIONS = 1024
+"""Floating-point operations of a multiprocessor in a clock cycle: half ones on Volta and Turing."""
 _SHARPNESS = 3.0
 _HOST_SHARPNESS = 4.0
 
@@ -196,10 +206,14 @@ def _compute(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     grouped = np.where(work.channels_last, fitted.grouped_last, fitted.grouped)
     rate = rate * np.where(work.of("grouped"), grouped, 1.0)
     rate = rate * np.where(work.misaligned, 0.5, 1.0) * np.where(work.narrow, fitted.narrow, 1.0)
-    tiled = work.tiling.operations(fitted.ramp) / (work.peak * rate)
+    quick = work.filtered & ~work.half & ~work.tf32
+    rate = rate * np.where(quick, fitted.winograd, 1.0)
+    ramp = fitted.ramp * work.peak / (work.ticks * _OPERATIONS)
+    tiled = work.tiling.operations(ramp) / (work.peak * rate)
     found = np.where(work.of("conv", "grouped", "gemm", "recurrent"), tiled, 0.0)
     odd = np.where(work.channels_last, fitted.odd_groups_last, fitted.odd_groups)
-    found = np.where(work.odd_groups, work.flops / (work.vector * odd), found)
+    reused = work.width / (work.width + fitted.odd_width)
+    found = np.where(work.odd_groups, work.flops / (work.vector * odd * reused), found)
     found = np.where(work.of("depthwise"), work.flops / (work.vector * _VECTOR_RATE), found)
     return np.where(work.of("attention"), work.flops / (work.peak * _ATTENTION_RATE), found)
 
@@ -247,8 +261,12 @@ def _issued(
 
 
 def _transposes(work: Workload, fitted: Constants) -> NDArray[np.float64]:
-    """Return the time of bringing images from NCHW to the layout of tensor cores, and back."""
+    """Return the time of copies around kernels that do not take images as they lie.
+
+    Tensor cores want them in NHWC, with channels padded to a multiple of 8; other kernels in NCHW.
+    """
     share = np.where(work.half, fitted.transposes, np.where(work.tf32, fitted.transposes_tf32, 0))
-    share = np.where(work.of("conv", "grouped") & ~work.channels_last, share, 0.0)
+    copied = work.of("conv", "grouped") & (~work.channels_last | work.narrow)
+    share = np.where(work.converted, 1.0, np.where(copied, share, 0.0))
     traffic = 2 * work.moved / (_bandwidth(work, fitted) * fitted.copy)
     return share * _issued(work, traffic, 2.0, fitted)

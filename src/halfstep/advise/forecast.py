@@ -38,20 +38,22 @@ class Forecast:
     Attributes:
         recipe: Its name.
         gpu: The GPU.
-        batch: Samples of the step.
+        batch: Samples of a micro-step.
+        accumulate: Micro-steps to a step.
         seconds: Of the step.
         bound: What most of it is spent on.
         speed_up: Over the step in fp32, with products in TF32 where the GPU has that; None for that
             step itself.
         memory: Bytes of the process at the step's peak.
-        largest_batch: About how many samples fit; 0 where not even one does, None where nobody
-            asked.
+        largest_batch: About how many samples of a micro-step fit; 0 where not even one does, None
+            where nobody asked.
         unknown: Operators whose cost is a guess from their bytes, and how many of each.
     """
 
     recipe: str
     gpu: Gpu
     batch: int
+    accumulate: int
     seconds: Interval
     bound: Bound
     speed_up: Interval | None
@@ -60,9 +62,14 @@ class Forecast:
     unknown: dict[str, int]
 
     @property
+    def samples(self) -> str:
+        """Samples of a step, in print."""
+        return f"{self.accumulate} x {self.batch}" if self.accumulate > 1 else str(self.batch)
+
+    @property
     def rate(self) -> Interval:
         """Samples a second."""
-        return self.seconds.inverse(self.batch)
+        return self.seconds.inverse(self.batch * self.accumulate)
 
     @property
     def fits(self) -> bool:
@@ -85,6 +92,7 @@ class Forecast:
             "recipe": self.recipe,
             "gpu": self.gpu.key,
             "batch": self.batch,
+            "accumulate": self.accumulate,
             "predicted_seconds": self.seconds.as_json(),
             "predicted_samples_per_second": self.rate.as_json(),
             "predicted_bound": self.bound,
@@ -102,7 +110,7 @@ class Forecaster:
 
     Args:
         subject: What is trained; it is left as it is.
-        batch: Samples of the step; those of the subject's first batch by default.
+        batch: Samples of a micro-step; those of the subject's first batch by default.
         largest: Whether to look for the largest batch that fits, which takes a second trace.
         tell: Is told the recipe that is traced next.
     """
@@ -166,6 +174,7 @@ class Forecaster:
             recipe=name,
             gpu=gpu,
             batch=traces[0].batch,
+            accumulate=self._subject.accumulate,
             seconds=around(time.seconds, half_width(work, gpu, SHARE)),
             bound=time.bound,
             speed_up=speed_up(full, work, gpu, SHARE) if full else None,

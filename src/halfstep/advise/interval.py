@@ -1,9 +1,12 @@
 """How far a prediction may be off, from errors on models and GPUs that were left out of a fit.
 
-Errors are of the logarithm of time: an interval is a factor up and down. They are wider where much
-of a step is spent in operators whose kernels differ most from version to version (depthwise and
-grouped convolutions), or on launching kernels, and on GPUs of an architecture that nothing was
-measured on.
+Errors are of the logarithm of time: an interval is a factor up and down. Its width is the error to
+be expected of the step, by what the step is made of, times what errors of families that were left
+out came to beside that (split conformal prediction with a local scale: Lei et al., 2018, section 5.2,
+arXiv:1604.04173). Convolutions differ more than matrix products between versions of their
+library; most, those that it has no kernels of their own for: depthwise and grouped ones, and
+channels that are no multiple of 8. Steps that wait for the host, and GPUs of an architecture that
+nothing was measured on, are wider too.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 SHARES = (80, 90)
 """Percent of outcomes that an interval is to cover."""
 
+_CONVOLUTIONS = ("conv", "depthwise", "grouped")
 _VAGUE = ("depthwise", "grouped", "recurrent", "index", "unknown")
-_VAGUE_FROM = 0.15
 
 
 class Interval(NamedTuple):
@@ -55,13 +58,24 @@ def _widths() -> dict[str, Any]:
     return found
 
 
-def is_vague(work: Workload, fitted: Constants | None = None) -> bool:
-    """Tell whether much of a step is in operators whose cost is known least."""
+def makeup(work: Workload, fitted: Constants | None = None) -> tuple[float, float, float]:
+    """Return what the expected error of a step grows with.
+
+    Returns:
+        1; the share of its kernels' time in convolutions; and that in operators whose cost is known
+        least, which is 1 where the step waits for the host.
+    """
     fitted = fitted or constants()
     time = step_time(work, fitted)
-    spent = kernels(work, fitted).total * work.count
-    share = float(spent[work.of(*_VAGUE)].sum()) / time.device
-    return share >= _VAGUE_FROM or time.bound == "host"
+    spent = kernels(work, fitted).total * work.count / time.device
+    vague = float(spent[work.of(*_VAGUE) | work.narrow].sum())
+    return 1.0, float(spent[work.of(*_CONVOLUTIONS)].sum()), 1.0 if time.bound == "host" else vague
+
+
+def expected_error(work: Workload, fitted: Constants | None = None) -> float:
+    """Return the logarithm by which a step's time is expected to be off."""
+    scales = _widths()["expected error"]
+    return float(sum(each * of for each, of in zip(scales, makeup(work, fitted), strict=True)))
 
 
 def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | None = None) -> float:
@@ -73,9 +87,8 @@ def half_width(work: Workload, gpu: Gpu, share: int = 80, fitted: Constants | No
         share: Percent of outcomes to cover; one of `SHARES`.
         fitted: The constants; those that ship by default.
     """
-    found = _widths()
-    kind = "vague" if is_vague(work, fitted) else "plain"
-    return float(found[kind][str(share)]) * _strangeness(gpu, share)
+    times = float(_widths()["step"][str(share)])
+    return times * expected_error(work, fitted) * _strangeness(gpu, share)
 
 
 def around(seconds: float, width: float) -> Interval:
@@ -86,13 +99,12 @@ def around(seconds: float, width: float) -> Interval:
 def speed_up(full: Workload, half: Workload, gpu: Gpu, share: int = 80) -> Interval:
     """Predict how many times as fast one step is as another of the same model.
 
-    Errors that both share cancel; what is left was measured on ResNet-50 and BERT. Where either
-    step is vague, the width grows as that of its time does.
+    Errors that both share cancel; what is left was measured on ResNet-50 and BERT, beside the error
+    to be expected of either step.
     """
-    found = _widths()
-    width = float(found["speed-up"][str(share)]) * _strangeness(gpu, share)
-    if is_vague(full) or is_vague(half):
-        width *= found["vague"][str(share)] / found["plain"][str(share)]
+    times = float(_widths()["speed-up"][str(share)])
+    expected = max(expected_error(full), expected_error(half))
+    width = times * expected * _strangeness(gpu, share)
     return around(step_time(full).seconds / step_time(half).seconds, width)
 
 

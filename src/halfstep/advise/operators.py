@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from halfstep.advise.kinds import KIND_OF, NOTHING
 
@@ -295,6 +296,7 @@ def _recurrent(name: str, args: Any, kwargs: Any, out: Any) -> Op:
 def _convolution(args: Any, out: torch.Tensor) -> Iterator[Op]:
     value, weight, bias = args[:3]
     transposed, groups = args[6], args[8]
+    yield from _made_dense(value, weight)
     yield _conv_product("convolution", "", value, weight, out, groups, transposed=transposed)
     if bias is not None:
         yield _bias("convolution", out, written=size_of(out))
@@ -303,6 +305,8 @@ def _convolution(args: Any, out: torch.Tensor) -> Iterator[Op]:
 def _convolution_backward(args: Any, out: Any) -> Iterator[Op]:
     grad, value, weight = args[:3]
     transposed, groups, mask = args[7], args[9], args[10]
+    yield from _made_dense(value, weight)
+    yield from _made_dense(grad, value, weight)
     for wanted, role, result in zip(mask, ("input", "weight"), out, strict=False):
         if wanted:
             yield _conv_product(
@@ -317,6 +321,30 @@ def _convolution_backward(args: Any, out: Any) -> Iterator[Op]:
             )
     if mask[2]:
         yield _bias("convolution_backward", grad, written=size_of(out[2]))
+
+
+def _made_dense(value: torch.Tensor, *others: torch.Tensor) -> Iterator[Op]:
+    """Yield the copy of a convolution's operand that cuDNN does not take as it lies.
+
+    That is a part of a larger tensor's channels, and images of another layout than the filters'
+    (ATen's `cudnn_conv_suggest_memory_format`).
+    """
+    last = torch.channels_last
+    if value.dim() != 4:
+        return
+    is_last = any(suggest_memory_format(each) == last for each in (value, *others))
+    wanted = last if is_last else torch.contiguous_format
+    if value.is_contiguous(memory_format=wanted):
+        return
+    yield Op(
+        name="contiguous",
+        kind="copy",
+        format=format_of(value),
+        read=size_of(value),
+        written=value.numel() * value.element_size(),
+        elements=value.numel(),
+        channels_last=is_last,
+    )
 
 
 def _bias(name: str, value: torch.Tensor, *, written: int) -> Op:

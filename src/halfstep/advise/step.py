@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from halfstep.recipe import Recipe
 
 
+_TRACED = 3
+"""Micro-steps of a longer step that are traced: all between the first and the last are alike."""
+
+
 def traced(
     subject: Subject, recipe: str | Recipe, batch: int | None = None, *, exact: bool = False
 ) -> Trace:
@@ -35,7 +39,7 @@ def traced(
     Args:
         subject: What is trained.
         recipe: Under which recipe.
-        batch: Samples of the step; those of the subject's first batch by default.
+        batch: Samples of a micro-step; those of the subject's first batch by default.
         exact: Whether memory counts as asked for, not as CUDA's allocator hands it out.
 
     Raises:
@@ -68,16 +72,23 @@ def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: 
         optimizer = as_on_a_gpu(subject.optimizer(model))
         given = tree_map(lambda leaf: _resized(leaf, size, batch or size), subject.batches[0])
         # Closed inside, as its last read of the device's values is answered by the recorder alone.
-        with Engine(model, optimizer, recipe=recipe) as engine:
+        micro_steps = min(subject.accumulate, _TRACED)
+        with Engine(
+            model, optimizer, recipe=recipe, accumulate=micro_steps, clip_norm=subject.clip_norm
+        ) as engine:
             for _ in range(2):
                 recorder.begin()
-                with engine.autocast():
-                    loss = subject.loss(engine.model, given)
-                recorder.forward_is_done()
-                engine.backward(loss)
-                del loss
-                recorder.phase = "optimizer"
-                engine.step()
+                for number in range(micro_steps):
+                    in_between = number == 1 and micro_steps == _TRACED
+                    recorder.times = subject.accumulate - 2 if in_between else 1
+                    recorder.phase = "forward"
+                    with engine.autocast():
+                        loss = subject.loss(engine.model, given)
+                    recorder.forward_is_done()
+                    engine.backward(loss)
+                    del loss
+                    recorder.phase = "optimizer"
+                    engine.step()
             return recorder.trace(batch or size)
 
 

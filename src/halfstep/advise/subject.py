@@ -49,6 +49,8 @@ class Subject:
         schedule: Makes what moves the learning rate of an optimizer in a training of so many steps,
             None where nothing does; None for a constant rate.
         config: The name or path and the overrides that it is from; None for functions.
+        accumulate: Micro-steps, each of one batch, to a step.
+        clip_norm: Largest norm of a step's gradients; None where they are not clipped.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Subject:
     epoch: Callable[[int, int], Iterator[Any]] | None = None
     schedule: Callable[[Optimizer, int], LRScheduler | None] | None = None
     config: tuple[str, tuple[str, ...]] | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
 
     def training(self, seed: int) -> Iterator[Any]:
         """Yield batches of training without end; those of one seed are always the same."""
@@ -201,6 +205,8 @@ def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
         ),
         epoch,
         lambda optimizer, steps: _shortened(config, optimizer, steps),
+        accumulate=config.accumulate,
+        clip_norm=config.clip_norm,
     )
 
 

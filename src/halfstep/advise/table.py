@@ -31,7 +31,7 @@ _MANY = 100_000
 def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
     """Print forecasts, a table for each GPU; every title says that they are predicted."""
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
-        title = f"{subject} on {gpu.name}, {found[0].batch} samples a step: predicted"
+        title = f"{subject} on {gpu.name}, {found[0].samples} samples a step: predicted"
         table = Table(
             title=title,
             box=SIMPLE_HEAD,

@@ -48,7 +48,7 @@ class Tiling(NamedTuple):
     work: NDArray[np.float64]
     ramp: NDArray[np.float64]
 
-    def operations(self, ramp: float) -> NDArray[np.float64]:
+    def operations(self, ramp: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the operations of each row with its best tile; `ramp` is in units of K."""
         best: NDArray[np.float64] = (self.work + ramp * self.ramp).min(axis=0)
         return best

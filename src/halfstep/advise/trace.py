@@ -48,7 +48,7 @@ class Trace:
 
     Attributes:
         calls: Its operators.
-        batch: Samples of the step.
+        batch: Samples of a micro-step.
         held: Bytes that are there before the step: parameters, optimizer state, buffers, the batch.
         saved: Bytes beyond them between forward and backward: what autograd keeps, and the loss.
         peak: The most bytes at any time.
@@ -87,12 +87,14 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         phase: The phase that operators are counted to.
+        times: How often each operator counts.
         live: The storages that are alive.
     """
 
     def __init__(self, held: Iterable[torch.Tensor] = (), *, exact: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
+        self.times = 1
         self.live = LiveStorages(exact=exact)
         self.live.see(held)
         self._held = self.live.now
@@ -114,7 +116,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
-            self._reads += 1
+            self._reads += self.times
             return _zero(args[0].dtype)
         if func is torch.ops.aten.equal.default:
             self._reads += 1
@@ -154,21 +156,24 @@ class Recorder(TorchDispatchMode):
             elif before.name in _SOFTMAX_BACKWARD and op.name == "_to_copy":
                 joined = replace(before, written=op.written, format=op.format)
         if joined is not None and before is not None:
-            self._calls[before, self.phase] -= 1
+            self._calls[before, self.phase] -= self.times
             op = joined
-        self._calls[op, self.phase] += 1
+        self._calls[op, self.phase] += self.times
         self._last = op, _address(out)
 
     def begin(self) -> None:
         """Start a step: forget what was written down; what is alive now is held."""
         self._calls.clear()
-        self._reads = 0
+        self._reads = self._saved = 0
         self._held = self.live.peak = self.live.now
         self.phase = "forward"
 
     def forward_is_done(self) -> None:
-        """Go on to the backward; what is alive now is what autograd has saved."""
-        self._saved = self.live.now - self._held
+        """Go on to the backward; what is alive now is what autograd has saved.
+
+        Later micro-steps of a step hold gradients too, so that the first one counts.
+        """
+        self._saved = self._saved or self.live.now - self._held
         self.phase = "backward"
 
     def trace(self, batch: int) -> Trace:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _GROUPS = (4, 8, 16, 32)
 
+_NCHW_ONLY = ("native_group_norm", "native_group_norm_backward")
+"""Operators whose CUDA kernels take images in NCHW alone (ATen's `native/group_norm.cpp`)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
@@ -37,18 +40,22 @@ class Workload:
         tf32: Whether they run as TF32.
         half_data: Whether its data are of a half format.
         channels_last: Whether its images are.
+        converted: Whether its images are brought to NCHW and back, as its kernel knows no other.
+        filtered: Whether it is a convolution with windows of 3x3.
         of_weight: Whether it is a weight's gradient.
         misaligned: Whether a matrix product's widths keep half tensor cores from full rate.
         narrow: Whether a half convolution's channels do.
         groups: Of a convolution: how many channels a depthwise one has.
-        odd_groups: Whether a half convolution's groups are of a width that cuDNN has no kernels for
-            on tensor cores: other than 4, 8, 16 or 32 channels.
+        width: Channels of a convolution's group: the geometric mean of in and out.
+        odd_groups: Whether a half convolution's groups are of widths that cuDNN has no kernels for
+            on tensor cores: other than 4, 8, 16 or 32 channels, in and out alike.
         peak: FLOP/s of the units that its products run on.
         vector: FLOP/s of fp32 outside tensor cores.
         bandwidth: Bytes a second.
         sms: Multiprocessors.
         ticks: Clock cycles a second of all multiprocessors.
-        load: TFLOP/s of the peak for each watt, brought to one manufacturing process.
+        load: TFLOP/s of the peak for each watt, brought to one manufacturing process and to the
+            energy of a half product: TF32 runs at half the rate on the same units.
         cache: MiB of the last cache level.
         tiling: How matrix products are cut up.
     """
@@ -63,10 +70,13 @@ class Workload:
     tf32: NDArray[np.bool_]
     half_data: NDArray[np.bool_]
     channels_last: NDArray[np.bool_]
+    converted: NDArray[np.bool_]
+    filtered: NDArray[np.bool_]
     of_weight: NDArray[np.bool_]
     misaligned: NDArray[np.bool_]
     narrow: NDArray[np.bool_]
     groups: NDArray[np.float64]
+    width: NDArray[np.float64]
     odd_groups: NDArray[np.bool_]
     peak: NDArray[np.float64]
     vector: NDArray[np.float64]
@@ -113,7 +123,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
     # Channels of a convolution: what is summed over, or the columns, without the filter's window.
     widths = np.where(of_weight, m, n), np.where(of_weight, n, k) / window
     narrow = (widths[0] % 8 != 0) | (widths[1] % 8 != 0)
-    packed = np.isin(widths[0], _GROUPS) & np.isin(widths[1], _GROUPS)
+    packed = np.isin(widths[0], _GROUPS) & (widths[0] == widths[1])
     is_grouped = kind == KINDS.index("grouped")
     return Workload(
         count=np.array([call.count for call in calls], dtype=np.float64),
@@ -126,17 +136,25 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         tf32=np.array([each == "tf32" for each in formats], dtype=np.bool_),
         half_data=half_data,
         channels_last=np.array([call.op.channels_last for call in calls], dtype=np.bool_),
+        converted=np.array(
+            [call.op.channels_last and call.op.name in _NCHW_ONLY for call in calls],
+            dtype=np.bool_,
+        ),
+        filtered=is_conv & (window == 9),
         of_weight=np.array(of_weight, dtype=np.bool_),
         misaligned=is_gemm & half & ((n % 8 != 0) | (k % 8 != 0)),
         narrow=is_conv & half & narrow,
         groups=groups,
+        width=np.sqrt(np.maximum(widths[0] * widths[1], 1)),
         odd_groups=is_grouped & half & ~packed,
         peak=np.array([gpu.peak(each) for each in formats], dtype=np.float64),
         vector=rows * gpu.fp32 * 1e12,
         bandwidth=rows * gpu.bandwidth * 1e9,
         sms=rows * gpu.sms,
         ticks=rows * gpu.sms * gpu.clock * 1e6,
-        load=np.array([gpu.peak(each) for each in formats]) / 1e12 / gpu.power * gpu.energy,
+        load=np.array([gpu.peak(each) * (1 + (each == "tf32")) for each in formats])
+        / (1e12 * gpu.power)
+        * gpu.energy,
         cache=rows * gpu.cache,
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
     )

@@ -121,7 +121,7 @@ def _costs(found: Answer) -> list[dict[str, Any]]:
             each.gpu.key,
             {
                 "id": f"cost-{each.gpu.key}",
-                "title": f"predicted, {each.gpu.name}, {each.batch} samples a step",
+                "title": f"predicted, {each.gpu.name}, {each.samples} samples a step",
                 "rows": [],
             },
         )
