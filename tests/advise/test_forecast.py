@@ -219,6 +219,6 @@ def test_a_forecast_counts_the_samples_of_all_micro_steps() -> None:
     one, four = (
         forecast(replace(subject(), accumulate=each), ["fp16"], [gpu("t4")])[1] for each in (1, 4)
     )
-    assert four.seconds.value > 3 * one.seconds.value
+    assert four.seconds.value > 2 * one.seconds.value
     assert four.rate.value == pytest.approx(4 * four.batch / four.seconds.value)
     assert (one.samples, four.samples) == ("4", "4 x 4")

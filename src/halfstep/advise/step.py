@@ -79,8 +79,7 @@ def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: 
             for _ in range(2):
                 recorder.begin()
                 for number in range(micro_steps):
-                    in_between = number == 1 and micro_steps == _TRACED
-                    recorder.times = subject.accumulate - 2 if in_between else 1
+                    recorder.times = 1 + (subject.accumulate - micro_steps) * (number == 1)
                     recorder.phase = "forward"
                     with engine.autocast():
                         loss = subject.loss(engine.model, given)
