@@ -2,8 +2,8 @@
 
 Errors are of the logarithm of time: an interval is a factor up and down. Its width is the error to
 be expected of the step, by what the step is made of, times what errors of families that were left
-out came to beside that (split conformal prediction with a local scale: Lei et al., 2018, section 5.2,
-arXiv:1604.04173). Convolutions differ more than matrix products between versions of their
+out came to beside that (split conformal prediction with a local scale: Lei et al., 2018, section
+5.2, arXiv:1604.04173). Convolutions differ more than matrix products between versions of their
 library; most, those that it has no kernels of their own for: depthwise and grouped ones, and
 channels that are no multiple of 8. Steps that wait for the host, and GPUs of an architecture that
 nothing was measured on, are wider too.
