@@ -35,8 +35,9 @@ def figures(text: str) -> Counter[str]:
 
 
 def tables(page: Path) -> list[Counter[str]]:
-    """Return the figures of each row of each table, in their order."""
-    return [figures(line) for line in prose(page).splitlines() if line.startswith("|")]
+    """Return the figures of each row of each table, in their order; words for numbers count too."""
+    rows = [line for line in prose(page).splitlines() if line.startswith("|")]
+    return [figures(re.sub(r"\w+", lambda word: WORDS.get(word[0], word[0]), row)) for row in rows]
 
 
 def code(page: Path) -> list[str]:
