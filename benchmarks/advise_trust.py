@@ -3,6 +3,9 @@
 python benchmarks/advise_trust.py
 """
 
+# Tables in Chinese have Chinese punctuation.
+# ruff: noqa: RUF001
+
 from __future__ import annotations
 
 import json
@@ -26,9 +29,9 @@ HEADS = {
     },
     "zh": {
         "sums": ("项目", "选定时看到的任务", "事后的任务"),
-        "ranking": ("任务", "能分先后的对", "判对", "tau", "所有的对", "遗憾"),
+        "ranking": ("任务", "能分先后的方案对", "判对", "tau", "全部方案对", "遗憾"),
         "faults": ("埋下的错误", "次数", "找到", "漏掉", "多余"),
-        "memory": ("模型", "保存的 (六种方案中最差)", "峰值 (六种方案中最差)"),
+        "memory": ("模型", "保存的字节数（六种方案中最差）", "峰值（六种方案中最差）"),
     },
 }
 SUMS = {
@@ -47,11 +50,11 @@ SUMS = {
     "zh": (
         "任务",
         "种子能分出先后的方案对",
-        "在这些对上的 Kendall tau",
-        "同上: 各任务平均",
-        "同上: 最低的任务",
-        "所有的对上的 Kendall tau: 各任务平均",
-        "同上: 中位数",
+        "在这些方案对上的 Kendall tau",
+        "同上：各任务平均",
+        "同上：最低的任务",
+        "在全部方案对上的 Kendall tau：各任务平均",
+        "同上：中位数",
         "被判为安全的方案",
         "其中不安全的",
         "遗憾在种子噪声之内的任务",
@@ -90,7 +93,7 @@ def sums(language: str) -> Iterator[list[object]]:
 
 def ranking(language: str) -> Iterator[list[object]]:
     """Yield a row for each task."""
-    marks = {"en": ", held out", "zh": " (事后)"}
+    marks = {"en": ", held out", "zh": "（事后）"}
     for each in result("ranking")["tasks"]:
         pairs = each["pairs"]
         ordered = sum(pairs.values())
@@ -106,7 +109,7 @@ def ranking(language: str) -> Iterator[list[object]]:
 
 def faults(language: str) -> Iterator[list[object]]:
     """Yield a row for each kind of fault, and one for healthy networks."""
-    names = {"en": "none, healthy networks", "zh": "没有 (健康的网络)"}
+    names = {"en": "none, healthy networks", "zh": "无（健康的网络）"}
     found = result("exceptions")
     counts: dict[str, Counter[str]] = {}
     for trial in found["faulty"]:
