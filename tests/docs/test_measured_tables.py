@@ -93,3 +93,8 @@ def test_trust_in_advice(script):
     assert names <= {"half", "half-bn32", "bf16-true"}
     assert len({row["model"] for row in memory["rows"]}) == 20
     assert max(memory["worst"].values()) <= 0.03
+
+
+def test_step_overhead(script):
+    result = json.loads((ROOT / "benchmarks" / "results" / "step_overhead.json").read_text())
+    assert between("performance.md", "step overhead") == script("step_overhead").table(result)

@@ -1,0 +1,139 @@
+"""A training step by PyTorch's own loop, by halfstep's engine and by its trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import halfstep
+from halfstep import Engine, Observer
+from steps.tasks import SGD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steps.tasks import Task
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def raw(task: Task) -> None:
+    """The loop of PyTorch's documentation."""
+    model, optimizer = task.parts()
+    images, labels = task.batch()
+    setting, count = task.setting, task.setting.micro_steps
+    if setting.recipe == "o2":
+        return task.forever(_raw_o2(model, images, labels))
+    dtype = HALVES.get(setting.recipe)
+    scaler = torch.amp.GradScaler("cpu") if setting.recipe == "fp16" else None
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(count):
+            with torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext():
+                loss = cross_entropy(model(images), labels)
+            loss = loss / count if count > 1 else loss
+            (scaler.scale(loss) if scaler else loss).backward()
+        if setting.clip:
+            if scaler:
+                scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip)
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+    return task.forever(step)
+
+
+def _raw_o2(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
+    """fp16 parameters, fp32 masters and a loss scale, by hand; the MLP has no norm layers."""
+    masters = [param.detach().clone().requires_grad_() for param in model.parameters()]
+    model.half()
+    params = list(model.parameters())
+    optimizer = torch.optim.SGD(masters, **SGD)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        loss = cross_entropy(model(images.half()).float(), labels)
+        scaler.scale(loss).backward()
+        for master, param in zip(masters, params, strict=True):
+            master.grad = param.grad.float()
+            param.grad = None
+        scaler.step(optimizer)
+        scaler.update()
+        with torch.no_grad():
+            torch._foreach_copy_(params, masters)  # what Apex does with its own kernel
+
+    return step
+
+
+def engine(task: Task) -> None:
+    """Halfstep's Engine."""
+    model, optimizer = task.parts()
+    images, labels = task.batch()
+    setting = task.setting
+    engine = Engine(
+        model,
+        optimizer,
+        recipe=setting.recipe,
+        accumulate=setting.micro_steps,
+        clip_norm=setting.clip,
+    )
+
+    def step() -> None:
+        for _ in range(setting.micro_steps):
+            with engine.autocast():
+                loss = cross_entropy(engine.model(images), labels)
+            engine.backward(loss)
+            engine.step()
+
+    task.forever(step)
+
+
+class Timed(Observer):
+    """Marks the steps of halfstep's trainer."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._open = False
+
+    def batch_prepared(self) -> None:
+        """A micro-batch is there; the first of a step begins it."""
+        if not self._open:
+            self._open = True
+            self._task.turns.begin()
+
+    def step_done(self, result: Any) -> None:
+        """A step ends."""
+        del result
+        self._open = False
+        self._task.turns.end()
+
+
+def trainer(task: Task) -> None:
+    """`halfstep.train` as it comes: progress, logs, meters, doctor's watch."""
+    model, setting = task.model, task.setting
+    name = f"timm:{model.name}" if model.name else "import:steps.tasks:mlp"
+    config = {
+        "epochs": 10**6,
+        "val_every": 10**6,
+        "batch_size": model.batch,
+        "accumulate": setting.micro_steps,
+        "clip_norm": setting.clip,
+        "recipe": setting.recipe,
+        "device": "cpu",
+        "data": {"name": "digits", "resolution": model.pixels},
+        "model": {"name": name, "args": model.args},
+        "optimizer": {"name": "sgd", **SGD},
+        "schedule": {"name": "constant"},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        halfstep.train(config, out=Path(folder) / "run", observers=[Timed(task)])

@@ -1,0 +1,137 @@
+"""Variants that take turns, each in a process of its own, and what their turns come to."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import statistics
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from steps.tasks import MODELS, SETTINGS, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from multiprocessing.connection import Connection
+
+    from steps.tasks import Model, Setting
+
+    Variant = Callable[[Task], None]
+    """Takes steps of a task, each in its turn, until the process ends."""
+
+
+class Turns:
+    """A variant's end of the pipe: its loop calls `begin` before and `end` after each step."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._left = self._warm = 0
+        self._count, self._seconds = 0, 0.0
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Wait for the variant's turn, if it is not its turn now; then a step begins."""
+        if self._left == 0:
+            order = self._conn.recv()
+            if order is None:
+                # Straight out of whatever loop: nothing that a tool does at its end matters here.
+                os._exit(0)
+            self._warm, self._count = order
+            self._left, self._seconds = self._warm + self._count, 0.0
+        self._began = time.process_time()
+
+    def end(self) -> None:
+        """End a step."""
+        took = time.process_time() - self._began
+        if self._left <= self._count:
+            self._seconds += took
+        self._left -= 1
+        if self._left == 0:
+            self._conn.send(self._seconds / self._count)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant's steps beside the raw loop's of the same rounds.
+
+    Attributes:
+        microseconds: CPU time of a step, the median over rounds.
+        ratio: To the raw loop's of the same round, the median over rounds.
+        low: Lower quartile of the ratios.
+        high: Upper quartile.
+        rounds: How many there were.
+    """
+
+    model: str
+    setting: str
+    variant: str
+    microseconds: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+def measure(
+    model: str, setting: str, variants: Mapping[str, Variant], starts: int, rounds: int
+) -> list[Row]:
+    """Let variants take turns.
+
+    Args:
+        model: Name of the model.
+        setting: Name of the setting.
+        variants: By name; the raw loop is among them.
+        starts: How often all of them start anew.
+        rounds: Rounds of each start.
+    """
+    steps, names = MODELS[model].steps, list(variants)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(starts):
+        ends = {name: _start(variants[name], model, setting) for name in names}
+        for number in range(rounds + 1):
+            order = names[number % len(names) :] + names[: number % len(names)]
+            for name in order:
+                _, conn = ends[name]
+                conn.send((max(1, steps // 10), steps))
+                taken = conn.recv()
+                if number:  # the first round warms up
+                    seconds[name].append(taken)
+        for process, conn in ends.values():
+            conn.send(None)
+            process.join()
+    return [_row(model, setting, name, seconds[name], seconds["raw"]) for name in names]
+
+
+def _start(variant: Variant, model: str, setting: str) -> tuple[Any, Connection]:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_run, args=(variant, MODELS[model], SETTINGS[setting], there), daemon=True
+    )
+    process.start()
+    there.close()
+    return process, here
+
+
+def _run(variant: Variant, model: Model, setting: Setting, conn: Connection) -> None:
+    warnings.simplefilter("ignore")
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        variant(Task(model, setting, Turns(conn)))
+
+
+def _row(model: str, setting: str, name: str, seconds: list[float], raws: list[float]) -> Row:
+    ratios = [mine / its for mine, its in zip(seconds, raws, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Row(
+        model,
+        setting,
+        name,
+        round(1e6 * statistics.median(seconds), 1),
+        round(middle, 3),
+        round(low, 3),
+        round(high, 3),
+        len(ratios),
+    )

@@ -1,0 +1,45 @@
+"""The benchmark of the engine's step: it runs, and a part replaces its own rows only."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module("step_overhead")
+
+
+def row(setting, variant, microseconds):
+    spread = {"ratio": 1.0, "low": 1.0, "high": 1.0, "rounds": 1}
+    return {
+        "model": "mlp",
+        "setting": setting,
+        "variant": variant,
+        "microseconds": microseconds,
+        **spread,
+    }
+
+
+def test_a_part_replaces_its_rows_and_no_others(script, monkeypatch, tmp_path):
+    results, page = tmp_path / "step_overhead.json", tmp_path / "performance.md"
+    kept = row("bf16", "raw", 123.0)
+    results.write_text(json.dumps({"rows": [row("fp32", "engine", -1.0), kept]}))
+    page.write_text("before\n<!-- step overhead -->\n<!-- /step overhead -->\nafter\n")
+    monkeypatch.setattr(script, "RESULTS", results)
+    monkeypatch.setattr(script.docs_table, "DOCS", tmp_path)
+    monkeypatch.setattr(script.quiet_machine, "QUIET", float("inf"))
+    given = "--models mlp --settings fp32 --variants engine trainer --starts 1 --rounds 2"
+    monkeypatch.setattr("sys.argv", ["step_overhead.py", *given.split()])
+    script.main()
+    record = json.loads(results.read_text())
+    raw, *others, last = record["rows"]
+    assert (raw["variant"], raw["ratio"]) == ("raw", 1)
+    assert [each["variant"] for each in others] == ["engine", "trainer"]
+    assert all(each["microseconds"] > 0 and each["rounds"] == 2 for each in (raw, *others))
+    assert last == kept
+    shown = page.read_text().splitlines()
+    assert shown[2:-2] == script.table(record)
