@@ -62,6 +62,8 @@ def advise(capsys, code):
         given = [f"{code}:{model}", "--batches", f"{code}:{batches}", *of_loss, *more]
         exit_code = main(["advise", "--recipes", "fp32", *given])
         out, err = capsys.readouterr()
+        lines = err.splitlines(keepends=True)
+        err = "".join(line for line in lines if not line.startswith("advise: "))
         assert err.count("\n") <= 1
         return exit_code, err.replace(code, "CODE"), out
 
@@ -124,6 +126,24 @@ def test_function_that_gives_no_loss(advise, loss, said):
     code, err, _ = advise(loss=loss)
     assert code == 2
     assert said in err
+
+
+def test_a_models_optimizer_is_chosen_and_said(advise):
+    code, _, out = advise("model", "batches", "--optimizer", "adamw", "--lr", "0.002")
+    assert code == 0
+    assert "was trained by adamw with a learning rate of 0.002" in out
+    code, err, _ = advise("model", "batches", "--optimizer", "adamx")
+    assert code == 2
+    assert "optimizer.name is 'adamx'" in err
+
+
+def test_optimizer_of_a_model_is_that_of_a_config(code):
+    found = subject.find(
+        f"{code}:model", batches=f"{code}:batches", optimizer="adam", learning_rate=0.5
+    )
+    made = found.optimizer(found.model)
+    assert type(made) is torch.optim.Adam
+    assert made.param_groups[0]["lr"] == 0.5
 
 
 @pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from halfstep.train.data import Data
 
 BATCHES = 8
+_ANY_CONFIG = {
+    "name": "advise",
+    "epochs": 1,
+    "batch_size": 1,
+    "data": {"name": "digits"},
+    "model": {"name": "timm:resnet18"},
+    "schedule": {"name": "constant"},
+}
 _END = object()
 
 
@@ -121,6 +129,7 @@ def find(
     *,
     batches: str | None = None,
     loss: str | None = None,
+    optimizer: str = "sgd",
     learning_rate: float = 0.01,
     seed: int = 0,
 ) -> Subject:
@@ -131,7 +140,8 @@ def find(
         options: Overrides of the config.
         batches: For a function: another, that returns batches.
         loss: For a function: another, of model and batch.
-        learning_rate: For a function: that of SGD.
+        optimizer: For a function: the name of an optimizer, as in a config.
+        learning_rate: For a function: that of the optimizer.
         seed: For a function: of the random numbers that it draws.
 
     Raises:
@@ -152,7 +162,7 @@ def find(
             f"{name!r} is a model without data; write --batches data.py:batches, a function that "
             "returns batches of (inputs, targets)"
         )
-    return of_code(name, batches, loss, learning_rate, seed=seed)
+    return of_code(name, batches, loss, optimizer, learning_rate, seed=seed)
 
 
 def of_config(config: Config, *, batches: int = BATCHES) -> Subject:
@@ -220,21 +230,33 @@ def _shortened(config: Config, optimizer: Optimizer, steps: int) -> LRScheduler 
 
 
 def of_code(
-    model: str, batches: str, loss: str | None, learning_rate: float, *, seed: int = 0
+    model: str,
+    batches: str,
+    loss: str | None,
+    optimizer: str,
+    learning_rate: float,
+    *,
+    seed: int = 0,
 ) -> Subject:
-    """Return what functions of the user's make, trained by SGD with momentum.
+    """Return what functions of the user's make, and a config's optimizer trains.
 
     Args:
         model: "build:model" or "build.py:model", a function that returns the model.
         batches: The same for an iterable of batches: (inputs, targets), or what the loss takes.
         loss: The same for a function of model and batch that returns the loss; by default the
             cross-entropy of what the model returns for the inputs.
-        learning_rate: Of SGD.
+        optimizer: Its name in a config; SGD has momentum.
+        learning_rate: Of the optimizer.
         seed: Of the random numbers that the functions draw.
 
     Raises:
         UserError: If a function cannot be had, or returns something else.
     """
+    settings = {"name": optimizer, "lr": learning_rate}
+    if optimizer == "sgd":
+        settings["momentum"] = 0.9
+    # A whole config is read for the sake of its errors, which name the field and what is allowed.
+    chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
     make, make_batches = _imported(model, "advise MODEL"), _imported(batches, "--batches")
     with RandomNumbers(seed).drawn(), failing(f"{model} fails"):
         made = make()
@@ -257,7 +279,7 @@ def of_code(
         made,
         _imported(loss, "--loss") if loss else _cross_entropy,
         first,
-        lambda model: torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
+        lambda model: optim.build_optimizer(chosen, model, classes=0, fused=False),
         epoch,
     )
 

@@ -48,8 +48,14 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             help="For a model of yours: the loss of a model and a batch; cross-entropy by default.",
         ),
     ] = None,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="For a model of yours: the optimizer, as a config names it: adamw."
+        ),
+    ] = "sgd",
     lr: Annotated[
-        float, typer.Option(min=0, help="For a model of yours: the learning rate of SGD.")
+        float, typer.Option(min=0, help="For a model of yours: the learning rate.")
     ] = 0.01,
     gpu: Annotated[
         str | None,
@@ -135,7 +141,13 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
     with _told(1 + len(names)) as tell:
         about = find(
-            subject, options or (), batches=batches, loss=loss, learning_rate=lr, seed=seed
+            subject,
+            options or (),
+            batches=batches,
+            loss=loss,
+            optimizer=optimizer,
+            learning_rate=lr,
+            seed=seed,
         )
         found = answer.answer(
             about,
@@ -157,6 +169,12 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         console = Console()
         if found.advice:
             show.show(console, found)
+        if batches is not None:
+            console.print(
+                f"{about.name} was trained by {optimizer} with a learning rate of {lr:g}, and what "
+                "it survives depends on both; write --optimizer and --lr for yours",
+                soft_wrap=True,
+            )
         if found.costs:
             table.show(console, about.name, found.costs)
         show.conclude(console, found)

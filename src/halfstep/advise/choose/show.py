@@ -95,7 +95,7 @@ def _cells(trial: Trial) -> list[str]:
         "\n".join(trial.exceptions) if not trial.rejected else "",
         units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
-        f"{bits:.0f} bits, {at}" if math.isfinite(bits) and not trial.rejected else "",
+        f"{bits:.0f} bits in {at}" if math.isfinite(bits) and not trial.rejected else "",
     ]
 
 

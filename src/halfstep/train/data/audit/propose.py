@@ -211,7 +211,7 @@ def _split(
 
 def _written(fold: folds.Fold, root: Path, beside: Path, how: str, *, overwrite: bool) -> Found:
     train, valid = folds.write([fold], beside, overwrite=overwrite)
-    how = f"{how}; {train} and {valid} are one"
+    how = f"{how}; {train} and {valid} hold one such split"
     return _of_csv(root, (train, valid), csv_rows.STANDARD, fold.train, len(fold.valid), how)
 
 
