@@ -84,9 +84,7 @@ class CellsDone:
         self._running[self._number(cell)] = time.monotonic()
         if not self._console.is_terminal:
             left = self._left()
-            self._say(
-                cell, f"running{'' if left is None else f', about {duration(left)} left in all'}"
-            )
+            self._say(cell, f"running{f', about {duration(left)} left in all' if left else ''}")
 
     def ended(self, result: Result) -> None:
         """A cell has ended; one that could not even start, too."""
@@ -117,7 +115,9 @@ class CellsDone:
             for cell in self._cells_running()
         ]
         waiting = [cell.recipe for cell in self._waiting]
-        return seconds_left(self._durations, running, waiting, self._slots)
+        left = seconds_left(self._durations, running, waiting, self._slots)
+        # A cell that goes on where it was has done much in no time.
+        return None if left is None or left < 1 else left
 
     def _cells_running(self) -> list[Cell]:
         return [self._grid.cells[number] for number in self._running]

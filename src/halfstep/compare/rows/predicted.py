@@ -177,7 +177,7 @@ def notes(prediction: Prediction) -> list[str]:
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cases}; memory has no interval.",
-        f"{MARK} speed is relative to fp32, with products in TF32 where the GPU has that.",
+        f"{MARK} speed is relative to the recipe tf32, and to fp32 on a GPU without TF32.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
