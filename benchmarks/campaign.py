@@ -93,6 +93,15 @@ def _step(result: dict[str, Any]) -> str:
     return f"engine {ours} of the raw loop's time on a tiny MLP in fp32; Fabric {theirs}"
 
 
+def _profile(result: dict[str, Any]) -> str:
+    shares = {}
+    for name, row in result["recipes"].items():
+        taken = row["profiled_milliseconds"]
+        convolutions = sum(taken[f"{way}: convolutions"] for way in ("forward", "backward"))
+        shares[name] = f"{convolutions / sum(taken.values()):.0%} in {name}"
+    return f"convolutions take {', '.join(shares.values())} of a ResNet-18's step at 32 px"
+
+
 def _cpu_half(result: dict[str, Any]) -> str:
     ours, theirs = (
         f"{_row(result, of='resnet18, 32 px', variant=each)['ratio']:.2f}x"
@@ -212,6 +221,7 @@ _PEERS = "Fabric, Accelerate, Lightning, mmengine"
 _WATCHERS = "anomaly mode, DebugMode, module hooks, sherlorch"
 EVERY = (
     Benchmark("step_overhead.py", "what engine and trainer add to a step", _PEERS, _step),
+    Benchmark("step_profile.py", "where one step's time goes", "", _profile),
     Benchmark("cpu_half.py", "half precision on a CPU", "PyTorch's kernels", _cpu_half),
     Benchmark("native_half.py", "PyTorch's half convolutions", "fp32", _native),
     Benchmark("feed.py", "how much of training waits for data", "torchvision, timm", _feed),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,26 @@ def test_trust_in_advice(script):
 def test_step_overhead(script):
     result = json.loads((ROOT / "benchmarks" / "results" / "step_overhead.json").read_text())
     assert between("performance.md", "step overhead") == script("step_overhead").table(result)
+
+
+def test_step_profile(script):
+    result = json.loads((ROOT / "benchmarks" / "results" / "step_profile.json").read_text())
+    assert between("performance.md", "step profile") == script("step_profile").table(result)
+    taken = {name: Counter(row["profiled_milliseconds"]) for name, row in result["recipes"].items()}
+
+    def of(recipe, ending):
+        return sum(ms for work, ms in taken[recipe].items() if ending in work)
+
+    # What the page says below its table.
+    whole = taken["fp32"].total()
+    assert of("fp32", "convolutions") > 0.5 * whole
+    assert taken["fp32"].most_common(3)[1][0] == "optimizer"
+    for half in ("fp16", "o2"):
+        assert of(half, "convolutions") == pytest.approx(of("fp32", "convolutions"), rel=0.1)
+        assert taken[half]["optimizer"] == pytest.approx(taken["fp32"]["optimizer"], rel=0.15)
+    assert of("fp16", "casts") == pytest.approx(of("o2", "casts"), rel=0.1)
+    small, large = (each["recipes"] for each in result["predicted"])
+    assert {row["predicted_bound"] for row in small.values()} == {"host"}
+    assert all(small[half]["predicted_speed_up"]["value"] < 1 for half in ("fp16", "o2"))
+    bounds = {name: row["predicted_bound"] for name, row in large.items()}
+    assert bounds == {"fp32": "compute", "fp16": "bandwidth", "o2": "bandwidth"}

@@ -1,0 +1,242 @@
+"""Where the time of one training step goes, by kind of work: fp32, fp16 and o2 on a CPU.
+
+A ResNet-18 at 32 px takes steps of the engine on one thread, recipe after recipe, and that several
+times. `torch.profiler` says how long each operator took without those that it called; what lies
+between operators is Python's, autograd's and the dispatcher's. Each recipe's step is also timed
+without the profiler, for what that adds.
+
+Beside it stands what `halfstep advise` predicts of the same step, and of a larger one, on a GPU.
+
+    python benchmarks/step_profile.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docs_table
+import quiet_machine
+import torch
+from cpu_half import MODELS, SGD
+from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from halfstep import Engine
+from halfstep.advise.forecast import Forecaster
+from halfstep.advise.gpus import gpu as find_gpu
+from halfstep.advise.subject import Subject
+from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.recipe import recipe as find_recipe
+from halfstep.train.environment import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.autograd.profiler_util import FunctionEvent
+
+RESULTS = Path(__file__).parent / "results" / "step_profile.json"
+RECIPES = ("fp32", "fp16", "o2")
+MODEL = MODELS["resnet18, 32 px"]
+GPU = "h100"
+LARGER = 256, 224
+"""Images of a batch and their pixels, in the larger step that is predicted."""
+
+UPDATE = "engine.step"
+UNSCALE = "unscale, find inf and NaN"
+RECAST = "casts of weights and gradients"
+OPTIMIZER = "optimizer"
+BETWEEN = "Python, autograd"
+KINDS = (
+    "forward: convolutions",
+    "forward: casts",
+    "forward: other operators",
+    "backward: convolutions",
+    "backward: casts",
+    "backward: other operators",
+    UNSCALE,
+    RECAST,
+    OPTIMIZER,
+    BETWEEN,
+)
+"""The kinds of work, in the order of a step."""
+
+PRODUCTS = {"mkldnn_convolution", "convolution_backward", "addmm", "mm"}
+"""Those of convolutions, and of the linear layer, which count as one kind."""
+CALLERS = {"convolution", "conv2d", "_convolution", "linear"}
+"""Operators that only call others; under a half recipe, the kernels in Python that do so."""
+CASTS = {"copy_", "_to_copy", "to"}
+
+
+def kind(event: FunctionEvent) -> str:
+    """Return the kind of work that an event does by itself, without the events in it."""
+    library, _, name = event.name.partition("::")
+    if library != "aten" or name in CALLERS:
+        return BETWEEN
+    stage = _stage(event)
+    if stage == OPTIMIZER:
+        return OPTIMIZER
+    if stage == UPDATE:
+        return RECAST if name in CASTS else UNSCALE
+    if name in PRODUCTS:
+        return f"{stage}: convolutions"
+    return f"{stage}: casts" if name in CASTS else f"{stage}: other operators"
+
+
+def _stage(event: FunctionEvent | None) -> str:
+    while event is not None:
+        if event.name in ("forward", "backward", UPDATE):
+            return event.name
+        if event.name.startswith("Optimizer.step#"):
+            return OPTIMIZER
+        event = event.cpu_parent
+    return UPDATE
+
+
+def stepper(recipe: str) -> tuple[Engine, Callable[[], None]]:
+    """Return an engine and its step, whose stages the profiler sees."""
+    net = MODEL.build()
+    images, labels = MODEL.data()
+    engine = Engine(net, torch.optim.SGD(net.parameters(), **SGD), recipe=recipe)
+
+    def step() -> None:
+        with record_function("forward"), engine.autocast():
+            loss = cross_entropy(engine.model(images), labels)
+        with record_function("backward"):
+            engine.backward(loss)
+        with record_function(UPDATE):
+            engine.step()
+
+    return engine, step
+
+
+def profiled(recipe: str, steps: int, warmup: int = 5) -> tuple[float, dict[str, float]]:
+    """Take steps of a new engine.
+
+    Returns:
+        The milliseconds of a step without the profiler, the median; and those of each kind of work
+        in a step under it.
+    """
+    engine, step = stepper(recipe)
+    with engine, freed_memory_kept():  # as the trainer does
+        for _ in range(warmup):
+            step()
+        plain = [_milliseconds(step) for _ in range(steps)]
+        with profile(activities=[ProfilerActivity.CPU]) as found:
+            for _ in range(steps):
+                step()
+    taken: dict[str, float] = defaultdict(float)
+    for event in found.events():
+        taken[kind(event)] += event.self_cpu_time_total / 1e3 / steps
+    return statistics.median(plain), {each: taken[each] for each in KINDS}
+
+
+def _milliseconds(step: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    step()
+    return 1e3 * (time.perf_counter() - began)
+
+
+def measure(steps: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Let recipes take turns; return the milliseconds of each, kinds of work as means of rounds."""
+    found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in RECIPES}
+    for _ in range(rounds):
+        for name, each in found.items():
+            each.append(profiled(name, steps))
+    return {
+        name: {
+            "milliseconds": {
+                which: round(of([plain for plain, _ in each]), 2)
+                for which, of in (("median", statistics.median), ("low", min), ("high", max))
+            },
+            "profiled_milliseconds": {
+                work: round(statistics.fmean(taken[work] for _, taken in each), 3) for work in KINDS
+            },
+        }
+        for name, each in found.items()
+    }
+
+
+def predicted(batch: int, pixels: int) -> dict[str, dict[str, Any]]:
+    """Return what advise predicts of a step on the GPU, by recipe."""
+    net = MODEL.build()
+    images = torch.zeros(batch, MODEL.channels, pixels, pixels)
+    subject = Subject(
+        "resnet18",
+        net,
+        lambda model, batch: cross_entropy(model(batch[0]), batch[1]),
+        [(images, torch.zeros(batch, dtype=torch.int64))],
+        lambda model: torch.optim.SGD(model.parameters(), **SGD),
+    )
+    forecaster = Forecaster(subject, largest=False)
+    return {
+        name: forecaster.predict(find_recipe(name), find_gpu(GPU)).as_json() for name in RECIPES
+    }
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """Return the docs' table: milliseconds of each kind of work and its share, then predictions."""
+    measured = result["recipes"]
+    lines = [f"| work | {' | '.join(measured)} |", f"| --- |{' --- |' * len(measured)}"]
+    for work in KINDS:
+        cells = [_share(each["profiled_milliseconds"], work) for each in measured.values()]
+        lines.append(f"| {work} | {' | '.join(cells)} |")
+    whole = [
+        f"{each['median']:.0f} ms ({each['low']:.0f} to {each['high']:.0f})"
+        for each in (row["milliseconds"] for row in measured.values())
+    ]
+    lines.append(f"| whole step, without the profiler | {' | '.join(whole)} |")
+    for step in result["predicted"]:
+        size = f"{step['batch']} images of {step['pixels']} px"
+        cells = [_prediction(step["recipes"][name]) for name in measured]
+        lines.append(f"| ≈ {step['gpu']}, {size} | {' | '.join(cells)} |")
+    return lines
+
+
+def _share(taken: dict[str, float], work: str) -> str:
+    if not taken[work]:
+        return "-"
+    return f"{taken[work]:.1f} ms, {taken[work] / sum(taken.values()):.0%}"
+
+
+def _prediction(row: dict[str, Any]) -> str:
+    low, value, high = (1e3 * row["predicted_seconds"][each] for each in ("low", "value", "high"))
+    return f"≈ {value:.1f} ms [{low:.1f}, {high:.1f}], {row['predicted_bound']}"
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=6, help="of each turn, with and without")
+    parser.add_argument("--rounds", type=int, default=4)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with quiet_machine.watched() as seen:
+        recipes = measure(given.steps, given.rounds)
+    sizes = (MODEL.batch, MODEL.pixels), LARGER
+    result = {
+        "environment": describe(torch.device("cpu")),
+        "model": {"name": "resnet18", "batch": MODEL.batch, "pixels": MODEL.pixels},
+        "steps": given.steps,
+        "rounds": given.rounds,
+        "recipes": recipes,
+        "predicted": [
+            {
+                "gpu": find_gpu(GPU).name,
+                "batch": batch,
+                "pixels": pixels,
+                "recipes": predicted(batch, pixels),
+            }
+            for batch, pixels in sizes
+        ],
+    }
+    quiet_machine.keep(RESULTS, result, seen)
+    docs_table.put("performance.md", "step profile", table(result))
+
+
+if __name__ == "__main__":
+    main()
