@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-benchmarks/results/gpu}
 mkdir -p "$out" || exit 1
-rm -rf "$out"/*.json "$out"/*.log "$out"/parts "$out"/parts.tsv "$out"/summary.md
+rm -rf "$out"/{tests,steps,parts,feed}.log "$out"/{steps,feed}.json "$out"/parts "$out"/parts.tsv "$out"/summary.md
 python=${PYTHON:-python}
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
 

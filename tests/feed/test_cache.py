@@ -4,7 +4,9 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import threading
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from halfstep.errors import UserError
 from halfstep.feed import CacheWarning, ImageCache
+from halfstep.feed.image_file import ImageFile
 
 GB = 0.002
 """Room for the table and some 1.9 MB of pixels."""
@@ -84,6 +87,29 @@ def test_a_worker_that_is_sent_a_cache_has_the_same_one():
     assert whole(sent.get(key(1)), 1)
     sent.put(key(2), picture(2))
     assert whole(cache.get(key(2)), 2)
+
+
+@pytest.mark.parametrize(
+    "start_others", [threading, multiprocessing.get_context("fork")], ids=["threads", "processes"]
+)
+def test_users_of_one_file_append_one_after_the_other(tmp_path, monkeypatch, start_others):
+    caches = [ImageCache(tmp_path / "some.images", gigabytes=GB) for _ in range(2)]
+    append, meeting, met = ImageFile.append, start_others.Barrier(2), []
+
+    def append_after_the_other_came(self, *given):
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(timeout=0.3)  # in vain, where one waits for the other's end
+            met.append(self)
+        return append(self, *given)
+
+    monkeypatch.setattr(ImageFile, "append", append_after_the_other_came)
+    kind = getattr(start_others, "Thread", None) or start_others.Process
+    other = kind(target=caches[1].put, args=(key(2), picture(2)))
+    other.start()
+    caches[0].put(key(1), picture(1))
+    other.join()
+    assert not met
+    assert all(whole(cache.get(key(number)), number) for cache in caches for number in (1, 2))
 
 
 def test_a_full_cache_takes_no_more_than_it_may_and_says_so_once(tmp_path):
@@ -163,7 +189,7 @@ def test_programs_that_are_killed_while_they_write_leave_whole_images(tmp_path, 
     assert whole(cache.get(key(200_000)), 7)
 
 
-def test_a_file_that_changes_is_read_again_and_its_parts_are_told_apart(tmp_path):
+def test_a_file_that_changes_is_read_again_and_its_parts_are_told_apart(tmp_path, monkeypatch):
     cache, file, reads = ImageCache(gigabytes=GB), tmp_path / "some.jpg", []
 
     def read(path):
@@ -178,6 +204,12 @@ def test_a_file_that_changes_is_read_again_and_its_parts_are_told_apart(tmp_path
     assert len(reads) == 2
     file.write_bytes(b"1234")
     assert whole(cache.read(file, read), 4)
+    os.utime(file, ns=(0, 0))
+    cache.read(file, read)
+    assert len(reads) == 4
+    monkeypatch.setattr("halfstep.feed.cache._decoders", lambda: ("pillow of next year",))
+    cache.read(file, read)
+    assert len(reads) == 5
 
 
 def test_what_is_no_cache_stays_and_another_size_begins_anew(tmp_path):

@@ -1,7 +1,8 @@
 """Decoded images, kept in memory or on disk: from the second epoch on nothing is decoded.
 
 One file has all of them (`image_file`). In memory it has no name, so that it ends with the
-processes that use it. They append to it under a lock that the kernel releases when its holder dies.
+processes that use it. They append to it under a lock that the kernel releases when its holder dies;
+it is one process's, so that the threads of a process have another, whichever caches they hold.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ class ImageCache:
 
     _stopped: bool
     _warned: bool
-    _process: int
 
     def __init__(self, file: str | Path | None = None, *, gigabytes: float) -> None:
         self._most_bytes = int(gigabytes * 1e9)
@@ -115,7 +115,7 @@ class ImageCache:
         if self._stopped:
             return
         try:
-            with self._alone():
+            with _alone(self._images.descriptor):
                 self._stopped = not self._images.append(key, image)
         except OSError:  # the disk is full, or gone
             self._stopped = True
@@ -150,7 +150,7 @@ class ImageCache:
             if not there.is_ours:
                 raise UserError(f"{str(file)!r} is no cache of images; write another file")
             if there.fits:
-                with _locked(there.descriptor):
+                with _alone(there.descriptor):
                     there.mend()
                 return there
         temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
@@ -163,18 +163,9 @@ class ImageCache:
             temporary.unlink(missing_ok=True)
         return images
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other processes, and other threads of this one, from appending."""
-        if self._process != os.getpid():  # a thread may have held it when this one was forked
-            self._process, self._threads = os.getpid(), threading.Lock()
-        with self._threads, _locked(self._images.descriptor):
-            yield
-
     def _take(self, images: ImageFile) -> None:
         self._images = images
         self._stopped = self._warned = False
-        self._process, self._threads = os.getpid(), threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"most_bytes": self._most_bytes, "descriptor": DupFd(self._images.descriptor)}
@@ -184,14 +175,23 @@ class ImageCache:
         self._take(ImageFile(state["descriptor"].detach(), self._most_bytes))
 
 
+_threads = threading.RLock()
+# A process is forked when none of its threads appends, so that no lock stays held in the new one.
+os.register_at_fork(
+    before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release
+)
+
+
 @contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    # By process and not by descriptor, as processes that were forked have the same one.
-    fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.lockf(descriptor, fcntl.LOCK_UN)
+def _alone(descriptor: int) -> Iterator[None]:
+    """Keep other processes, and other threads of this one, from appending to the file."""
+    with _threads:
+        # By process and not by descriptor, as processes that were forked have the same one.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
 
 @functools.cache

@@ -72,10 +72,7 @@ def _kept(args: tuple[Any, ...]) -> list[Any]:
     return [
         scratch.widen(images, 0) if wide_images is None else wide_images,
         scratch.widen(weight, 1) if wide_weight is None else wide_weight,
-        *(
-            scratch.widen(arg, 2 + place) if is_half(arg) else arg
-            for place, arg in enumerate(others)
-        ),
+        *_wide(others, 2),
     ]
 
 

@@ -27,6 +27,25 @@ def test_blocks_are_not_asked_of_the_system_again_and_given_back_at_the_end():
     assert faults_of_blocks() > 5 * pages
 
 
+def test_a_library_that_refuses_the_threshold_is_given_the_highest_that_it_allows(monkeypatch):
+    """Else the threshold for `mmap` would stay at 128 KiB, as setting any other fixes it."""
+    held = {}
+
+    class Library:
+        def mallopt(self, parameter, value):
+            allowed = parameter != memory._MMAP_THRESHOLD or value <= 1 << 25
+            held.update({parameter: value} if allowed else {})
+            return int(allowed)
+
+        def malloc_trim(self, _):
+            return 1
+
+    monkeypatch.setattr(memory, "_glibc", Library)
+    with memory.freed_memory_kept():
+        assert held == {memory._MMAP_THRESHOLD: 1 << 25, memory._TRIM_THRESHOLD: 2**31 - 1}
+    assert held == memory._GIVEN_BACK
+
+
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(memory, "_glibc", lambda: None)
     with memory.freed_memory_kept():

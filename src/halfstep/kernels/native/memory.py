@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 # From glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT = {_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1}
 _GIVEN_BACK = {_MMAP_THRESHOLD: 1 << 25, _TRIM_THRESHOLD: 1 << 26}
-"""Where glibc's own adaptation ends, once a program has given back blocks as large as tensors."""
+"""Where glibc's own adaptation ends, once a program has given back blocks as large as tensors.
+
+Versions that refuse a higher threshold for `mmap` allow this one."""
+_KEPT = {_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: (1 << 31) - 1}
 
 
 def freed_memory_kept() -> AbstractContextManager[None]:
@@ -55,7 +57,8 @@ def _set(thresholds: dict[int, int]) -> None:
     library = _glibc()
     if library is not None:
         for parameter, value in thresholds.items():
-            library.mallopt(parameter, value)
+            if not library.mallopt(parameter, value):  # which says by 0 that it has done nothing
+                library.mallopt(parameter, _GIVEN_BACK[parameter])
 
 
 _kept = _Kept()
