@@ -87,6 +87,12 @@ def test_wider_exceptions_are_taken_where_they_spare_casts_and_hold(
     assert choice.best.trial.rehearsal is not None
     assert choice.best.trial.rehearsal.gradient_damage < 0.1
     assert trial.passes == passes + 1  # rehearsed together, once
+    monkeypatch.setattr(solving, "MOST_PASSES", found.advice.passes)  # there is none left
+    (choice,) = solving.solve(square, found.advice, [T4], forecaster)
+    (left,) = (option for option in choice.options if option.trial.base == "fp16")
+    assert left.trial.exceptions.keys() == {"gate.mul"}
+    monkeypatch.undo()
+    monkeypatch.setattr(forecaster, "predict", cheap)
     monkeypatch.setattr(solving, "LIMIT", -1.0)  # nothing holds
     (choice,) = solving.solve(square, found.advice, [T4], forecaster)
     (left,) = (option for option in choice.options if option.trial.base == "fp16")
