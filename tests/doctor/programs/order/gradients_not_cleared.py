@@ -41,12 +41,32 @@ def broken_clears_once_an_epoch() -> None:
             scaler.update()
 
 
+def broken_keeps_an_overflow_for_ever() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first step is skipped for it
+    for images, labels in batches(6):
+        scaler.scale(4 * loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def broken_without_a_scaler() -> None:
     model = classifier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for images, labels in batches(6):
         nn.functional.cross_entropy(model(images), labels).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def healthy_adds_to_the_gradients_of_its_warm_up() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (images, labels) in enumerate(batches(6)):
+        if number != 1:  # one step tells nothing of the loop
+            optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
 
