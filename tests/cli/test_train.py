@@ -47,7 +47,7 @@ def test_resolved_config_of_a_run_is_itself_a_config(halfstep, tiny_arguments):
     ("arguments", "said"),
     [
         (["digit"], "no config is named 'digit'; allowed: .*did you mean 'digits'"),
-        (["no/such.yaml"], "no config file at 'no/such.yaml'; shipped configs: .*digits"),
+        (["no/such.yaml"], "no config file at 'no/such.yaml'; .*shipped configs: .*digits"),
         (["digits", "--options", "optimizer.lrr=1"], "did you mean 'optimizer.lr'"),
         (["digits", "--options", "epochs=few"], "epochs is 'few'; allowed: a valid integer"),
         (["digits", "--options", "epochs"], "--options takes key=value, not 'epochs'"),

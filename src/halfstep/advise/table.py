@@ -22,6 +22,7 @@ _NOTE = (
     "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
     "run. [low, high] is to hold the truth in 80 of 100 cases."
 )
+MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
 _COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
 _OF_TEXT = ("recipe", "bound by")
 _MANY = 100_000
@@ -55,6 +56,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
     console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
+    if any(each.recipe.endswith("*") for each in found):
+        console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(f"guessed from its bytes alone: {name}, {count} in a step", soft_wrap=True)

@@ -95,7 +95,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a config to train for each GPU, advice.json and report.html there.",
+            help="Write a config to train for each GPU (of a model of yours: its recipe), "
+            "advice.json and report.html there.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of whatever is random.")] = 0,

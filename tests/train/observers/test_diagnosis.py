@@ -221,16 +221,16 @@ def test_train_says_of_a_finished_run_that_a_loss_was_not_finite(
 def test_an_exception_in_a_step_leaves_what_was_seen_of_it(
     tiny, tmp_path, monkeypatch, capsys
 ) -> None:
-    real = MicroBatches._loss
+    real = MicroBatches._piece
 
-    def loss_of(self, logits, labels):
+    def piece(self, *args):
         calls.append(1)
         if len(calls) == 3:
             raise RuntimeError("value cannot be converted to type at::Half without overflow")
-        return real(self, logits, labels)
+        return real(self, *args)
 
     calls: list[int] = []
-    monkeypatch.setattr(MicroBatches, "_loss", loss_of)
+    monkeypatch.setattr(MicroBatches, "_piece", piece)
     with pytest.raises(RuntimeError, match="without overflow"):
         train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     ending = json.loads(read(tmp_path / "run"))["evidence"]["ending"]
@@ -243,7 +243,7 @@ def test_a_bad_config_or_a_full_memory_leaves_no_diagnosis(tiny, tmp_path, monke
     def run_out(*_):
         raise torch.OutOfMemoryError("can't allocate memory")
 
-    monkeypatch.setattr(MicroBatches, "_loss", run_out)
+    monkeypatch.setattr(MicroBatches, "_piece", run_out)
     with pytest.raises(UserError, match="memory does not suffice"):
         train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     assert not diagnosis_file.files(tmp_path / "run")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from halfstep.advise.answer import Answer
+    from halfstep.advise.choose.advice import Advice
     from halfstep.advise.choose.solve import Choice
     from halfstep.advise.choose.trial import Trial
 
@@ -54,7 +55,7 @@ def show(console: Console, found: Answer) -> None:
 def conclude(console: Console, found: Answer) -> None:
     """Print what to train under on each GPU, whether that is verified, and what to write."""
     for choice in found.choices:
-        console.print(Text(chosen(choice), style="bold"), soft_wrap=True)
+        console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
         for recipe, reason in choice.left.items():
             if found.advice and not found.advice.trial(recipe).rejected:
                 console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
@@ -67,22 +68,29 @@ def conclude(console: Console, found: Answer) -> None:
         console.print(Text(text.dump({"recipe": trial.spec}).rstrip()), soft_wrap=True)
 
 
-def chosen(choice: Choice) -> str:
-    """Say in a line what to train under on a GPU, with what is predicted of it."""
+def chosen(choice: Choice, advice: Advice | None) -> str:
+    """Say in a line what to train under on a GPU, what is predicted of it, and what to mind."""
     where = f"on {choice.gpu.name}"
     best = choice.best
     if best is None and not choice.reference_fits:
         return f"{where}: nothing fits; take a smaller batch"
     if best is None:
-        return f"{where}: stay with {choice.reference.recipe}; nothing else is predicted to gain"
+        waits = choice.reference.bound == "host"
+        hint = "; launching kernels takes longer than running them: try a larger --batch-size"
+        return (
+            f"{where}: stay with {choice.reference.recipe}; nothing else is predicted to gain"
+            f"{hint if waits else ''}"
+        )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
     exceptions = len(best.trial.exceptions)
     beside = f" with {exceptions} exception{'s' if exceptions > 1 else ''}" if exceptions else ""
     low, value, high = map(units.ratio, speed_up)
+    later = advice.later.get(best.trial.base) if advice else None
     return (
         f"{where}: {best.trial.base}{beside}, predicted {value} [{low}, {high}] times as fast as "
         f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
+        f"{f'; but {later}' if later else ''}"
     )
 
 

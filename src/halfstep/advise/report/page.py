@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.advise.choose.show import LITTLE_HEADROOM, SETTLED, chosen, reasons
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
+from halfstep.advise.table import MARKED
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 from halfstep.train.config import text
@@ -30,7 +31,6 @@ _PREDICTED = (
     f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
     f"was run. [ ] is to hold the truth in {SHARE} of 100 cases; memory has no interval."
 )
-_MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
 
 
 def page(found: Answer) -> str:
@@ -45,7 +45,7 @@ def page(found: Answer) -> str:
         source=SOURCE,
         chosen=[
             {
-                "said": chosen(choice),
+                "said": chosen(choice, advice),
                 "kind": "use" if choice.best else "keep" if choice.reference_fits else "broken",
                 "left": choice.left,
                 "at": at,
@@ -67,7 +67,7 @@ def page(found: Answer) -> str:
         exponents=_exponents(advice) if advice else None,
         height=HEIGHT,
         environment=[],
-        notes=[_PREDICTED, _MARKED] if found.costs else [],
+        notes=[_PREDICTED, MARKED] if found.costs else [],
     )
 
 

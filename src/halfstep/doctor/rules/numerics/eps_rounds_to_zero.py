@@ -39,10 +39,13 @@ def judge(evidence: Evidence) -> Finding | None:
         site, eps, form = lost[0]
         written = f"an eps of {eps:g}" if eps else "an eps that is written as a tensor"
         return Finding(
-            summary=f"{written} is 0 in {form}, so {birth.op.removeprefix('aten.')} "
-            f"divides by zero and gives {birth.kind}",
+            summary=f"{written} is 0 in {form}, so that {birth.op.removeprefix('aten.')} is given "
+            f"zero and gives {birth.kind}",
             facts=(birth.where, f"the eps is added in {site}"),
-            change=(f"- x / (norm + {eps or 1e-8:g})", "+ x / (norm + 1e-4)  # or in fp32"),
+            change=(
+                f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
+                "+ # the same with an eps of 1e-4, or in fp32",
+            ),
             site=site,
             module=birth.module,
         )
