@@ -115,6 +115,23 @@ def test_a_plain_step_skips_what_the_general_one_skips(name):
     assert all(torch.equal(state[key], other[key]) for key in state)
 
 
+def test_a_shared_scale_comes_after_a_loss_with_one_of_its_own():
+    def parameters(*, general):
+        model = net()
+        with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16", accumulate=2) as engine:
+            if general:
+                engine._plain = None
+            for number, (inputs, labels) in enumerate(batches()):
+                with engine.autocast():
+                    loss = cross_entropy(engine.model(inputs), labels)
+                engine.backward(loss, loss_id=None if number % 2 else "own")
+                engine.step()
+        return [*model.parameters()]
+
+    pairs = zip(parameters(general=False), parameters(general=True), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
 @pytest.fixture
 def engine():
     model = net()
