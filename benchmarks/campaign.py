@@ -110,6 +110,11 @@ def _cpu_half(result: dict[str, Any]) -> str:
     return f"fp16 {ours} of fp32's time on a ResNet-18 at 32 px; PyTorch's own {theirs}"
 
 
+def _compiled(result: dict[str, Any]) -> str:
+    row = _row(result, model="digits ResNet", recipe="fp32", variant="engine, compiled")
+    return f"{_ratio(row)} of the eager step of a digits ResNet in fp32"
+
+
 def _doctor(result: dict[str, Any]) -> str:
     row = _row(result, model="resnet18", variant="halfstep watch")
     return f"{_ratio(row)} of an unwatched step"
@@ -223,6 +228,7 @@ EVERY = (
     Benchmark("step_overhead.py", "what engine and trainer add to a step", _PEERS, _step),
     Benchmark("step_profile.py", "where one step's time goes", "", _profile),
     Benchmark("cpu_half.py", "half precision on a CPU", "PyTorch's kernels", _cpu_half),
+    Benchmark("compile.py", "compiled models on a CPU", "PyTorch's own loop", _compiled),
     Benchmark("native_half.py", "PyTorch's half convolutions", "fp32", _native),
     Benchmark("feed.py", "how much of training waits for data", "torchvision, timm", _feed),
     Benchmark("loader.py", "a JPEG to a picture", "Pillow and v2, OpenCV", _loader),
