@@ -86,3 +86,10 @@ def test_views_cost_nothing_and_unknown_operators_are_named() -> None:
         trace = recorder.trace(1)
     assert "t" not in {call.op.name for call in trace.calls}
     assert trace.unknown == {"_linalg_det": 1}
+
+
+def test_a_comparison_in_a_micro_step_that_stands_for_several_is_as_many_reads():
+    with recorded() as recorder:
+        recorder.times = 3
+        torch.equal(torch.ones(2), torch.ones(2))
+    assert recorder.trace(1).reads == 3

@@ -1,10 +1,12 @@
+from collections import OrderedDict, defaultdict
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
 import torch
 
 from halfstep.feed import prefetch
-from halfstep.feed.prefetching import ahead
+from halfstep.feed.prefetching import _each_tensor, ahead
 
 
 class Batch(NamedTuple):
@@ -31,6 +33,22 @@ def test_a_batch_is_sent_before_the_one_ahead_of_it_is_received():
         *("load 2", "send 2", "compute 1", "compute 2"),
     ]
     assert list(ahead([], send, send)) == []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        defaultdict(list, images=torch.ones(2), names=["one"]),
+        MappingProxyType({"images": torch.ones(2), "names": ["one"]}),
+        OrderedDict(images=torch.ones(2), names=("one",)),
+    ],
+)
+def test_a_mapping_is_moved_to_one_of_its_kind_and_stays_as_it_is(batch):
+    moved = _each_tensor(batch, lambda tensor: tensor + 1)
+    assert type(moved) is type(batch)
+    assert moved["images"].tolist() == [2, 2]
+    assert moved["names"] == batch["names"]
+    assert batch["images"].tolist() == [1, 1]
 
 
 def test_on_a_cpu_batches_are_those_of_the_loader():

@@ -7,7 +7,8 @@ and batches pass through as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -81,8 +82,12 @@ def _each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        kind = cast("Any", type(batch))
-        return kind({name: _each_tensor(each, function) for name, each in batch.items()})
+        moved = {name: _each_tensor(each, function) for name, each in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return cast("Any", type(batch))(moved)
+        alike = copy.copy(batch)  # with what else it has, as the factory of a defaultdict
+        alike.update(moved)
+        return alike
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
         return cast("Any", type(batch))(*(_each_tensor(each, function) for each in batch))
     if isinstance(batch, list | tuple):
