@@ -103,7 +103,7 @@ class Hearing:
             self._grammar.zeroed_gradients(calling_line(), _written(call))
         elif name in _MULTIPLIES:
             self._grammar.notice_writes(calling_line(), _written(call), _factor(call))
-        elif name.endswith("_") and not name.endswith("__"):
+        elif name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             self._grammar.notice_writes(calling_line(), _written(call))
         elif name in _NORMS:
             self._grammar.notice_read(calling_line(), given)

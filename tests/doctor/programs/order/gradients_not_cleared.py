@@ -80,6 +80,16 @@ def healthy_decays_its_gradients() -> None:
             each.grad.mul_(0.5)
 
 
+def healthy_writes_zeros_into_its_gradients() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(6):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        for each in model.parameters():
+            each.grad.data[:] = 0
+
+
 def healthy_generator_reaches_the_discriminator() -> None:
     generator, discriminator = nn.Linear(6, 6), classifier()
     first = torch.optim.SGD(generator.parameters(), lr=0.01)
