@@ -7,6 +7,7 @@ so that loading a checkpoint runs no code of whoever wrote it.
 from __future__ import annotations
 
 import pickle
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +55,16 @@ def refuse_code(file: Path) -> None:
 
 class _PlainData(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if not (is_dtype or (module, name) in _ALLOWED):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of metadata")
         return super().find_class(module, name)
+
+
+def _member(kind: Any, name: Any) -> Any:
+    """Return a member of an enumeration, which Python before 3.11.4 pickles by `getattr`."""
+    if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
+        raise pickle.UnpicklingError(f"it names {name!r} of {kind!r}, which is no part of metadata")
+    return kind[name]
