@@ -101,6 +101,24 @@ def test_a_program_that_sigterm_ends_is_explained(script, capsys) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+CHILD = """
+import os, signal, time
+child = os.fork()
+if child == 0:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    finally:
+        os._exit(7)
+print("the child's end:", os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_process_that_the_program_forks_ends_by_sigterm_as_it_would(script, capsys) -> None:
+    assert main(["doctor", script(end=CHILD)]) == 0
+    assert f"the child's end: {int(signal.SIGTERM)}\n" in capsys.readouterr().out
+
+
 def test_a_program_keeps_its_own_handler_of_sigterm(script, capsys) -> None:
     own = "signal.signal(signal.SIGTERM, lambda *_: print('own handler'))"
     path = script(end=f"import os, signal\n{own}\nos.kill(os.getpid(), signal.SIGTERM)")
