@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from docs_terms import chinese
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,6 +16,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def put(page: str, mark: str, lines: Sequence[str]) -> None:
     """Write lines into a page of the docs, and into its translation where that has the mark too.
+
+    The terms that `docs_terms` has for the page are in Chinese there.
 
     Args:
         page: Its file, within `docs`.
@@ -28,7 +32,7 @@ def put(page: str, mark: str, lines: Sequence[str]) -> None:
     if not _put(path, mark, lines):
         raise ValueError(f"docs/{page} has no <!-- {mark} -->")
     if translation.exists():
-        _put(translation, mark, lines)
+        _put(translation, mark, [chinese(page, line) for line in lines])
 
 
 def _put(path: Path, mark: str, lines: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -98,6 +99,26 @@ def test_trust_in_advice(script):
     assert names <= {"half", "half-bn32", "bf16-true"}
     assert len({row["model"] for row in memory["rows"]}) == 20
     assert max(memory["worst"].values()) <= 0.03
+
+
+def test_predictions_for_gpus(script):
+    module = script("advise_docs")
+    results = json.loads(module.RESULTS.read_text())
+    for language, page in module.PAGES.items():
+        for mark, lines in module.TABLES.items():
+            assert between(page, mark) == list(lines(results, language))
+
+
+def test_performance_in_chinese(script):
+    chinese = script("docs_terms").chinese
+    page = "performance.md"
+    marks = re.findall("<!-- ([^/].*) -->", (ROOT / "docs" / page).read_text())
+    assert len(marks) >= 5
+    for mark in marks:
+        there = [chinese(page, line) for line in between(page, mark)]
+        assert between("performance.zh.md", mark) == there
+        # A head's words are translated, or names.
+        assert set(re.findall(r"\b[a-z]+\b", there[0], re.ASCII)) <= {"engine", "digits", "px"}
 
 
 def test_step_overhead(script):

@@ -30,6 +30,7 @@ def test_the_readme_has_these_figures_in_their_order(page: str) -> None:
     assert ROW.findall((ROOT / page).read_text()) == [written(each) for each in SHOWN]
 
 
-def test_the_page_has_them_too() -> None:
-    rows = ROW.findall((ROOT / "docs" / "advise-gpus.md").read_text())
+@pytest.mark.parametrize("page", ["advise-gpus.md", "advise-gpus.zh.md"])
+def test_the_page_has_them_too(page: str) -> None:
+    rows = ROW.findall((ROOT / "docs" / page).read_text())
     assert {written(each) for each in SHOWN} <= set(rows)

@@ -16,7 +16,7 @@ FIGURE = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 WORDS = {"ten": "10", "twelve": "12", "sixteen": "16", "twenty": "20", "forty": "40"}
 WORDS |= {"fifty": "50", "hundredth": "100", "November": "11"}
 COMMENT = re.compile(r" *# .*$", re.MULTILINE)
-COMMAND = re.compile(r"`(?:halfstep|python|torchrun|pip|make) [^`]*`")
+COMMAND = re.compile(r"`(?:halfstep|python|torchrun|pip|make)\s[^`]*`")
 
 
 def english(page: Path) -> Path:

@@ -1,0 +1,67 @@
+"""Terms of the docs' tables in Chinese, for tables whose scripts write English."""
+
+# Chinese has its own punctuation.
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+import re
+
+CELLS = {
+    "performance.md": {
+        "step": "训练步",
+        "raw": "原始循环",
+        "raw loop": "原始循环",
+        "trainer": "训练器",
+        "work": "工作",
+        "forward: convolutions": "前向：卷积",
+        "forward: casts": "前向：类型转换",
+        "forward: other operators": "前向：其他算子",
+        "backward: convolutions": "反向：卷积",
+        "backward: casts": "反向：类型转换",
+        "backward: other operators": "反向：其他算子",
+        "unscale, find inf and NaN": "反缩放，查找 inf 和 NaN",
+        "casts of weights and gradients": "权重和梯度的类型转换",
+        "optimizer": "优化器",
+        "Python, autograd": "Python、autograd",
+        "whole step, without the profiler": "整个一步，不带 profiler",
+        "checkpoint of": "检查点",
+        "written in": "写入用时",
+        "copied in": "复制用时",
+        "raw loop, compiled": "原始循环，编译",
+        "engine, compiled": "engine，编译",
+        "compiled in": "编译用时",
+        "pays after": "多少步后划算",
+        "never": "不划算",
+        "graphs": "计算图",
+        "losses differ by": "损失的相对差",
+    }
+}
+"""Each page's whole cells."""
+PARTS = {
+    r" ?\((\S+) to (\S+)\)": r"（\1 到 \2）",
+    r", host$": "，主机",
+    r", compute$": "，计算",
+    r", bandwidth$": "，带宽",
+    r", clipping$": ", 梯度裁剪",
+    r", (\d+) images of (\d+) px$": r"，\2 px 的图像 \1 张",
+    r"^([\d,]+) steps$": r"\1 步",
+    r" parameters$": " 参数",
+}
+"""Parts of other cells, as patterns."""
+
+
+def chinese(page: str, line: str) -> str:
+    """Return a line of an English page's table in Chinese, where the page's terms are here."""
+    if page not in CELLS or not line.startswith("|"):
+        return line
+    return " | ".join(_cell(CELLS[page], cell) for cell in line.split(" | "))
+
+
+def _cell(terms: dict[str, str], cell: str) -> str:
+    bare = cell.strip("| ")
+    shown = terms.get(bare, bare)
+    if shown == bare:
+        for pattern, instead in PARTS.items():
+            shown = re.sub(pattern, instead, shown)
+    return cell.replace(bare, shown) if bare else cell
