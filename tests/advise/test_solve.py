@@ -227,7 +227,7 @@ def test_updates_that_a_decaying_rate_makes_too_small_are_told(square: Subject) 
     assert len(advice.safe) == 3
     # Autocast and master weights keep parameters in fp32.
     assert set(advice.later) == {"half-bn32"}
-    assert "half an ulp: at 1/100 of it" in advice.later["half-bn32"]
+    assert "at 1/100 of the learning rate" in advice.later["half-bn32"]
     rows = {row["recipe"]: row for row in advice.as_json()["recipes"]}
     assert rows["half-bn32"]["later"] == advice.later["half-bn32"]
     assert 1 <= rows["fp16"]["first_loss_scale"] < 65536

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NOTE = (
     "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
-    "run. [low, high] is to hold the truth in 80 of 100 cases."
+    "run. 80 % of the intervals [low, high] should contain the true value."
 )
 MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
 _COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")

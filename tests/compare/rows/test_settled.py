@@ -53,8 +53,8 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
     assert facts[:2] == (
         "All 3 runs finished, and no loss was inf or NaN.",
         (
-            "fp16 and bf16: at most 2 of 450 validation images fewer right than fp32, which one "
-            "seed cannot tell from chance."
+            "fp16 and bf16: up to 2 of 450 validation images fewer classified correctly than fp32; "
+            "with one seed, this can be chance."
         ),
     )
 
@@ -64,7 +64,7 @@ def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
     # With 2 + 12 errors chance explains 1.96 sqrt(14) = 7.3 images, with 2 + 8 errors 6.2.
     facts = told(fp32=448, fp16=right).facts
     assert (
-        "fp16: 10 of 450 validation images fewer right than fp32 (-2.22 points), more"
+        "fp16: 10 of 450 validation images fewer classified correctly than fp32 (-2.22 points);"
         in " ".join(facts)
     ) is is_worse
 
@@ -78,8 +78,8 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
 
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
     facts = told(there(fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
-    assert facts[1] == "fp16: at least as many validation images right as fp32."
-    assert facts[-1].endswith("bounds the step: no recipe is faster.")
+    assert facts[1] == "fp16: at least as many validation images classified correctly as fp32."
+    assert facts[-1].endswith("limits the step: no recipe is faster.")
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
     assert other[-1].endswith("no recipe is faster than fp32.")
 
@@ -87,11 +87,14 @@ def test_a_small_model_is_said_to_be_bound_by_the_host(told):
 def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
     grid = make_grid(("fp32", "fp16", "o3", "bf16"))
     found = settled(grid, rows_by_arm(grid, fill(grid)))
-    assert found.facts[0] == "3 of 4 runs had finite losses only; not o3 at step 12."
+    assert found.facts[0] == (
+        "3 of 4 runs had only finite losses; inf or NaN first in o3 at step 12."
+    )
     assert [each.label for each in found.verdicts] == ["o3"]
     assert "Optimizer steps skipped for inf or NaN gradients: fp16 2." in found.facts
     assert "Speed on this machine, over the baseline: fp16 2.40x." in found.facts
-    assert any(fact.startswith("This machine rehearses bf16: ") for fact in found.facts)
+    rehearsed = "Rehearsed (emulated) on this machine: bf16. "
+    assert any(fact.startswith(rehearsed) for fact in found.facts)
 
 
 def test_runs_without_a_count_of_images_are_told_in_points(make_grid):

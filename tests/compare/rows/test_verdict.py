@@ -203,7 +203,7 @@ def test_equal_in_every_seed_needs_no_more_of_them(judged):
 
 def test_rehearsed_accuracy_counts_and_rehearsed_speed_does_not(judged):
     verdict = judged(*SAME, rehearsed=["autocast fp16: rehearsed (no fp16 units)"])
-    assert "rehearsed, so that its speed says nothing" in verdict.finding
+    assert "rehearsed, so its speed here does not count" in verdict.finding
     assert "measure its speed there" in verdict.advice
 
 

@@ -1,7 +1,7 @@
-"""What a learning rate that decays does to half parameters without a copy in fp32.
+"""Finds updates that a decaying learning rate makes too small for half parameters.
 
-The recorded steps are the first of a training, at its whole learning rate. A schedule makes updates
-smaller from there on, and those of less than half an ulp of their parameter do not arrive at all.
+The recorded steps are the first of a training, at the full learning rate. A schedule makes later
+updates smaller. A half parameter without an fp32 copy loses updates of less than half an ulp.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 
     if later.breaks or not stalled:
         return ""
     return (
-        f"as the learning rate decays, updates fall below half an ulp: at 1/{DECAY} of it, "
-        f"{len(stalled)} of {len(later.updates_lost)} parameters lose more than half of theirs; "
-        "keep master weights, or end the decay earlier"
+        f"as the learning rate decays, updates become too small and are rounded away: at 1/{DECAY} "
+        f"of the learning rate, {len(stalled)} of {len(later.updates_lost)} parameters lose more "
+        "than half of their update; keep master weights, or end the decay earlier"
     )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LITTLE_HEADROOM = 2
 """Bits below which training may soon overflow where it does not yet."""
+ROUNDING = (
+    "rounding error: squared error of the gradient, as a share of its variance between batches"
+)
 SETTLED = {"good": "as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
@@ -31,17 +34,17 @@ def show(console: Console, found: Answer) -> None:
     advice = found.advice
     assert advice is not None
     console.print(
-        f"{advice.subject}: {advice.recorded.steps} steps in fp32; the gradient's noise from batch "
-        f"to batch is {advice.recorded.noise_ratio:.2g} of its norm",
+        f"{advice.subject}: {advice.recorded.steps} steps in fp32; {noise(advice)}",
         soft_wrap=True,
     )
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for header in ("recipe", "survives", "in fp32", "rounding, of\nthe noise", "first loss\nscale"):
+    for header in ("recipe", "survives", "in fp32", "rounding\nerror", "first loss\nscale"):
         table.add_column(header, justify="right" if "\n" in header else "left")
     table.add_column("headroom")
     for trial in advice.trials:
         table.add_row(trial.base, *_cells(trial))
     console.print(table)
+    console.print(ROUNDING, soft_wrap=True)
     for trial in advice.trials:
         for line in reasons(trial, advice.later.get(trial.base, "")):
             console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
@@ -50,6 +53,12 @@ def show(console: Console, found: Answer) -> None:
         console.print(Text(f"survives: {names}", style="bold"), soft_wrap=True)
     else:
         console.print(Text("none of these recipes; train in fp32 or tf32", style="bold"))
+
+
+def noise(advice: Advice) -> str:
+    """Say how much gradients differ between batches."""
+    ratio = f"{advice.recorded.noise_ratio:.2g}"
+    return f"the gradient's standard deviation between batches is {ratio} times its norm"
 
 
 def conclude(console: Console, found: Answer) -> None:

@@ -244,7 +244,9 @@ class _Search:
 
     def _costly(self, error: float) -> str:
         in_noise = (error / self._recorded.noise_ratio) ** 2
-        return f"rounding costs {in_noise:.2g} of the gradient's noise" if in_noise > LIMIT else ""
+        if in_noise <= LIMIT:
+            return ""
+        return f"rounding adds {in_noise:.2g} of the gradient's variance between batches"
 
     def _wrong(self, found: Rehearsal) -> str:
         if found.raised:
@@ -253,7 +255,10 @@ class _Search:
             where = f", from {found.birth.pattern} on" if found.birth else ""
             return f"gradients are inf or NaN{where}"
         if found.gradient_damage > LIMIT:
-            return f"the gradient is off by {found.gradient_damage:.2g} of its noise"
+            return (
+                f"the gradient's squared error is {found.gradient_damage:.2g} of its variance "
+                "between batches"
+            )
         if broken := found.broken_updates:
             return f"updates of {len(broken)} parameters are inf or NaN, of {broken[0]} among them"
         stalled = [] if self._base.keeps_small_updates else found.stalled(MOST_LOST)
@@ -271,7 +276,7 @@ class _Search:
                 return False
             why = "its updates are inf or NaN"
             if not found.broken_updates:
-                why = "its updates are less than half an ulp"
+                why = "its updates are too small and are rounded away"
             exceptions |= dict.fromkeys(modules, why)
             return True
         if found.birth is not None and not covered(found.birth, exceptions):

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.choose.show import LITTLE_HEADROOM, SETTLED, chosen, reasons
+from halfstep.advise.choose.show import LITTLE_HEADROOM, ROUNDING, SETTLED, chosen, noise, reasons
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED
@@ -29,7 +29,8 @@ MARK = "≈"
 _TEMPLATE = Path(__file__).parent / "page.html"
 _PREDICTED = (
     f"{MARK} predicted, from the operators of one training step and the GPU's datasheet: nothing "
-    f"was run. [ ] is to hold the truth in {SHARE} of 100 cases; memory has no interval."
+    f"was run. {SHARE} % of the intervals [ ] should contain the true value; memory has no "
+    "interval."
 )
 
 
@@ -67,7 +68,7 @@ def page(found: Answer) -> str:
         exponents=_exponents(advice) if advice else None,
         height=HEIGHT,
         environment=[],
-        notes=[_PREDICTED, MARKED] if found.costs else [],
+        notes=[*([ROUNDING] if advice else []), *([_PREDICTED, MARKED] if found.costs else [])],
     )
 
 
@@ -75,8 +76,8 @@ def _summary(advice: Advice | None) -> str:
     if advice is None:
         return "predicted cost alone; nothing was trained"
     return (
-        f"{advice.recorded.steps} steps in fp32; the gradient's noise from batch to batch is "
-        f"{advice.recorded.noise_ratio:.2g} of its norm; {advice.passes:.0f} passes in all"
+        f"{advice.recorded.steps} steps in fp32; {noise(advice)}; "
+        f"{advice.passes:.0f} forward and backward passes in all"
     )
 
 
@@ -92,7 +93,7 @@ def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
         "reasons": reasons(trial, advice.later.get(trial.base, "")),
         "cells": [
             _cell(len(trial.exceptions), "in fp32", f"{source}exceptions", str),
-            _cell(damage, "rounding, of the noise", f"{source}gradient_damage", units.small_share),
+            _cell(damage, "rounding error", f"{source}gradient_damage", units.small_share),
             _cell(
                 scaling.init if scaling else math.inf,
                 "first loss scale",

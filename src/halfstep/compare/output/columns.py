@@ -135,7 +135,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
     ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
-    aside = ", rehearsed ones aside" if any(map(_is_rehearsed, results)) else ""
+    aside = ", rehearsed rows not counted" if any(map(_is_rehearsed, results)) else ""
     return f"no other row is as good in {ways}{aside}"
 
 
@@ -159,7 +159,7 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
     if not by_reason:
         return []
     return [
-        f"{REHEARSED} rehearsed: accuracy and skipped steps tell, speed does not.",
+        f"{REHEARSED} rehearsed: accuracy and skipped steps are valid, speed is not.",
         *(
             f"{REHEARSED} {', '.join(dict.fromkeys(names))}: {reason}"
             for reason, names in by_reason.items()

@@ -173,10 +173,10 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
 def notes(prediction: Prediction) -> list[str]:
     """Say what predicted figures are, how far to trust them, and what is not among them."""
     source = "from the operators of one training step and the GPU's datasheet"
-    cases = f"[ ] is to hold the truth in {prediction.share} of 100 cases"
+    cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
-        f"{MARK} {cases}; memory has no interval.",
+        f"{MARK} {cover}; memory has no interval.",
         f"{MARK} speed is relative to the recipe tf32, and to fp32 on a GPU without TF32.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}

@@ -78,9 +78,7 @@ def settled(
     )
 
 
-_CAVEAT = (
-    "One seed cannot tell a recipe's small differences from luck; three seeds give an interval."
-)
+_CAVEAT = "One seed cannot tell small differences from chance; three seeds give an interval."
 
 
 def _is_compared(row: Row) -> bool:
@@ -121,7 +119,10 @@ def _finite(rows: Sequence[Row]) -> str:
             return f"All {len(rows)} runs finished, and no loss was inf or NaN."
         return f"{finished} of {len(rows)} runs finished, and no loss was inf or NaN."
     where = ", ".join(f"{row.arm.label} at step {row.first_nonfinite_step}" for row in broken)
-    return f"{len(ended) - len(broken)} of {len(ended)} runs had finite losses only; not {where}."
+    return (
+        f"{len(ended) - len(broken)} of {len(ended)} runs had only finite losses; "
+        f"inf or NaN first in {where}."
+    )
 
 
 def _accuracies(grid: Grid, even: Sequence[Row], worse: Sequence[Row]) -> list[str]:
@@ -134,13 +135,13 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     who, images = _names(rows), _images(rows[0])
     than = grid.arms[0].recipe if len(grid.points) == 1 else "its baseline"
     if lost <= 0:
-        return f"{who}: at least as many validation images right as {than}."
+        return f"{who}: at least as many validation images classified correctly as {than}."
     if images is None:
         return f"{who}: at most {percent(lost)} points of accuracy less than {than}."
     number = round(lost * images)
     return (
-        f"{who}: at most {number} of {images} validation images fewer right than {than}, which one "
-        "seed cannot tell from chance."
+        f"{who}: up to {number} of {images} validation images fewer classified correctly than "
+        f"{than}; with one seed, this can be chance."
     )
 
 
@@ -150,8 +151,8 @@ def _lost(grid: Grid, row: Row) -> str:
         raise AssertionError("only rows with both are found to have lost more than chance")
     return (
         f"{row.arm.label}: {round(-difference.mean * images)} of {images} validation images fewer "
-        f"right than {grid.baseline(row.arm).recipe} ({points(difference.mean)} points), more than "
-        "chance among the images explains."
+        f"classified correctly than {grid.baseline(row.arm).recipe} ({points(difference.mean)} "
+        "points); random variation among the images does not explain that many."
     )
 
 
@@ -164,7 +165,7 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
 
 
 def _speeds(rows: Sequence[Row]) -> list[str]:
-    """Say how fast the rows were here, where this machine has units for what they compute in."""
+    """Say how fast the rows were here, where this machine supports their formats."""
     rehearsed = [row for row in rows if row.rehearsed]
     native = [row for row in rows if not row.rehearsed and row.speed and not row.disturbed]
     said = []
@@ -173,8 +174,8 @@ def _speeds(rows: Sequence[Row]) -> list[str]:
         said.append(f"Speed on this machine, over the baseline: {each}.")
     if rehearsed:
         said.append(
-            f"This machine rehearses {_names(rehearsed)}: their speed here says nothing about "
-            "hardware with units for them."
+            f"Rehearsed (emulated) on this machine: {_names(rehearsed)}. Their speed here does not "
+            "predict their speed on hardware that supports them."
         )
     return said
 
@@ -194,7 +195,7 @@ def _there(prediction: Prediction) -> list[str]:
         best = max(gains, key=_speed_up)
         return [f"{there} {best.arm.label} gains the most speed over fp32."]
     if all(each.bound == "host" for each in known):
-        return [f"{there} the host that launches kernels bounds the step: no recipe is faster."]
+        return [f"{there} launching kernels from the host limits the step: no recipe is faster."]
     return [f"{there} no recipe is faster than fp32."]
 
 
@@ -210,7 +211,7 @@ def _commands(
     if candidate is not None:
         recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
         found.append(
-            (f"{_again(grid)} {recipes} --seeds 3", "settles it; runs that are there are kept")
+            (f"{_again(grid)} {recipes} --seeds 3", "gives an interval; finished runs are kept")
         )
     name = grid.config if grid.config in shipped() else "YOUR.yaml"
     gpus = ",".join(each.key for each in predicted) or "h100,rtx4090,t4"

@@ -166,7 +166,7 @@ def _about(seeds: int | None) -> str:
 
 def _gains(row: Row, base: Row) -> str:
     if row.rehearsed:
-        return "rehearsed, so that its speed says nothing"
+        return "rehearsed, so its speed here does not count"
     said = []
     if row.speed is not None:
         disturbed = " (times disturbed)" if _is_disturbed(row, base) else ""

@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{call.kind} runs in a thread of its own without autocast, while the loop "
             f"is under autocast to {call.loop_autocast}: autocast holds for one thread only, "
             "so the model computes in the formats of its parameters",
-            facts=(f"{call.count} calls in other threads than the loop's",),
+            facts=(f"{call.count} calls in threads other than the loop's",),
             change=(
                 "  def work(model, inputs):",
                 "+     with torch.autocast(device_type, dtype=torch.float16):",

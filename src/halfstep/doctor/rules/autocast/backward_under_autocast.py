@@ -17,8 +17,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     event = inside[0]
     return Finding(
-        summary="backward() runs under autocast: its operators are cast once more, and weights "
-        "cast before an update stay in autocast's cache after it",
+        summary="backward() runs under autocast: its operators are cast once more, and "
+        "autocast's cache keeps casts of the weights from before the update",
         facts=(evidence.loop.share(event, "autocast"),),
         change=(
             "  with torch.autocast(...):",

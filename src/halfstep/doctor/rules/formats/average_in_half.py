@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"{worst.parameter}: {worst.stuck / worst.lagging:.0%} of the elements that "
                 f"differ from the parameter did not change, over {worst.updates} updates"
             ),
-            f"so with {len({each.parameter for each in stuck})} parameters that were looked at",
+            f"the same for {len({each.parameter for each in stuck})} of the parameters sampled",
         ),
         change=(
             "- average = copy.deepcopy(model)",

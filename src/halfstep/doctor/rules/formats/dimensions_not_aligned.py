@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{product.share:.0%} of the multiplications in half precision are products of "
             f"{rows} x {inner} by {inner} x {columns}: tensor cores are slower where a dimension "
-            f"is no multiple of {MULTIPLE}, as {odd[0]} is not",
+            f"is not a multiple of {MULTIPLE} (here {odd[0]})",
             facts=(f"in {product.module or 'the loop'}, {product.site}",),
             change=(f"- {odd[0]}", f"+ {padded}  # what is added is never a target"),
             confidence=POSSIBLE,

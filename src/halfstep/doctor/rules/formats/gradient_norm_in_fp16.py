@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         "norm in fp16, where it is infinite",
         facts=(
             f"{norms[0].name}() gave fp16 {norms[0].count} times, outside autocast",
-            f"a gradient's norm is up to {given:.4g} in fp32, and fp16 ends at 65504",
+            f"a gradient's norm is up to {given:.4g} in fp32; the largest fp16 number is 65504",
         ),
         change=(
             "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",

@@ -54,7 +54,7 @@ def _scaled(evidence: Evidence) -> Finding | None:
     event = halves[0]
     return Finding(
         summary="the loss is computed in fp16, outside of autocast: its gradient starts as the "
-        "loss scale in fp16, which is inf from 65536 on",
+        "loss scale in fp16, which is inf for a scale of 65536 or more",
         facts=(
             f"scaler.scale() was given an fp16 loss {evidence.loop.share(event, 'format')}",
             f"{evidence.numbers.skips} steps were skipped",

@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in iteration {worst.iteration}",
             f"the update is {worst.relative_update:.2g} of the parameter",
-            f"over {len(samples)} looks at parameters",
+            f"over {len(samples)} samples of parameters",
         ),
         change=(
             "- model.to(torch.bfloat16)",

@@ -48,7 +48,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         site, bound, form = lost[0]
         return Finding(
-            summary=f"a clamp at {bound:.10g} does nothing: in {form} that is 1, and "
+            summary=f"a clamp at {bound:.10g} does nothing: {form} rounds it to 1, and "
             f"{birth.op.removeprefix('aten.')} gives {birth.kind} there",
             facts=(
                 f"{birth.where}, in {birth.phase}",

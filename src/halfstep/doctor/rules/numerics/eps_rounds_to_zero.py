@@ -39,8 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
         site, eps, form = lost[0]
         written = f"an eps of {eps:g}" if eps else "an eps that is written as a tensor"
         return Finding(
-            summary=f"{written} is 0 in {form}, so that {birth.op.removeprefix('aten.')} is given "
-            f"zero and gives {birth.kind}",
+            summary=f"{written} is 0 in {form}, so {birth.op.removeprefix('aten.')} gets "
+            f"zero and returns {birth.kind}",
             facts=(birth.where, f"the eps is added in {site}"),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",

@@ -19,11 +19,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if not masked or ("softmax" in birth.op and birth.dead_rows):
             continue
         return Finding(
-            summary="the loss gives every class a weight, as label smoothing does, and so also "
-            f"those whose logits are masked with -inf: it is {birth.kind}",
+            summary="the loss weights every class, as label smoothing does, including classes "
+            f"whose logits are masked with -inf: the loss is {birth.kind}",
             facts=(
                 birth.where,
-                "the -inf was written on purpose, and does no harm where masked classes weigh 0",
+                "the -inf mask is intended, and is harmless where masked classes have weight 0",
             ),
             change=(
                 "- logits = logits.masked_fill(mask, float('-inf'))",

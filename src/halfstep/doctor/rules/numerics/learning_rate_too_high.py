@@ -72,11 +72,11 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     rate = steps[-1].learning_rate
     return Finding(
         summary=f"{made} steps at a learning rate of {rate:g} made the parameters "
-        f"{growth.factor:.3g} times larger, and with them what the model computes: training "
-        "diverged",
+        f"{growth.factor:.3g} times larger, and with them the values that the model computes: "
+        "training diverged",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
-            f"{what} is finite with parameters of the size that they had at first",
+            f"{what} is finite with parameters of their initial size",
         ),
         change=_change(rate),
         confidence=LIKELY,

@@ -22,12 +22,12 @@ def judge(evidence: Evidence) -> Finding | None:
         fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
         precise = bool(fp32) and fp32[0].finite
         return Finding(
-            summary=f"{birth.op} is given exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
-            f"{form}, and gives {birth.output.infs} times -inf",
+            summary=f"{birth.op} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
+            f"{form}, and returns -inf {birth.output.infs} times",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside'}",
-                "the same step in fp32 is finite: the zeros come of half precision"
+                "the same step in fp32 is finite: the zeros come from half precision"
                 if precise
                 else "the same step in fp32 is not finite either",
             ),

@@ -16,7 +16,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.culprit and "softmax" in birth.op and birth.dead_rows:
             return Finding(
                 summary=f"softmax over {birth.dead_rows} rows in which every position is -inf: "
-                "0/0, NaN",
+                "the result is 0/0, NaN",
                 facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
                 change=(
                     "+ # leave one position of a row, or drop the row:",

@@ -28,8 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
         )
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
-        summary=f"{birth.kind} is born in {birth.op or 'what was given'} of the {birth.phase} in "
-        f"iteration {bad.iteration}, and the optimizer applies it to the weights",
+        summary=f"the {birth.phase} of iteration {bad.iteration} first gives {birth.kind} in "
+        f"{birth.op or 'its input'}, and the optimizer applies it to the weights",
         facts=(
             birth.where,
             *comparison,

@@ -18,13 +18,13 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or birth.kind != "nan" or birth.phase != "forward":
             continue
         if "nll_loss" in birth.op:
-            what = "every target is the ignored index, so the mean is taken over none"
+            what = "every target is the ignored index, so the mean is over no targets"
         elif any(0 in each.shape for each in birth.inputs):
-            what = "the selection is empty, so the mean is taken over none"
+            what = "the selection is empty, so the mean is over no elements"
         elif birth.op == "aten.div" and _is_count(birth):
             what = "the sum and the count are both 0"
         elif birth.op in _VARIANCES and birth.exact is None:
-            what = "the variance of one sample divides by one less than one"
+            what = "the variance of n = 1 sample divides by n - 1 = 0"
         else:
             continue
         return Finding(

@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         scales = [each.scale for each in evidence.static.scalers if each.scale is not None]
         return Finding(
             summary=f"optimizer {event.facts['optimizer']} is stepped by scaler "
-            f"{event.facts['scaler']}, but some of its gradients come of a loss that another "
+            f"{event.facts['scaler']}, but some of its gradients come from a loss that another "
             "scaler multiplied: they are divided by the wrong loss scale",
             facts=(
                 evidence.loop.share(event, "foreign"),

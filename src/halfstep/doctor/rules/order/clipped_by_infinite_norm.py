@@ -30,9 +30,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if not writes or not steps:
         return None
     return Finding(
-        summary=f"the gradients of iteration {bad.iteration} are {gradients.nans} times NaN and "
-        f"{gradients.zeros} times 0 after the loop clipped them: their norm was not finite, and a "
-        "factor of 0 makes NaN of inf",
+        summary=f"after the loop clipped the gradients of iteration {bad.iteration}, "
+        f"{gradients.nans} elements are NaN and {gradients.zeros} are 0: the norm was not finite, "
+        "and clipping multiplied inf by 0",
         facts=(
             f"the loss is finite: {bad.loss:.4g}",
             *(f"the inf came from {each.op} of {each.forward_op}, {each.where}" for each in born),

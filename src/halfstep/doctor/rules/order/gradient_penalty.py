@@ -52,10 +52,10 @@ def judge(evidence: Evidence) -> Finding | None:
 def _scaled(shape: Shape, event: Event) -> Finding:
     return Finding(
         summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
-        "and is scaled once more with the loss: it counts by a power of the scale",
+        "and is scaled once more with the loss: its weight is then a power of the scale",
         facts=(
             f"in {shape.count} iterations autograd.grad() was given a scaled loss",
-            "what came of it was given to scaler.scale() again and was not divided by the scale",
+            "its result was given to scaler.scale() again without a division by the scale",
         ),
         change=_CHANGE,
         site=event.site,
@@ -66,11 +66,11 @@ def _harm(evidence: Evidence) -> str | None:
     plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
     fp32 = {each.iteration for each in evidence.replays if each.name == "fp32" and each.finite}
     if any(not each.finite and each.iteration in fp32 for each in plain):
-        return "a step is not finite, and is in fp32"
+        return "a step is not finite, but is finite in fp32"
     precision = evidence.precision
     lost = precision.underflowing(FLUSHED)
     if lost:
-        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of its gradient is 0, not so in fp32"
+        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of its gradient is 0, but not in fp32"
     largest = max((each.exact_norm for each in precision.agreements), default=0.0)
     turned = [
         each

@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
         facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
     return Finding(
         summary="gradients are changed while they are still multiplied by the loss scale: a limit "
-        "of 1 then acts as one of 1/scale, and the model hardly learns",
+        "of 1 then acts like a limit of 1/scale, and the model hardly learns",
         facts=tuple(facts),
         change=change,
         site=event.site,

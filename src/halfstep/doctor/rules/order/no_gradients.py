@@ -56,7 +56,8 @@ def _never_had(loop: Loop, number: int) -> bool:
 
 def _missing(optimizer: OptimizerFacts) -> str:
     owned = sum(optimizer.formats.values())
-    text = f"{optimizer.without_gradient} of {owned} parameters of {optimizer.kind} never had one"
+    text = f"{optimizer.without_gradient} of {owned} parameters of {optimizer.kind} never had a "
+    text += "gradient"
     if optimizer.foreign:
         text += f", {optimizer.foreign} belong to no model that was called"
     return text
@@ -65,7 +66,7 @@ def _missing(optimizer: OptimizerFacts) -> str:
 def _silent(evidence: Evidence, number: int, fact: str) -> Finding:
     steps = [event for _, event in evidence.loop.of("step") if event.facts["optimizer"] == number]
     return Finding(
-        summary="the optimizer steps on parameters that never get a gradient: it was made for "
+        summary="the optimizer steps on parameters that never get a gradient: it holds "
         "other parameters than those that the loss depends on",
         facts=(fact,),
         change=_CHANGE,

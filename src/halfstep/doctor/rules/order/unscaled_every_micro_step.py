@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             return Finding(
                 summary="the scaler divides gradients by the loss scale before all of a step's "
                 "backward passes have added to them: the later ones add scaled gradients, "
-                "beside which the unscaled ones are next to nothing",
+                "and the unscaled ones are negligible beside them",
                 facts=(
                     (
                         f"{loop.share(event, 'onto_unscaled')} backward() added to "

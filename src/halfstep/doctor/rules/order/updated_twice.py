@@ -80,7 +80,7 @@ def _taking_turns(loop: Loop) -> Finding | None:
             return Finding(
                 summary="two optimizers share a scaler and take turns, and scaler.update() "
                 "follows each of their steps: the loss scale grows and falls twice as fast, and "
-                "forgets the overflow of the one before the other has stepped",
+                "an overflow in one optimizer is forgotten before the other one steps",
                 facts=(
                     f"{first[1].count} updates {_where(first[0])} after steps of one optimizer",
                     f"{last[1].count} updates {_where(last[0])} after steps of the other",

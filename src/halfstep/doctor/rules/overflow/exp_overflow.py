@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         limit = math.log(FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} of up to {birth.inputs[0].largest:.4g} is "
-            f"infinite in {form}, which ends at {limit:.4g}",
+            f"infinite in {form}, whose largest number is {limit:.4g}",
             facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else "- torch.exp(x)",

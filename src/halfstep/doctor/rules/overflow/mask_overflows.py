@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"a mask's finite constant becomes -inf in {output.format}: "
-            f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives {output.infs} times -inf",
+            f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf {output.infs} times",
             facts=(
                 birth.where,
                 f"it went on into {', '.join(birth.consumers[:3]) or 'the result'}",

@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
             summary=f"a mean of squares is taken in fp16: the square of {largest:.4g} is "
-            f"{birth.exact:.4g}, and fp16 ends at 65504, the square of 256",
+            f"{birth.exact:.4g}; the largest fp16 number is 65504, about 256 squared",
             facts=(
                 birth.where,
                 "the infinity reaches the loss or the gradients"

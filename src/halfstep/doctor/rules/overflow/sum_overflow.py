@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         added = birth.inputs[0]
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} over {' x '.join(map(str, added.shape))} "
-            f"values up to {added.largest:.4g} is {birth.exact:.6g}, and fp16 ends at {_LIMIT:g}",
+            f"values up to {added.largest:.4g} is {birth.exact:.6g}, over fp16's {_LIMIT:g}",
             facts=(
                 birth.where,
                 "the infinity reaches the loss or the gradients"

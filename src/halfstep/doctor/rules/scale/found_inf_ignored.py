@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but "
-            "applied one: the scaler had found the overflow, and parameters are not finite now",
+            "applied one in which the scaler had found inf or NaN: parameters are not finite now",
             facts=(
                 f"{evidence.numbers.skips} steps had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",

@@ -25,8 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary="there is no loss scale, and gradients are too small for fp16: they become 0",
         facts=(
-            f"{worst.parameter}: {worst.flushed:.0%} of its gradient is 0 and is not in fp32",
-            f"so are {len(lost)} of {len(evidence.precision.agreements)} parameters",
+            f"{worst.parameter}: {worst.flushed:.0%} of its gradient is 0, but not in fp32",
+            f"the same in {len(lost)} of {len(evidence.precision.agreements)} parameters",
         ),
         change=(
             "+ scaler = torch.amp.GradScaler(device_type)",

@@ -30,7 +30,7 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
         evidence,
         f"{numbers.longest_run_of_skips} steps in a row were skipped and the loss scale "
         f"fell to {numbers.smallest_scale:g}; the step is not finite without a loss scale "
-        "either, so that no scale is small enough",
+        "either, so no scale is small enough",
         "the same step at a loss scale of 1 is not finite",
         None,
     )
@@ -57,7 +57,7 @@ def _by_hand(evidence: Evidence) -> Finding | None:
 def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> Finding:
     births: list[Birth] = [each for each in evidence.births if each.culprit]
     where = [
-        f"{each.kind} is born in {each.op or 'what was given'} of the {each.phase}, in "
+        f"the {each.phase} first gives {each.kind} in {each.op or 'its input'}, in "
         f"{each.module or 'the loop'}, {each.site}"
         for each in births[:1]
     ]

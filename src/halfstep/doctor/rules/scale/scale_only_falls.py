@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "become 0 in fp16",
             facts=(
                 f"it was lowered {scale.drops} times without a step in between",
-                f"{scale.steps} steps were made since the first time, and none raised it",
+                f"{scale.steps} steps followed the first decrease, and none raised it",
             ),
             change=(
                 "+ good_steps = 0 if overflow else good_steps + 1",

@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
     first = with_optimizer[0]
     return Finding(
         summary="checkpoints are saved with the optimizer's state and without the gradient "
-        "scaler's: whoever resumes starts with the initial loss scale, and skips steps or loses "
+        "scaler's: a resumed run starts with the initial loss scale, and skips steps or loses "
         "gradients until the scale is found again",
         facts=(f"torch.save() got an optimizer's state {first.count} times, never a scaler's",),
         change=(
