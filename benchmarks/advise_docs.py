@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results" / "advise_speed.json"
 PAGES = {"en": "advise-gpus.md", "zh": "advise-gpus.zh.md"}
 ERRORS = {
     "en": (
-        "| figure, on data that the constants were not fitted to | n | median | 90 % are under |",
+        "| error, on data that the constants were not fitted to | n | median | 90 % are under |",
         "a family of models left out, RTX 3090, NCHW",
         "the same, NHWC",
         "families tested once, constants of the others, NCHW",
@@ -32,8 +32,8 @@ ERRORS = {
         "`a x FLOPs + b x bytes` on these",
         "ResNet-50 and BERT, their GPU left out",
         "the same, its architecture left out",
-        "speed-up of half over fp32 or TF32, same",
-        "always saying 2x",
+        "speed-up of half over fp32 or TF32, their GPU left out",
+        "for comparison: always predicting 2x",
     ),
     "zh": (
         "| 预测的误差，对照未参与拟合的测量数据 | n | 误差中位数 | 90% 分位 |",
@@ -52,10 +52,10 @@ ERRORS = {
 """The head of the table of errors, and the name of each of its rows."""
 COVER = {
     "en": (
-        "80 % intervals held {others_80} of errors of families they were not made from, "
-        "90 % intervals {others_90}; on the families tested once, those of the first fit "
-        "held {once_80} and {once_90}. The largest batch of a card of 24 GB was the one that timm "
-        "found for {bracket} of {n} models of families that no constant was fitted to."
+        "On families left out, 80 % intervals contained {others_80} of the true values, and "
+        "90 % intervals {others_90}. On the families tested once, the intervals of the first fit "
+        "contained {once_80} and {once_90}. The largest batch on a card of 24 GB agreed with timm's "
+        "for {bracket} of {n} models of families that no constant was fitted to."
     ),
     "zh": (
         "对没有参与构造区间的系列，80% 区间包含了 {others_80} 的误差，90% 区间包含了 {others_90}；"

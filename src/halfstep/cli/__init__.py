@@ -59,11 +59,11 @@ def _global_options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print it and exit."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error. Anywhere on the line.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
     ] = False,
 ) -> None:
     del version, debug  # one has acted in its callback, `main` looks for the other

@@ -30,7 +30,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="What is tried; bf16, fp16, o2, bf16-sr and half-bn32 by default.",
+            help="Recipes to try; bf16, fp16, o2, bf16-sr and half-bn32 by default.",
         ),
     ] = None,
     options: OptionsFlag = None,
@@ -67,13 +67,17 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     batch_size: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="With --gpu: samples of a step; the first batch's by default."
+            min=1,
+            metavar="N",
+            help="With --gpu: samples per step; by default as many as in the first batch.",
         ),
     ] = None,
     max_memory: Annotated[
         float | None,
         typer.Option(
-            min=0.001, metavar="GIB", help="With --gpu: what a step may take; all of it by default."
+            min=0.001,
+            metavar="GIB",
+            help="With --gpu: memory that a step may use; all of the GPU's by default.",
         ),
     ] = None,
     cost_only: Annotated[
@@ -83,34 +87,34 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         bool,
         typer.Option(
             "--verify",
-            help="Train what is chosen beside fp32, in short pairs until it is settled; on failure "
-            "the next best.",
+            help="Compare the chosen recipe with fp32 in short trainings; if it is worse, try the "
+            "next best.",
         ),
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="10m", help="Verify, in no more time than this."),
+        typer.Option(metavar="10m", help="Verify, in at most this time."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a config to train for each GPU (of a model of yours: its recipe), "
-            "advice.json and report.html there.",
+            help="Write there a config for each GPU (for a model of yours: the recipe alone), "
+            "advice.json and report.html.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of whatever is random.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train eight steps in fp32, try recipes on them, and say which to train under.
 
     For each recipe it says whether the model survives it, which layers or operators have to stay in
-    fp32 for that, with the reason and the line of code, and the loss scale to start with. Nothing
-    of yours is changed, and no GPU is needed: half formats are rehearsed.
+    fp32 for that, with the reason and the line of code, and the loss scale to start with. Your
+    files are not changed. No GPU is needed: half formats are rehearsed, that is, emulated.
 
-    With --gpu, it chooses the recipe of the least predicted time among these, casts around
-    exceptions counted, that fits into the GPU's memory. Times and memory are predicted from a trace
-    on tensors without memory; nothing runs there.
+    With --gpu, it chooses among these the fastest recipe, by predicted time, that fits into the
+    GPU's memory. The time includes the casts around layers that stay in fp32. Times and memory are
+    predicted from a trace of one step without data; nothing runs on the GPU.
 
         halfstep advise digits --gpu h100,t4 --budget 10m --out advice
 

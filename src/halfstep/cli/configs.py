@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def configs(
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """List the configs that ship: what halfstep train and halfstep compare take by name."""
     from halfstep.files import json_text

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     data.callback(invoke_without_command=True)(_help)
     data.command("folds", short_help="Split a CSV file into k stratified folds.")(folds)
     data.command("check", short_help="Find missing, unreadable, duplicate and blank images.")(check)
-    app.add_typer(data, name="data", short_help="Cut a data set into folds; check it for faults.")
+    app.add_typer(data, name="data", short_help="Split a data set into folds; check it for faults.")
 
 
 def _help(context: typer.Context) -> None:
@@ -79,7 +79,7 @@ def check(
     ] = None,
     columns: ColumnsFlag = None,
     options: OptionsFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Read every image of a data set once, and list what is wrong.
 

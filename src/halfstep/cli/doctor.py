@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "doctor",
-        short_help="Run a training program under watch, and say why it broke.",
+        short_help="Watch a training program, and say why it broke.",
         context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     )(doctor)
 

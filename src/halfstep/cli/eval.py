@@ -54,7 +54,7 @@ def evaluate(
     columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Print what RUN's checkpoint gives on its validation split, or on the images of a CSV file.
 

@@ -8,7 +8,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("init", short_help="Look at your images; write a config that trains.")(init)
+    app.command("init", short_help="Inspect your images; write a config for them.")(init)
 
 
 def init(

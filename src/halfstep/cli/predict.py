@@ -13,7 +13,7 @@ from halfstep.errors import UserError
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("predict", short_help="Name the class of images with a run's model.")(predict)
+    app.command("predict", short_help="Predict the classes of images with a run's model.")(predict)
 
 
 def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the command

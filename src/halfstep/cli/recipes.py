@@ -33,7 +33,7 @@ def recipes(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="For a page.")] = False,
     fields: Annotated[
         bool, typer.Option("--fields", help="List the fields of a recipe and their values.")

@@ -23,7 +23,7 @@ def runs(
     root: Annotated[
         Path, typer.Argument(metavar="ROOT", help="The folder that the runs lie in.")
     ] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """List the runs under ROOT: how they stand, and the best that each has reached."""
     from halfstep.files import json_text

@@ -57,7 +57,7 @@ def _by_hand(evidence: Evidence) -> Finding | None:
 def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> Finding:
     births: list[Birth] = [each for each in evidence.births if each.culprit]
     where = [
-        f"the {each.phase} first gives {each.kind} in {each.op or 'its input'}, in "
+        f"{each.kind} first appears in {each.op or 'the input'} ({each.phase}), in "
         f"{each.module or 'the loop'}, {each.site}"
         for each in births[:1]
     ]
