@@ -246,7 +246,10 @@ class _Search:
         in_noise = (error / self._recorded.noise_ratio) ** 2
         if in_noise <= LIMIT:
             return ""
-        return f"rounding adds {in_noise:.2g} of the gradient's variance between batches"
+        return (
+            f"rounding adds a squared error of {in_noise:.2g} times the gradient's variance between "
+            "batches"
+        )
 
     def _wrong(self, found: Rehearsal) -> str:
         if found.raised:
@@ -256,7 +259,7 @@ class _Search:
             return f"gradients are inf or NaN{where}"
         if found.gradient_damage > LIMIT:
             return (
-                f"the gradient's squared error is {found.gradient_damage:.2g} of its variance "
+                f"the gradient's squared error is {found.gradient_damage:.2g} times its variance "
                 "between batches"
             )
         if broken := found.broken_updates:

@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
     place = ", ".join(map(str, first.index))
     return Finding(
         summary=f"the batch of iteration {first.iteration} holds {first.count} values that are "
-        f"{first.kind}: they come with the data, not from an operator",
+        f"{first.kind}: they come with the batch, not from an operator",
         facts=(f"the first is at [{place}], in sample {first.index[0] if first.index else 0}",),
         change=(
             "+ if not torch.isfinite(inputs).all():",

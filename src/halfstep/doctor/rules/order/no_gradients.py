@@ -56,8 +56,8 @@ def _never_had(loop: Loop, number: int) -> bool:
 
 def _missing(optimizer: OptimizerFacts) -> str:
     owned = sum(optimizer.formats.values())
-    text = f"{optimizer.without_gradient} of {owned} parameters of {optimizer.kind} never had a "
-    text += "gradient"
+    share = f"{optimizer.without_gradient} of {owned}"
+    text = f"{share} parameters of {optimizer.kind} never had a gradient"
     if optimizer.foreign:
         text += f", {optimizer.foreign} belong to no model that was called"
     return text
