@@ -247,8 +247,8 @@ class _Search:
         if in_noise <= LIMIT:
             return ""
         return (
-            f"rounding adds a squared error of {in_noise:.2g} times the gradient's variance between "
-            "batches"
+            f"rounding adds a squared error of {in_noise:.2g} times the gradient's variance "
+            "between batches"
         )
 
     def _wrong(self, found: Rehearsal) -> str:
