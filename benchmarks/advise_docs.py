@@ -54,8 +54,8 @@ COVER = {
     "en": (
         "On families left out, 80 % intervals contained {others_80} of the true values, and "
         "90 % intervals {others_90}. On the families tested once, the intervals of the first fit "
-        "contained {once_80} and {once_90}. The largest batch on a card of 24 GB agreed with timm's "
-        "for {bracket} of {n} models of families that no constant was fitted to."
+        "contained {once_80} and {once_90}. The largest batch on a card of 24 GB agreed with "
+        "timm's for {bracket} of {n} models of families that no constant was fitted to."
     ),
     "zh": (
         "对没有参与构造区间的系列，80% 区间包含了 {others_80} 的误差，90% 区间包含了 {others_90}；"
