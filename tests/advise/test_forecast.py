@@ -177,6 +177,8 @@ def test_a_forecast_says_no_gain_and_does_not_fit() -> None:
         ("t4", "fp32"), ("t4", "fp16"), ("t4", "bf16"),
     ]  # fmt: skip
     assert small["h100_sxm", "fp16"] == "no gain"  # the host's launches are all that counts
+    assert small["t4", "bf16"].startswith("no bf16 units")
+    assert "units" not in small["h100_sxm", "bf16"] + small["t4", "fp16"]
     large = of_batch(1_000_000)
     assert large["t4", "fp32"].startswith("does not fit")
     assert not large["h100_sxm", "fp16"]

@@ -128,6 +128,11 @@ def test_function_that_gives_no_loss(advise, loss, said):
     assert said in err
 
 
+def test_a_file_without_a_function_is_refused(code, capsys):
+    assert main(["advise", f"{code}:model", "--batches", code]) == 2
+    assert "allowed: FILE.py:FUNCTION, such as data.py:batches" in capsys.readouterr().err
+
+
 def test_a_models_optimizer_is_chosen_and_said(advise):
     code, _, out = advise("model", "batches", "--optimizer", "adamw", "--lr", "0.002")
     assert code == 0

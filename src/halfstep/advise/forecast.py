@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.cost import step_time
@@ -48,6 +48,7 @@ class Forecast:
         largest_batch: About how many samples of a micro-step fit; 0 where not even one does, None
             where nobody asked.
         unknown: Operators whose cost is a guess from their bytes, and how many of each.
+        lacks: The format of the recipe's products where the GPU has no units for it.
     """
 
     recipe: str
@@ -60,6 +61,7 @@ class Forecast:
     memory: int
     largest_batch: int | None
     unknown: dict[str, int]
+    lacks: str = ""
 
     @property
     def samples(self) -> str:
@@ -79,7 +81,7 @@ class Forecast:
     @property
     def verdict(self) -> str:
         """What of it decides, in a few words; nothing where it is a gain."""
-        said = []
+        said = [f"no {self.lacks} units"] if self.lacks else []
         if not self.fits:
             said.append("does not fit")
         if self.speed_up is not None and self.speed_up.value < GAIN:
@@ -146,7 +148,9 @@ class Forecaster:
         """
         traces = self._traced(recipe)
         work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
-        return self._one(recipe.name, gpu, traces, work, self._full(gpu))
+        found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
+        lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
+        return replace(found, lacks=lacks)
 
     def _full(self, gpu: Gpu) -> Workload:
         return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)

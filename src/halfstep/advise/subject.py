@@ -287,6 +287,8 @@ def of_code(
 def _imported(path: str, field: str) -> Callable[..., Any]:
     """Return the function at "build:model", "sub/build.py:model" or "/elsewhere/build.py:model"."""
     module, colon, name = path.partition(":")
+    if not colon:
+        raise UserError(f"{field} is {path!r}; allowed: FILE.py:FUNCTION, such as data.py:batches")
     if module.endswith(".py"):
         file = Path(module)
         if not file.is_file():

@@ -31,3 +31,18 @@ def test_a_share_of_iterations_is_over_all_shapes_of_iterations() -> None:
     count = evidence.loop.iterations
     finding = diagnose(evidence).verdicts[0].finding
     assert finding.facts[0].startswith(f"in {count} of {count} iterations ")
+
+
+def test_a_change_names_the_optimizer_as_the_program_does() -> None:
+    watch = Watch()
+    with watch:
+        model = classifier()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+        for images, labels in batches(4):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            scaler.step(sgd)
+            scaler.update()
+    finding = diagnose(watch.close()).verdicts[0].finding
+    assert finding.change[1].startswith("+ sgd.zero_grad()")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from halfstep.doctor.record.loop import Event, Loop, Shape
+    from halfstep.doctor.record.static import Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ def _accumulates(loop: Loop) -> bool:
     """Return whether steps take several backward passes, as far as steps were made."""
     stepped = [shape for shape in loop.shapes if shape.complete and shape.of("scaler step")]
     return not stepped or any(len(shape.of("backward")) > 1 for shape in stepped)
+
+
+def optimizer_name(loop: Loop, number: Fact) -> str:
+    """Return what the program calls an optimizer where it steps, or "optimizer"."""
+    for kind, pattern in (("scaler step", r"\.step\(([\w.]+)"), ("step", r"([\w.]+)\.step\(\)")):
+        for _, event in loop.of(kind):
+            found = re.search(pattern, event.site.text) if event.site else None
+            if found and event.facts["optimizer"] == number:
+                return found[1]
+    return "optimizer"
 
 
 def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:

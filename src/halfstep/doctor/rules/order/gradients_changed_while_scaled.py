@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.order import optimizer_name
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     event = changed[0]
     line = f"  {event.site.text}" if event.site else "  torch.nn.utils.clip_grad_norm_(...)"
+    name = optimizer_name(evidence.loop, event.facts["optimizer"])
     late = _unscaled_after(evidence, event)
-    unscale = late.site.text if late and late.site else "scaler.unscale_(optimizer)"
+    unscale = late.site.text if late and late.site else f"scaler.unscale_({name})"
     change = (f"+ {unscale}", line, f"- {unscale}") if late else (f"+ {unscale}", line)
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [

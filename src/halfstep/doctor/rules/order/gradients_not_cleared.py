@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.order import optimizer_name
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         event = stale[0][1]
         cleared = loop.count("zero", optimizer=event.facts["optimizer"])
         scaled = kind == "scaler step"
+        name = optimizer_name(loop, event.facts["optimizer"])
         return Finding(
             summary="gradients are not cleared before the next backward(): each step applies the "
             "sum of its own gradients and of those of earlier steps"
@@ -34,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"  {event.site.text}" if event.site else "  optimizer.step()",
-                "+ optimizer.zero_grad()  # after every step, or before every first backward()",
+                f"+ {name}.zero_grad()  # after every step, or before every first backward()",
             ),
             confidence=CERTAIN if scaled else LIKELY,
             site=event.site,
