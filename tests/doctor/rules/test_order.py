@@ -46,3 +46,24 @@ def test_a_change_names_the_optimizer_as_the_program_does() -> None:
             scaler.update()
     finding = diagnose(watch.close()).verdicts[0].finding
     assert finding.change[1].startswith("+ sgd.zero_grad()")
+
+
+def test_an_unscale_that_comes_too_late_is_moved_and_one_that_is_missing_added() -> None:
+    missing = diagnose(watched("GRADIENTS_CHANGED_WHILE_SCALED", "broken")).verdicts[0].finding
+    assert [each[0] for each in missing.change] == ["+", " "]
+    watch = Watch()
+    with watch:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+    late = diagnose(watch.close()).verdicts[0].finding
+    assert [each[0] for each in late.change] == ["+", " ", "-"]
+    assert late.change[0][2:] == late.change[2][2:] == "scaler.unscale_(optimizer)"
