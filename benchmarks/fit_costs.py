@@ -4,11 +4,13 @@
     python benchmarks/fit_costs.py --cache DIR [--data DIR] score
     python benchmarks/fit_costs.py --cache DIR [--data DIR] refit
 
-`fit` writes `src/halfstep/advise/constants.json`: constants by robust regression of the logarithm
-of a step's time, with priors, on the families of models that are fitted to; and the widths of
-intervals, from errors on families and GPUs that were left out of a fit each. `score` reads it and
-predicts the families that were not fitted to. `refit` fits to all families, which is what ships;
-its errors are of each family under constants that were fitted without it. Results go to
+`fit` writes `benchmarks/results/advise_fit.json`: constants by robust regression of the logarithms
+of steps' times and of speed-ups over fp32, with priors, on the families of models that are fitted
+to; the widths of intervals, from errors on families and GPUs that were left out of a fit each; and
+which speeds of the other families had a trace by then. `score` reads it and predicts these other
+families: the speeds that had no trace yet apart from the others, and those that have none still by
+their names. `refit` fits to all families and writes `src/halfstep/advise/constants.json`, which is
+what ships; its errors are of each family under constants that were fitted without it. Results go to
 `benchmarks/results/advise_speed.json`, and from there to the docs by `advise_docs.py`.
 
 The data: timm's published training speeds (`benchmarks/data/timm_train.csv`, Apache-2.0, from
@@ -24,7 +26,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,12 +74,17 @@ FOLDS = 6
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "advise_speed.json"
+FROZEN = HERE / "results" / "advise_fit.json"
 
 _STEP = 1e-3
 _LARGE, _SMALL = 0.5, 0.02
 
 NOISE = 0.08
 """Errors up to which the regression is of squares; beyond, it is of absolute values."""
+
+PAIRED = 2**-0.5
+"""Weight of a speed-up's error beside a step's: as the difference of two, it has twice the variance
+where they are independent."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class Case:
 
 
 def cases(found: Sequence[Measurement], cache: Path) -> list[Case]:
-    """Return measurements with their traces' columns, those with a trace alone."""
+    """Return measurements with their traces' columns, those with a trace alone, duplicates once."""
     traces: dict[str, Trace | None] = {}
     made = []
     for each in found:
@@ -115,16 +122,21 @@ def _once(found: Sequence[Case]) -> list[Case]:
 
 
 def _trace(asked: Measurement, cache: Path) -> Trace | None:
-    path = cache / f"{asked.trace_name}.json"
-    if path.exists():
-        return traced(asked, cache)
-    if asked.layout == "nhwc":
-        # The same operators, where a model does not itself bring its images to another layout.
-        path = cache / f"{replace(asked, layout='nchw').trace_name}.json"
-        if path.exists():
-            trace = traced(replace(asked, layout="nchw"), cache)
-            calls = tuple(replace(c, op=replace(c.op, channels_last=True)) for c in trace.calls)
-            return replace(trace, calls=calls)
+    kept = _kept(asked, cache)
+    if kept is None:
+        return None
+    trace = traced(kept, cache)
+    if kept.layout == asked.layout:
+        return trace
+    calls = tuple(replace(c, op=replace(c.op, channels_last=True)) for c in trace.calls)
+    return replace(trace, calls=calls)
+
+
+def _kept(asked: Measurement, cache: Path) -> Measurement | None:
+    """Return the measurement whose trace serves: the same operators in NCHW serve NHWC."""
+    for each in (asked, replace(asked, layout="nchw")):
+        if (cache / f"{each.trace_name}.json").exists():
+            return each
     return None
 
 
@@ -138,6 +150,7 @@ class Fit:
         self.measured = np.array([case.measured.seconds for case in chosen])
         self.old = np.array([_is_old(case.measured) for case in chosen])
         self.weights = np.sqrt(_weights(chosen))
+        self.full, self.half = np.array(paired(chosen), dtype=np.intp).reshape(-1, 2).T
 
     def seconds(self, fitted: Constants) -> NDArray[np.float64]:
         """Return the predicted time of each case."""
@@ -170,6 +183,8 @@ class Fit:
     ) -> tuple[Constants, float]:
         """Return the constants, and the factor of old logs, after some rounds of regression.
 
+        Residuals are the errors of steps, those of speed-ups, and the distance from the priors.
+
         Args:
             start: Where to begin.
             age: The same of the factor of old logs.
@@ -181,16 +196,21 @@ class Fit:
         spread = np.array([*(SPREAD.get(name, 0.3) for name in NAMES), 0.05])
         first = np.log([*(getattr(start, name) for name in NAMES), age])
         weights = self.weights if kept is None else self.weights * kept
+        of_pairs = PAIRED * np.minimum(weights[self.full], weights[self.half])
+
+        def weighed(each: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+            differences = each[self.full] - each[self.half]
+            return [(weights * each.T).T / NOISE, (of_pairs * differences.T).T / NOISE]
 
         def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
             *values, factor = np.exp(logs)
             errors = self.errors(Constants(*values), factor)
-            return np.concatenate([weights * errors / NOISE, (logs - prior) / spread])
+            return np.concatenate([*weighed(errors), (logs - prior) / spread])
 
         def steepness(logs: NDArray[np.float64]) -> NDArray[np.float64]:
             *values, factor = np.exp(logs)
             found = self.slopes(Constants(*values), factor) if slopes is None else slopes
-            return np.concatenate([weights[:, None] * found / NOISE, np.diag(1 / spread)])
+            return np.concatenate([*weighed(found), np.diag(1 / spread)])
 
         found = least_squares(
             residuals, first, steepness, loss="soft_l1", max_nfev=rounds, xtol=1e-3, ftol=1e-4
@@ -207,11 +227,29 @@ def _is_old(measured: Measurement) -> bool:
 
 def _weights(chosen: Sequence[Case]) -> NDArray[np.float64]:
     """Weigh cases so that neither a large family nor one GPU decides alone."""
-    sizes: dict[Any, int] = defaultdict(int)
     keys = [(case.measured.family, case.measured.layout, case.measured.machine) for case in chosen]
-    for key in keys:
-        sizes[key] += 1
-    return np.array([sizes[key] ** -0.5 for key in keys])
+    return np.sqrt(alike(keys))
+
+
+def alike(groups: Sequence[Any]) -> NDArray[np.float64]:
+    """Weigh rows so that every group counts as much as any other, however many rows it has."""
+    sizes = Counter(groups)
+    return np.array([1 / sizes[group] for group in groups])
+
+
+def paired(chosen: Sequence[Case]) -> list[tuple[int, int]]:
+    """Return where the full and the half step of the same model on the same machine are."""
+    full = {
+        (c.measured.machine, c.measured.gpu, c.measured.model): at
+        for at, c in enumerate(chosen)
+        if c.measured.precision in ("fp32", "tf32")
+    }
+    return [
+        (full[key], at)
+        for at, c in enumerate(chosen)
+        if c.measured.precision not in ("fp32", "tf32")
+        and (key := (c.measured.machine, c.measured.gpu, c.measured.model)) in full
+    ]
 
 
 def summary(errors: NDArray[np.float64]) -> dict[str, float]:
@@ -306,21 +344,12 @@ def speed_ups(
     chosen: Sequence[Case], errors: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> Pairs:
     """Return the pairs of half and full steps among some cases."""
-    full = {
-        (c.measured.machine, c.measured.gpu, c.measured.model): (c, *found)
-        for c, *found in zip(chosen, errors, expected, strict=True)
-        if c.measured.precision in ("fp32", "tf32")
-    }
     wrong, twice, larger, names = [], [], [], []
-    for case, error, size in zip(chosen, errors, expected, strict=True):
-        half = case.measured
-        other = full.get((half.machine, half.gpu, half.model))
-        if half.precision in ("fp32", "tf32") or other is None:
-            continue
-        slow = other[0].measured
-        wrong.append(other[1] - error)
+    for full, at in paired(chosen):
+        half, slow = chosen[at].measured, chosen[full].measured
+        wrong.append(errors[full] - errors[at])
         twice.append(np.log(2 * (half.seconds / half.batch) / (slow.seconds / slow.batch)))
-        larger.append(max(other[2], size))
+        larger.append(max(expected[full], expected[at]))
         names.append(card(half.gpu))
     return Pairs(np.array(wrong), np.array(twice), np.array(larger), names)
 
@@ -330,30 +359,32 @@ def expected_errors(
 ) -> tuple[list[float], NDArray[np.float64]]:
     """Return by what the size of an error grows with a step's makeup, and what is expected of each.
 
-    Least squares with coefficients that are not negative; errors beyond `_LARGE` count as that.
+    Least squares with coefficients that are not negative; families count alike, as an interval is
+    for a family that is not among them, and errors beyond `_LARGE` count as that.
     """
     makeup = np.array([interval.makeup(case.work, fitted) for case in chosen])
-    weights = _weights(chosen)
+    weights = np.sqrt(alike([case.measured.family for case in chosen]))
     sizes = np.minimum(np.abs(errors), _LARGE)
     scales, _ = nnls(makeup * weights[:, None], sizes * weights)
     scales[0] = max(scales[0], _SMALL)
     return [float(each) for each in scales], makeup @ scales
 
 
-def widths(
-    ratios: NDArray[np.float64], weights: NDArray[np.float64], groups: int
-) -> dict[str, float]:
+def widths(ratios: NDArray[np.float64], groups: Sequence[str]) -> dict[str, float]:
     """Return the quantiles of errors beside expected ones, where another group joins as the worst.
+
+    Groups count alike (hierarchical conformal prediction: Lee, Barber and Willett, 2023,
+    arXiv:2306.06342).
 
     Args:
         ratios: Of the sizes of errors to expected ones.
-        weights: Of each, so that groups weigh alike.
-        groups: Families or GPUs that errors are of: what is to be covered is one more.
+        groups: The family or GPU of each: what is to be covered is one more.
     """
-    order = np.argsort(ratios)
+    weights, order = alike(groups), np.argsort(ratios)
     below = np.cumsum(weights[order]) / weights.sum()
+    another = 1 + 1 / len(set(groups))
     return {
-        str(share): float(np.interp(share / 100 * (1 + 1 / groups), below, ratios[order]))
+        str(share): float(np.interp(share / 100 * another, below, ratios[order]))
         for share in interval.SHARES
     }
 
@@ -369,13 +400,13 @@ def coverage(
     names = sorted({case.measured.family for case in kept})
     folds = np.array([names.index(case.measured.family) % FOLDS for case in kept])
     makeup = np.array([interval.makeup(case.work, fitted) for case in kept])
-    weights, sizes = _weights(kept) ** 2, np.abs(errors)
+    sizes = np.abs(errors)
     inside: dict[str, list[bool]] = defaultdict(list)
     for fold in range(FOLDS):
         here, there = folds == fold, folds != fold
         scales, expected = expected_errors(_of(kept, there), errors[there], fitted)
-        groups = len({case.measured.family for case in _of(kept, there)})
-        found = widths(sizes[there] / expected, weights[there], groups)
+        families = [case.measured.family for case in _of(kept, there)]
+        found = widths(sizes[there] / expected, families)
         for share, times in found.items():
             inside[share] += [bool(x) for x in sizes[here] <= times * (makeup[here] @ scales)]
     return {share: float(np.mean(each)) for share, each in inside.items()}
@@ -401,18 +432,18 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
     scales, _ = expected_errors(of_family, errors[published], fitted)
     expected = np.array([np.dot(interval.makeup(case.work, fitted), scales) for case in kept])
     pairs = speed_ups(logs, of_gpu[~published], expected[~published])
-    weights, beside = _weights(kept) ** 2, np.abs(errors) / expected
-    cards = len(set(pairs.gpus))
+    beside = np.abs(errors) / expected
+    cards = [card(case.measured.gpu) for case in logs]
 
     def of_logs(wrong: NDArray[np.float64]) -> dict[str, float]:
-        return widths(np.abs(wrong) / expected[~published], weights[~published], cards)
+        return widths(np.abs(wrong) / expected[~published], cards)
 
     known, new = of_logs(of_gpu[~published]), of_logs(of_architecture)
-    families = len({case.measured.family for case in of_family})
+    families = [case.measured.family for case in of_family]
     intervals = {
         "expected error": scales,
-        "step": widths(beside[published], weights[published], families),
-        "speed-up": widths(np.abs(pairs.errors) / pairs.expected, np.ones(len(pairs.gpus)), cards),
+        "step": widths(beside[published], families),
+        "speed-up": widths(np.abs(pairs.errors) / pairs.expected, pairs.gpus),
         "new architecture": {share: max(1.0, new[share] / known[share]) for share in new},
         "architectures": sorted({gpus()[case.measured.gpu].architecture for case in kept}),
     }
@@ -444,35 +475,63 @@ def fit(kept: Sequence[Case]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"constants": asdict(fitted), "age of logs": age, "intervals": intervals}, found
 
 
-def score(chosen: Sequence[Case]) -> dict[str, Any]:
-    """Return how far the fitted constants are off on the families that they were not fitted to."""
-    kept = [case for case in chosen if not is_test(case.measured) and not case.measured.machine]
-    test = [case for case in chosen if is_test(case.measured)]
-    fitted = cost.constants()
+def named(asked: Measurement) -> str:
+    """Return what tells a published speed of timm's from the others."""
+    return f"{asked.model} {asked.image_size} {asked.layout}"
+
+
+def score(found: Sequence[Measurement], cache: Path, frozen: dict[str, Any]) -> dict[str, Any]:
+    """Return how far frozen constants are off on the families that they were not fitted to.
+
+    Args:
+        found: What was published.
+        cache: Where traces are.
+        frozen: What `fit` wrote: constants, intervals, and the speeds that had a trace by then.
+    """
+    published = [each for each in found if is_test(each)]
+    # A duplicate of a speed that had a trace before is not new either: the first one stays.
+    published.sort(key=lambda each: named(each) not in frozen["traced"])
+    kept = cases([each for each in found if not is_test(each) and not each.machine], cache)
+    test = cases(published, cache)
+    fitted = Constants(**frozen["constants"])
     errors, naive = Fit(test).errors(fitted), np.full(len(test), np.nan)
     layouts = np.array([case.measured.layout for case in test])
-    found: dict[str, Any] = {}
+    new = np.array([named(case.measured) not in frozen["traced"] for case in test])
     for layout in ("nchw", "nhwc"):
         here = layouts == layout
         naive[here] = baseline(
-            [case for case in kept if case.measured.layout == layout],
-            [case for case, wanted in zip(test, here, strict=True) if wanted],
+            [case for case in kept if case.measured.layout == layout], _of(test, here)
         )
-        found[layout] = {"model": summary(errors[here]), "two constants": summary(naive[here])}
-    half_widths = {
-        share: np.array(
-            [interval.half_width(c.work, gpus()[c.measured.gpu], share, fitted) for c in test]
-        )
-        for share in interval.SHARES
-    }
+    scales, times = frozen["intervals"]["expected error"], frozen["intervals"]["step"]
+    expected = np.array([interval.makeup(case.work, fitted) for case in test]) @ scales
+
+    def of(wanted: NDArray[np.bool_]) -> dict[str, Any]:
+        sums = {
+            layout: {
+                "model": summary(errors[wanted & (layouts == layout)]),
+                "two constants": summary(naive[wanted & (layouts == layout)]),
+            }
+            for layout in ("nchw", "nhwc")
+        }
+        covered = {
+            share: float(np.mean((np.abs(errors) <= expected * width)[wanted]))
+            for share, width in times.items()
+        }
+        return {**sums, "coverage": covered}
+
+    untraced = [each for each in published if _kept(each, cache) is None]
+    parts = {"new": new, "traced before the constants were frozen": ~new}
     return {
-        **found,
+        **of(np.ones(len(test), dtype=np.bool_)),
+        **{part: of(mask) for part, mask in parts.items() if mask.any()},
         "families": sorted({case.measured.family for case in test}),
-        "coverage": {
-            str(share): float(np.mean(np.abs(errors) <= half_widths[share]))
-            for share in interval.SHARES
-        },
-        "models": [row(case, error, "test") for case, error in zip(test, errors, strict=True)],
+        "published": len(published),
+        "duplicates": len(published) - len(untraced) - len(test),
+        "not traced": sorted(named(each) for each in untraced),
+        "models": [
+            row(case, error, "new" if first else "test")
+            for case, error, first in zip(test, errors, new, strict=True)
+        ],
     }
 
 
@@ -525,17 +584,22 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="where traces are kept")
     parser.add_argument("what", choices=["fit", "score", "refit"])
     given = parser.parse_args()
-    chosen = cases(measurements(given.data), given.cache)
+    found = measurements(given.data)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if given.what in ("fit", "refit"):
-        kept = [case for case in chosen if given.what == "refit" or not is_test(case.measured)]
-        written, results[given.what] = fit(kept)
-        cost.FILE.write_text(json.dumps(_rounded(written), indent=2) + "\n")
+    if given.what == "fit":
+        kept = cases([each for each in found if not is_test(each)], given.cache)
+        written, results["fit"] = fit(kept)
+        traced_by_now = [each for each in found if is_test(each) and _kept(each, given.cache)]
+        written["traced"] = sorted(map(named, traced_by_now))
+        FROZEN.write_text(json.dumps(_rounded(written), indent=1) + "\n")
+    elif given.what == "score":
+        results["test"] = score(found, given.cache, json.loads(FROZEN.read_text()))
+        results["largest batch"] = brackets(found, given.cache)
     else:
-        results["test"] = score(chosen)
-        results["largest batch"] = brackets(measurements(given.data), given.cache)
-    for part, found in results.items():
-        print(part, json.dumps({k: v for k, v in found.items() if k != "models"}, indent=1))
+        written, results["refit"] = fit(cases(found, given.cache))
+        cost.FILE.write_text(json.dumps(_rounded(written), indent=2) + "\n")
+    for part, each in results.items():
+        print(part, json.dumps({k: v for k, v in each.items() if k != "models"}, indent=1))
     RESULTS.write_text(json.dumps(_rounded(results), indent=1) + "\n")
 
 

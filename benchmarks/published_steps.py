@@ -22,7 +22,7 @@ import random
 import time
 from collections import defaultdict
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -353,9 +353,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="where traces are kept")
     parser.add_argument("--only", default="", help="builds that begin with this")
     parser.add_argument("--layout", default="", help="of one layout alone")
+    parser.add_argument("--families", default="", help="of these alone: cait,tnt")
+    parser.add_argument("--as-nchw", action="store_true", help="NHWC steps in NCHW, which serves")
     given = parser.parse_args()
-    for asked in in_turn(measurements(given.data)):
+    for published in in_turn(measurements(given.data)):
+        asked = replace(published, layout="nchw") if given.as_nchw else published
         if not asked.build.startswith(given.only) or given.layout not in asked.layout:
+            continue
+        if given.families and asked.family not in given.families.split(","):
             continue
         if (given.cache / f"{asked.trace_name}.json").exists():
             continue
