@@ -113,7 +113,7 @@ def _page(rule: Rule) -> str:
         "",
         "## The program",
         "",
-        "`broken()` has the cause, `mended()` has not. What it imports is at the end of",
+        "`broken()` has the cause, `mended()` does not. Their imports are at the end of",
         "[the list of causes](index.md#shared-by-the-programs).",
         "",
         *_block(path.read_text(), "python", marks),
@@ -123,8 +123,8 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("It explains, and doctor then does not report apart", rule.explains),
-        ("It may itself be a consequence of", _explained_by(rule.code)),
+        ("Doctor reports these as consequences of it, not as causes", rule.explains),
+        ("It may itself be a consequence of these", _explained_by(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

@@ -12,20 +12,21 @@ from halfstep.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """How the loss is scaled so that small gradients survive a narrow format.
+    """How the loss is scaled so that small gradients do not underflow in fp16.
 
     Attributes:
-        dynamic: Whether the scale grows and backs off; a static one stays at `init`.
-        init: The scale of the first step.
-        growth_factor: What the scale is multiplied by after `growth_interval` finite steps.
-        growth_interval: Number of finite steps in a row before the scale grows.
-        backoff_factor: What the scale is multiplied by when a gradient is not finite.
-        floor: The scale never falls below this; being stuck here is a collapse.
-        ceiling: The scale never grows beyond this.
-        collapse_after: So many skipped steps in a row are a collapse, which is an error.
+        dynamic: Whether the scale grows and backs off. A static scale stays at `init`.
+        init: The loss scale of the first step.
+        growth_factor: Factor by which the scale grows after `growth_interval` finite steps.
+        growth_interval: Number of consecutive finite steps before the scale grows.
+        backoff_factor: Factor applied to the scale when a gradient is non-finite.
+        floor: Smallest scale. Non-finite gradients at this scale raise `LossScaleCollapse`.
+        ceiling: Largest scale.
+        collapse_after: Number of consecutive skipped steps after which `LossScaleCollapse` is
+            raised.
 
     Raises:
-        ValueError: If a number lies outside its range.
+        ValueError: If a number is out of range.
     """
 
     dynamic: bool = True
@@ -75,14 +76,14 @@ class LossScale:
 
     @classmethod
     def parse(cls, value: object) -> LossScale:
-        """Read a loss scale as users write it.
+        """Parse a loss scale.
 
         Args:
-            value: "dynamic", a number for a static scale ("128" too), a mapping of this class's
-                fields, or a `LossScale`.
+            value: "dynamic", a number or numeric string for a static scale, a mapping of this
+                class's fields, or a `LossScale`.
 
         Raises:
-            ValueError: If `value` is none of these; the message says what is allowed.
+            ValueError: If `value` is none of these. The message says what is allowed.
         """
         if isinstance(value, cls):
             return value

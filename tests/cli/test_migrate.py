@@ -49,7 +49,8 @@ def test_what_is_left_is_listed_with_its_line(halfstep, script):
 
 def test_a_program_without_amp_is_said_to_have_none(halfstep, script):
     script.write_text("print(1)\n")
-    assert halfstep("migrate", script) == (0, "", f"{script}: nothing of Apex's amp to rewrite\n")
+    said = f"{script}: does not use apex.amp; nothing to rewrite\n"
+    assert halfstep("migrate", script) == (0, "", said)
 
 
 @pytest.mark.parametrize(

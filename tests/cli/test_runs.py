@@ -24,4 +24,4 @@ def test_no_runs_and_no_folder_are_told_apart(halfstep, tmp_path):
     (tmp_path / "runs").mkdir()
     code, out, err = halfstep("runs")
     assert (code, out) == (0, "")
-    assert "no run lies under 'runs'" in err
+    assert "no runs under 'runs'" in err

@@ -40,8 +40,8 @@ COMPLETE = "_HALFSTEP_COMPLETE"
 
 app = typer.Typer(
     name="halfstep",
-    help="Mixed-precision training you can trust: measured side by side, explained when it breaks, "
-    "predicted for GPUs that are not here.",
+    help="Mixed-precision training you can trust. Compares recipes side by side, explains why a "
+    "training run broke, and predicts time and memory on GPUs that you do not have.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -63,7 +63,7 @@ def _global_options(
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
+        bool, typer.Option("--debug", help="Show the traceback of an error. May appear anywhere.")
     ] = False,
 ) -> None:
     del version, debug  # one has acted in its callback, `main` looks for the other

@@ -1,4 +1,4 @@
-"""`halfstep advise`: which recipe to train a model under, before it is trained."""
+"""`halfstep advise`: recommends a recipe for a model before it is trained."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from halfstep.errors import UserError
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("advise", short_help="Say which recipe to train a model under, and why.")(advise)
+    app.command("advise", short_help="Recommend a recipe for a model, with reasons.")(advise)
 
 
 def advise(  # noqa: PLR0913, PLR0917  (a flag each)
@@ -22,15 +22,15 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str,
         typer.Argument(
             metavar="CONFIG|FILE.py:FUNCTION",
-            help="A shipped config's name, a YAML file, or a function of yours that returns a "
-            "model. Its file is run.",
+            help="Name of a shipped config, a YAML file, or your function that returns a model. "
+            "The function's file is executed.",
         ),
     ],
     recipes: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Recipes to try; bf16, fp16, o2, bf16-sr and half-bn32 by default.",
+            help="Recipes to try; default: bf16, fp16, o2, bf16-sr and half-bn32.",
         ),
     ] = None,
     options: OptionsFlag = None,
@@ -38,30 +38,31 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="For a model of yours: a function that returns batches of (inputs, targets).",
+            help="For your own model: a function that returns batches of (inputs, targets).",
         ),
     ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="For a model of yours: the loss of a model and a batch; cross-entropy by default.",
+            help="For your own model: a function that returns the loss of a model and a batch; "
+            "default: cross-entropy.",
         ),
     ] = None,
     optimizer: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="For a model of yours: the optimizer, as a config names it: adamw."
+            metavar="NAME",
+            help="For your own model: the optimizer, by its name in a config, such as adamw.",
         ),
     ] = "sgd",
-    lr: Annotated[
-        float, typer.Option(min=0, help="For a model of yours: the learning rate.")
-    ] = 0.01,
+    lr: Annotated[float, typer.Option(min=0, help="For your own model: the learning rate.")] = 0.01,
     gpu: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Choose the fastest recipe for GPUs that are not here: h100,rtx4090,t4.",
+            help="Choose the fastest recipe for these GPUs, which are not needed here: "
+            "h100,rtx4090,t4.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -69,7 +70,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             min=1,
             metavar="N",
-            help="With --gpu: samples per step; by default as many as in the first batch.",
+            help="With --gpu: samples per step; default: the size of the first batch.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -77,44 +78,47 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             min=0.001,
             metavar="GIB",
-            help="With --gpu: memory that a step may use; all of the GPU's by default.",
+            help="With --gpu: memory that a step may use; default: all of the GPU's memory.",
         ),
     ] = None,
     cost_only: Annotated[
-        bool, typer.Option("--cost-only", help="With --gpu: predict cost, and try nothing.")
+        bool,
+        typer.Option(
+            "--cost-only", help="With --gpu: only predict time and memory; train nothing."
+        ),
     ] = False,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Compare the chosen recipe with fp32 in short trainings; if it is worse, try the "
-            "next best.",
+            help="Check the chosen recipe against fp32 in short training runs; if it is worse, "
+            "check the next best.",
         ),
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="10m", help="Verify, in at most this time."),
+        typer.Option(metavar="10m", help="Like --verify, with this time limit."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write there a config for each GPU (for a model of yours: the recipe alone), "
-            "advice.json and report.html.",
+            help="Directory for advice.json, report.html and a config per GPU (for your own "
+            "model: only the recipe).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train eight steps in fp32, try recipes on them, and say which to train under.
+    """Train eight steps in fp32, test each recipe on them, and recommend one.
 
-    For each recipe it says whether the model survives it, which layers or operators have to stay in
-    fp32 for that, with the reason and the line of code, and the loss scale to start with. Your
-    files are not changed. No GPU is needed: half formats are rehearsed, that is, emulated.
+    For each recipe, advise reports whether the model trains safely under it, which layers or
+    operators must stay in fp32 (with the reason and the line of code), and the initial loss scale.
+    It does not change your files. No GPU is needed: half formats are rehearsed, that is, emulated.
 
-    With --gpu, it chooses among these the fastest recipe, by predicted time, that fits into the
-    GPU's memory. The time includes the casts around layers that stay in fp32. Times and memory are
-    predicted from a trace of one step without data; nothing runs on the GPU.
+    With --gpu, it recommends the recipe with the shortest predicted step time among the safe ones
+    that fit into the GPU's memory. The time includes the casts around layers that stay in fp32.
+    Time and memory are predicted from a trace of one step without data; nothing runs on the GPU.
 
         halfstep advise digits --gpu h100,t4 --budget 10m --out advice
 

@@ -18,28 +18,30 @@ if TYPE_CHECKING:
     from halfstep.train.config import Config
 
 ConfigArgument = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+    str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
 ]
 RoundsFlag = Annotated[
-    int, typer.Option(min=1, help="How often every setting is measured; they take turns.")
+    int, typer.Option(min=1, help="How often each setting is measured, in turn.")
 ]
 OutFlag = Annotated[
-    Path | None, typer.Option(help="Where the results go; runs/bench/CONFIG-BENCH by default.")
+    Path | None, typer.Option(help="Directory for the results; default: runs/bench/CONFIG-BENCH.")
 ]
-QuietFlag = Annotated[bool, typer.Option("--quiet", help="Do not say how it goes.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", help="Hide progress messages.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     bench = typer.Typer(
-        help="Measure what makes training of a config fast or slow on this machine.",
+        help="Measure what makes the training of a config fast or slow on this machine.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     bench.callback(invoke_without_command=True)(_help)
-    bench.command("loader", short_help="Images per second of the data, by data.workers.")(loader)
-    bench.command("threads", short_help="Time of training, by OMP_NUM_THREADS.")(threads)
-    bench.command("launch", short_help="Time to the first step: spawn against torchrun.")(launch)
-    bench.command("step", short_help="One training step taken apart.")(step)
+    bench.command("loader", short_help="Images per second of data loading, by data.workers.")(
+        loader
+    )
+    bench.command("threads", short_help="Training time, by OMP_NUM_THREADS.")(threads)
+    bench.command("launch", short_help="Time to the first step: spawn and torchrun.")(launch)
+    bench.command("step", short_help="Time of each part of a training step.")(step)
     app.add_typer(bench, name="bench", short_help="Measure what makes training fast or slow here.")
 
 
@@ -53,14 +55,14 @@ def loader(
     workers: Annotated[
         str, typer.Option(metavar="N,...", help="Values of data.workers.")
     ] = "0,1,2,4",
-    steps: Annotated[int, typer.Option(min=1, help="Batches that are timed in a turn.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Batches timed in each round.")] = 100,
     rounds: RoundsFlag = 3,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
-    """Load, decode, transform and prepare images as fast as it goes, without a model."""
+    """Measure how fast images are loaded, decoded, transformed and prepared, without a model."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
@@ -84,7 +86,8 @@ def threads(
         str, typer.Option(metavar="N,...", help="Values of OMP_NUM_THREADS and MKL_NUM_THREADS.")
     ] = "1,2,4",
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Optimizer steps that are timed; else an epoch.")
+        int | None,
+        typer.Option(min=1, help="Number of optimizer steps to time; default: one epoch."),
     ] = None,
     rounds: RoundsFlag = 3,
     options: OptionsFlag = None,
@@ -92,7 +95,7 @@ def threads(
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
-    """Train an epoch, or some steps, with each number of threads, in processes of their own."""
+    """Measure the training time for each number of threads, each in a new process."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
@@ -112,14 +115,14 @@ def threads(
 
 def launch(
     config: ConfigArgument,
-    processes: Annotated[int, typer.Option(min=1, metavar="N", help="How many to start.")] = 2,
+    processes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes.")] = 2,
     rounds: RoundsFlag = 3,
     options: OptionsFlag = None,
     device: DeviceFlag = None,
     out: OutFlag = None,
     quiet: QuietFlag = False,
 ) -> None:
-    """Start processes by torch.multiprocessing.spawn and by torchrun, to their first step."""
+    """Measure the time to the first step with torch.multiprocessing.spawn and with torchrun."""
 
     def measure(chosen: "Config", console: "Console") -> "Outcome":
         with without_collections():
@@ -135,10 +138,10 @@ def launch(
 def step(
     config: ConfigArgument,
     recipes: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Recipes; the config's own by default.")
+        str | None, typer.Option(metavar="NAME,...", help="Recipes; default: the config's own.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a turn.")] = 50,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps before them, not counted.")] = 10,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps timed in each round.")] = 50,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed steps before them.")] = 10,
     rounds: RoundsFlag = 3,
     options: OptionsFlag = None,
     device: DeviceFlag = None,

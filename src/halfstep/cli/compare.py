@@ -1,4 +1,4 @@
-"""`halfstep compare`: every recipe on one config, and the table that settles which to use."""
+"""`halfstep compare`: trains one config under several recipes and prints the table."""
 
 import signal
 from contextlib import contextmanager, nullcontext
@@ -29,28 +29,29 @@ def register(app: typer.Typer) -> None:
 
 def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the command
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+        str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
     ],
     recipes: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help="One row of the table each; the others are compared with the first. A recipe that "
-            "the config spells out goes by its name.",
+            help="The recipes, one row of the table each. The first is the reference. A recipe "
+            "defined in the config is given by its name.",
         ),
     ] = "fp32,fp16,bf16,o2,half-bn32,half,bf16-sr",
     seeds: Annotated[
         str,
         typer.Option(
-            metavar="COUNT|N,...", help="How many seeds (3: seeds 0, 1 and 2), or which (0,7,9)."
+            metavar="COUNT|N,...",
+            help="Number of seeds (3 means seeds 0, 1 and 2), or a list of seeds (0,7,9).",
         ),
     ] = "1",
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,... ...",
-            help="Overrides that multiply the rows: --grid batch_size=256,1024 "
-            "optimizer.lr=0.1,0.4",
+            help="Values to combine with each recipe, one row per combination: --grid "
+            "batch_size=256,1024 optimizer.lr=0.1,0.4",
         ),
     ] = None,
     options: OptionsFlag = None,
@@ -59,8 +60,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         str | None,
         typer.Option(
             metavar="N,...|cpu,...",
-            help="GPUs that run a cell at a time each: --devices 0,1,2,3; with --processes 2, two "
-            "of them for each cell.",
+            help="GPUs to use in parallel, one run on each: --devices 0,1,2,3. With --processes 2, "
+            "each run uses two of them.",
         ),
     ] = None,
     processes: Annotated[
@@ -68,55 +69,56 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         typer.Option(
             min=1,
             metavar="N",
-            help="Train each cell in N processes, each on a GPU of its own if there are any; "
-            "batches are N times batch_size.",
+            help="Train each run in N processes, with one GPU each if available. Each process "
+            "takes batch_size images per batch.",
         ),
     ] = 1,
     on: Annotated[
         str | None,
         typer.Option(
             metavar="ray[:ADDRESS]|slurm[:KEY=VALUE,...]",
-            help="Run the cells on a cluster: through Ray, or as jobs of Slurm with settings of "
-            "sbatch.",
+            help="Run on a cluster: through Ray, or as Slurm jobs with the given sbatch settings.",
         ),
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="30m", help="End a run that takes longer; its row says so."),
+        typer.Option(metavar="30m", help="Stop a run that takes longer; the table marks it."),
     ] = None,
     export: Annotated[
         str | None,
-        typer.Option(metavar="parquet,png", help="Write these besides; they need an extra."),
+        typer.Option(
+            metavar="parquet,png", help="Also write these formats; they need extra packages."
+        ),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option(help="Keeps it apart from other comparisons of the config.")
+        str | None, typer.Option(help="Suffix of the directory, to keep comparisons apart.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The comparison's directory; runs/compare/CONFIG[-TAG] by default."),
+        typer.Option(help="The comparison's directory; default: runs/compare/CONFIG[-TAG]."),
     ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...|none",
-            help="Predict besides what a step would take on these GPUs, which are not here; h100 "
-            "by default where the comparison runs on a CPU.",
+            help="Also predict time and memory of a step on these GPUs, which are not needed here. "
+            "Default: h100 if the runs use a CPU, otherwise none.",
         ),
     ] = None,
     *,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run cells again that have a result.")
+        bool, typer.Option("--fresh", help="Repeat runs that already have a result.")
     ] = False,
 ) -> None:
-    """Train CONFIG once for each recipe, seed and point of the grid; compare what comes of it.
+    """Train CONFIG once per recipe, seed and grid point, and compare the results.
 
-    On a CPU, half formats are rehearsed: accuracy tells, speed does not. What a step would take on
-    a GPU is predicted besides, in a table of its own; nothing runs there. --gpu t4,rtx4090 asks for
-    others, --gpu none for none.
+    On a CPU, half formats are rehearsed, that is, emulated: the accuracies are meaningful, the
+    times are not. A second table therefore predicts time and memory of a step on a GPU; nothing
+    runs on that GPU. Choose others with --gpu t4,rtx4090, or none with --gpu none.
 
-    The same command goes on after an interruption: runs that have a result are not repeated.
+    After an interruption, run the same command again: finished runs are not repeated.
 
-    The exit code is 1 if a run crashed.
+    Exit code 1: a run crashed.
     """
     from rich.console import Console
 

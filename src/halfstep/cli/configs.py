@@ -9,17 +9,19 @@ from halfstep.cli.train import OptionsFlag
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("configs", short_help="List the configs that ship.")(configs)
-    one = typer.Typer(help="Print a config in full, or the schema of all.", no_args_is_help=True)
-    one.command("show", short_help="Print a config in full, each field explained.")(show)
+    app.command("configs", short_help="List the shipped configs.")(configs)
+    one = typer.Typer(help="Print a complete config, or the JSON schema.", no_args_is_help=True)
+    one.command("show", short_help="Print a complete config with an explanation of each field.")(
+        show
+    )
     one.command("schema", short_help="Print the JSON schema of configs, for editors.")(schema)
     app.add_typer(one, name="config")
 
 
 def configs(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the configs that ship: what halfstep train and halfstep compare take by name."""
+    """List the shipped configs, which halfstep train and halfstep compare take by name."""
     from halfstep.files import json_text
     from halfstep.train.config.files import load, shipped
 
@@ -37,13 +39,13 @@ def configs(
 
 def show(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+        str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
     ],
     options: OptionsFlag = None,
 ) -> None:
-    """Print CONFIG with its bases, --options and defaults filled in: a config that halfstep takes.
+    """Print CONFIG with inherited values, --options and defaults filled in.
 
-    The comment above each field says what it does.
+    The comment above each field explains it. The output is a valid config.
     """
     from halfstep.train.config.explain import explained
     from halfstep.train.config.files import load
@@ -52,10 +54,10 @@ def show(
 
 
 def schema() -> None:
-    """Print the JSON schema of a config file.
+    """Print the JSON schema of config files.
 
-    Editors complete and check YAML by it: write it to a file, and on the first line of a config
-    "# yaml-language-server: $schema=FILE".
+    Editors use it to complete and check YAML. Save it to a file, and start each config with the
+    line "# yaml-language-server: $schema=FILE".
     """
     from halfstep.files import json_text
     from halfstep.train.config.explain import schema as config_schema

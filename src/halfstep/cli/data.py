@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     data = typer.Typer(
-        help="Split a data set into folds, and look for what is wrong with one.",
+        help="Split a data set into folds, or check it for faults.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     data.callback(invoke_without_command=True)(_help)
@@ -34,21 +34,23 @@ def _help(context: typer.Context) -> None:
 
 
 def folds(
-    file: Annotated[Path, typer.Argument(metavar="CSV", help="With the columns image and label.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="CSV", help="File with the columns image and label.")
+    ],
     k: Annotated[int, typer.Option("--k", min=2, help="Number of folds.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides who shares a fold.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the split.")] = 0,
     root: Annotated[
-        Path | None, typer.Option(help="Folder that the paths start from; the CSV's by default.")
+        Path | None, typer.Option(help="Base folder of the paths; default: the CSV file's folder.")
     ] = None,
     columns: ColumnsFlag = None,
-    out: Annotated[Path, typer.Option(help="Where to write; the working directory.")] = Path(),
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there already.")
-    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="Output folder; default: the working directory.")
+    ] = Path(),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> None:
-    """Write train_fold0.csv, valid_fold0.csv and so on, every class in equal shares.
+    """Write train_fold0.csv, valid_fold0.csv and so on, stratified by class.
 
-    Identical images are never on both sides of a fold.
+    Identical images are never in both train and valid of the same fold.
     """
     from halfstep.train.data.audit import folds as making
     from halfstep.train.data.sources import csv_rows
@@ -69,23 +71,24 @@ def folds(
 def check(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file."),
+        typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file."),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A CSV file instead of a config.")
+        Path | None, typer.Option(metavar="FILE", help="Check a CSV file instead of a config.")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(help="Folder that its paths start from; the CSV's by default.")
+        Path | None, typer.Option(help="Base folder of its paths; default: the CSV file's folder.")
     ] = None,
     columns: ColumnsFlag = None,
     options: OptionsFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read every image of a data set once, and list what is wrong.
+    """Read every image of a data set once, and list the faults.
 
-    That is: whatever halfstep train would refuse the set for, and images that are missing,
-    unreadable, identical to others (with different labels, in both splits, or merely twice), or
-    blank. Exits with 2 when there is anything, as halfstep train does for a set that it refuses.
+    Faults are everything that halfstep train refuses, and images that are missing, unreadable,
+    blank or identical to others (with different labels, in both splits, or just twice).
+
+    Exit code 2: there are faults.
     """
     from rich.console import Console
 

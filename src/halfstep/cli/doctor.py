@@ -1,4 +1,4 @@
-"""`halfstep doctor [--report DIR] script.py ...`: says why a training program, or a run, broke."""
+"""`halfstep doctor [--report DIR] script.py ...`: explains why a program or a run broke."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "doctor",
-        short_help="Watch a training program, and say why it broke.",
+        short_help="Watch a training program and explain why it broke.",
         context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     )(doctor)
 
@@ -24,38 +24,40 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="SCRIPT|-m MODULE|RUN|BUNDLE [ARGUMENTS]",
-            help="The program, as after `python`; the directory of a run of halfstep train; or "
-            "what --report has left.",
+            help="A program with its arguments, as after `python`; a run directory of halfstep "
+            "train; or a bundle written by --report.",
         ),
     ] = None,
     *,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Leave the diagnosis and a bundle in this directory."),
+        typer.Option(metavar="DIR", help="Write the diagnosis and a bundle to this directory."),
     ] = None,
     hold_back: Annotated[
         bool,
         typer.Option(
             "--hold-back",
-            help="Let fused optimizers skip steps that are not finite. This changes results.",
+            help="Let fused optimizers skip steps with non-finite gradients. This changes results.",
         ),
     ] = False,
     import_: Annotated[
         list[str] | None,
         typer.Option(
-            "--import", metavar="MODULE", help="Import a library whose operators a bundle calls."
+            "--import",
+            metavar="MODULE",
+            help="Import a library first, for a bundle that calls its operators.",
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Print the causes that are known, and stop.")
+        bool, typer.Option("--list", help="List the causes that doctor knows, and exit.")
     ] = False,
 ) -> None:
-    """Run a PyTorch training program as it is, and say why it broke.
+    """Run an unchanged PyTorch training program and explain why it broke.
 
-    The program's own output, exit code and exception stay as they are; the diagnosis follows on
-    stderr. Given a run's directory, say why that run went wrong: what it left is printed, and a run
-    that left nothing is trained again from its last checkpoint before the failure, in a scratch
-    copy.
+    The program keeps its output, exit code and exception. The diagnosis is printed to stderr.
+
+    For a run directory, doctor prints the diagnosis that the run saved. If there is none, it
+    repeats the training from the last checkpoint before the failure, in a temporary copy.
     """
     if list_:
         from halfstep.doctor.rules import rules

@@ -7,13 +7,13 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("env", short_help="Print versions, devices and processes, for a bug report.")(env)
+    app.command("env", short_help="Print versions and devices, for a bug report.")(env)
 
 
 def env(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print versions, devices, threads, and what there is to train in several processes with."""
+    """Print versions, devices, threads and distributed backends."""
     from halfstep.files import json_text
     from halfstep.train.environment import report
 

@@ -22,15 +22,13 @@ class Which(StrEnum):
 
 
 CheckpointFlag = Annotated[
-    Which, typer.Option(help="The one of highest accuracy, or of the last epoch.")
+    Which, typer.Option(help="The checkpoint with the highest accuracy, or the last one.")
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("eval", short_help="Evaluate a run's checkpoint against what the run recorded.")(
-        evaluate
-    )
+    app.command("eval", short_help="Evaluate a checkpoint of a run.")(evaluate)
 
 
 def evaluate(
@@ -39,27 +37,29 @@ def evaluate(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Other images than the run's: columns image and label."),
+        typer.Option(
+            metavar="CSV", help="Evaluate on the images of this CSV file (columns image, label)."
+        ),
     ] = None,
     root: Annotated[
         Path | None,
         typer.Option(
-            help="Where the images lie now: in place of data.root, or for paths in --data (whose "
-            "own folder it is by default)."
+            help="Image folder: replaces data.root, or is the base of the paths in --data "
+            "(default: the folder of the CSV file)."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A folder for classes.csv and confusion.csv.")
+        Path | None, typer.Option(help="Folder to write classes.csv and confusion.csv to.")
     ] = None,
     columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print what RUN's checkpoint gives on its validation split, or on the images of a CSV file.
+    """Evaluate a checkpoint of RUN on its validation split, or on the images of a CSV file.
 
-    Exits with 1 when its own split does not give what the run recorded, or when an image cannot be
-    read.
+    Exit code 1: the result on the validation split differs from the one that the run recorded, or
+    an image cannot be read.
     """
     with without_collections():
         from halfstep.files import json_text

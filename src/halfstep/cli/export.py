@@ -28,17 +28,22 @@ def export(
         Path, typer.Argument(metavar="RUN", help="A run directory, such as runs/digits/fp32-seed0.")
     ],
     format_: Annotated[
-        _Format, typer.Option("--format", help="The weights alone, or a program for any batch.")
+        _Format,
+        typer.Option(
+            "--format",
+            help="safetensors holds only the weights; onnx and torch hold a program for any batch "
+            "size.",
+        ),
     ] = _Format.safetensors,
     checkpoint: Annotated[
         Which,
-        typer.Option(help="The one of highest accuracy, or of the last epoch."),
+        typer.Option(help="The checkpoint with the highest accuracy, or the last one."),
     ] = Which.best,
     out: Annotated[
-        Path | None, typer.Option(help="The file; RUN/export/WHICH.SUFFIX by default.")
+        Path | None, typer.Option(help="File to write; default: RUN/export/CHECKPOINT.SUFFIX.")
     ] = None,
 ) -> None:
-    """Write RUN's weights in fp32, with the names of the classes and the preprocessing."""
+    """Export the model of RUN in fp32, with its class names and preprocessing."""
     with without_collections():
         from halfstep.train.after.export import export as export_run
 

@@ -16,16 +16,15 @@ def init(
         Path, typer.Argument(metavar="DIR|CSV", help="A folder of images, or a CSV file.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The config to write; DIR.yaml here by default.")
+        Path | None, typer.Option(help="Config file to write; default: DIR.yaml.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there already.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> None:
-    """Look at images in folders or listed by CSV files, and write a config that trains on them.
+    """Inspect images in folders or in CSV files, and write a config that trains on them.
 
-    A folder for each class will do, with or without train and val above them; so will a CSV file
-    that names images and labels. Images without a split are split, a fifth for validation.
+    Images may lie in one folder per class, with or without train and val folders above, or be
+    listed with their labels in a CSV file. Without a given split, a fifth of the images is used for
+    validation.
     """
     from halfstep.train.data.audit.propose import propose
 

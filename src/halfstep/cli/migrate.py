@@ -16,22 +16,23 @@ class _Target(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("migrate", short_help="Rewrite a program that uses Apex's amp.")(migrate)
+    app.command("migrate", short_help="Rewrite a program that uses apex.amp.")(migrate)
 
 
 def migrate(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file.")],
     to: Annotated[
-        _Target, typer.Option(help="halfstep.Engine, or torch.autocast and GradScaler.")
+        _Target, typer.Option(help="Use halfstep.Engine, or torch.autocast and GradScaler.")
     ] = _Target.halfstep,
     *,
     write: Annotated[
-        bool, typer.Option("--write/--diff", help="Change the file, or print the difference.")
+        bool, typer.Option("--write/--diff", help="Change the file, or print a diff.")
     ] = False,
 ) -> None:
-    """Rewrite SCRIPT, which uses Apex's amp, for the engine or for torch.amp.
+    """Rewrite SCRIPT, which uses apex.amp, for halfstep.Engine or torch.amp.
 
-    What has no counterpart is left, with a comment at the line; the list of these goes to stderr.
+    Code without a counterpart stays as it is, with a comment at the line. These lines are listed on
+    stderr.
     """
     from halfstep.files import write_atomically
     from halfstep.migrate import migrate as rewrite
@@ -55,6 +56,6 @@ def migrate(
     for note in done.notes:
         typer.echo(f"{script}:{note.line}: {note.reason}", err=True)
     if done.after == source:
-        typer.echo(f"{script}: nothing of Apex's amp to rewrite", err=True)
+        typer.echo(f"{script}: does not use apex.amp; nothing to rewrite", err=True)
     elif write:
         typer.echo(f"rewrote {script}; {len(done.notes)} places left for you", err=True)

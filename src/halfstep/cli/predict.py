@@ -23,19 +23,19 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES", help="Images, folders of them, or CSV files with a column image."
+            metavar="IMAGES", help="Images, folders of images, or CSV files with a column image."
         ),
     ],
     csv: Annotated[
-        Path | None, typer.Option(help="Where the lines image,label go; the terminal by default.")
+        Path | None, typer.Option(help="CSV file to write; default: standard output.")
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option(help="What paths in a CSV file start from; its own folder by default."),
+        typer.Option(help="Base folder of the paths in a CSV file; default: the file's folder."),
     ] = None,
     probabilities: Annotated[
         bool,
-        typer.Option("--probabilities", help="Add a column for each class: probability_CLASS."),
+        typer.Option("--probabilities", help="Add a column probability_CLASS for each class."),
     ] = False,
     top_k: Annotated[
         int | None,
@@ -50,19 +50,21 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Average with this run's probabilities too, once for each: the folds of a set.",
+            help="Another run whose probabilities are averaged with RUN's, for example another "
+            "fold; may be repeated.",
         ),
     ] = None,
     flip: Annotated[
-        bool, typer.Option("--flip", help="Average over each image and its mirror image.")
+        bool,
+        typer.Option("--flip", help="Average the predictions of each image and its mirror image."),
     ] = False,
     columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
 ) -> None:
-    """Write a line image,label for each image, in the order given.
+    """Classify images with the model of RUN; write one line image,label per image, in order.
 
-    Exits with 1 when an image cannot be read: it is named, and has no line.
+    Exit code 1: an image cannot be read. It is named on stderr and gets no line.
     """
     with without_collections():
         from halfstep.files import write_atomically

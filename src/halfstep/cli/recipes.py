@@ -28,13 +28,15 @@ def recipes(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE",
-            help="Names, compositions, or mappings such as '{base: o2, loss_scale: 128}'; by "
-            "default all named ones.",
+            help="Recipes to list: names, names joined with '+', or mappings such as "
+            "'{base: o2, loss_scale: 128}'; default: all named recipes.",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="For a page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown table.")
+    ] = False,
     fields: Annotated[
         bool, typer.Option("--fields", help="List the fields of a recipe and their values.")
     ] = False,
@@ -42,13 +44,14 @@ def recipes(
         str | None,
         typer.Option(
             metavar="cpu|cuda[:N]",
-            help="Add what this device really does: native, rehearsed or refused.",
+            help="Add a column: whether this device runs the recipe natively, rehearses or refuses "
+            "it.",
         ),
     ] = None,
 ) -> None:
-    """List the recipes: name, the fields that are set, and what each is for.
+    """List the recipes with the fields that they set and their purpose.
 
-    Join several by '+' where a recipe is asked for.
+    Wherever a recipe is expected, several can be joined with '+'.
     """
     from halfstep.files import json_text
 

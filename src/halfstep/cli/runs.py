@@ -16,16 +16,16 @@ _HEADER = ("run", "config", "recipe", "seed", "status", "best", "epoch", "final"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("runs", short_help="List runs with their best figures.")(runs)
+    app.command("runs", short_help="List runs with their status and best accuracy.")(runs)
 
 
 def runs(
-    root: Annotated[
-        Path, typer.Argument(metavar="ROOT", help="The folder that the runs lie in.")
-    ] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder to search for runs.")] = Path(
+        "runs"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs under ROOT: how they stand, and the best that each has reached."""
+    """List the runs under ROOT with their status and best accuracy."""
     from halfstep.files import json_text
     from halfstep.train.after.runs import find
 
@@ -38,7 +38,7 @@ def runs(
     elif found:
         typer.echo(_table([_HEADER, *(_cells(run, root) for run in found)]))
     else:
-        typer.echo(f"no run lies under {str(root)!r}; halfstep train leaves some", err=True)
+        typer.echo(f"no runs under {str(root)!r}; halfstep train writes them", err=True)
 
 
 def _cells(run: Run, root: Path) -> tuple[str, ...]:

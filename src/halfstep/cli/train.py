@@ -36,11 +36,11 @@ ColumnsFlag = Annotated[
     str | None,
     typer.Option(
         metavar="image=NAME,label=NAME",
-        help="What a CSV file calls its columns, where not image and label.",
+        help="Column names of the CSV file, if they are not image and label.",
     ),
 ]
 DeviceFlag = Annotated[
-    str | None, typer.Option(metavar="auto|cpu|cuda[:N]", help="Where to run; auto by default.")
+    str | None, typer.Option(metavar="auto|cpu|cuda[:N]", help="Device to run on; default: auto.")
 ]
 
 
@@ -51,32 +51,33 @@ def register(app: typer.Typer) -> None:
 
 def train(  # noqa: PLR0913, PLR0917  (a flag each)
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A shipped config's name, or a YAML file.")
+        str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
     ],
     tag: Annotated[
-        str | None, typer.Option(help="Names the run directory; by default its recipe and seed do.")
+        str | None,
+        typer.Option(help="Last part of the run directory's name; default: recipe and seed."),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="A recipe, or several joined by '+'; see halfstep recipes.")
+        str | None, typer.Option(help="A recipe, or several joined with '+'; see halfstep recipes.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the initial weights and the order of the images.")
+        int | None, typer.Option(help="Seed for the initial weights and the order of the images.")
     ] = None,
     device: DeviceFlag = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run directory; runs/CONFIG/TAG by default.")
+        Path | None, typer.Option(help="The run directory; default: runs/CONFIG/TAG.")
     ] = None,
     options: OptionsFlag = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run that is in the directory.")
+        bool, typer.Option("--overwrite", help="Replace a run that is already in the directory.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Draw no progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")] = False,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="auto|PATH",
-            help="Go on from the run's newest whole checkpoint, if it has one (auto), or from a "
-            "checkpoint or run directory.",
+            help="Resume from the newest complete checkpoint of the run, if there is one (auto), "
+            "or from the given checkpoint or run directory.",
         ),
     ] = None,
     processes: Annotated[
@@ -84,25 +85,28 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             min=1,
             metavar="N",
-            help="Train in N processes on this machine, with N times batch_size.",
+            help="Train in N processes on this machine, each with batch_size images.",
         ),
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="The same, on N GPUs: --processes N --device cuda."),
+        typer.Option(
+            min=1, metavar="N", help="Train on N GPUs; short for --processes N --device cuda."
+        ),
     ] = None,
     max_restarts: Annotated[
         int,
         typer.Option(
             min=0,
-            help="How often the processes start again from the newest checkpoint if one dies.",
+            help="If a process dies, restart all from the newest checkpoint, at most this often.",
         ),
     ] = 0,
 ) -> None:
-    """Train CONFIG and leave a run directory: config, metrics, checkpoints, summary.
+    """Train CONFIG and write a run directory with config, metrics, checkpoints and summary.
 
-    Exits with 1 if the loss or its scale went wrong, with 130 after Ctrl-C, and after SIGTERM (143)
-    or SIGUSR1 (138) once a checkpoint is written that --resume goes on from.
+    Exit codes: 1 if the loss became non-finite or the loss scale collapsed; 130 after Ctrl-C; 143
+    after SIGTERM and 138 after SIGUSR1. After these two signals a checkpoint is written first, from
+    which --resume continues.
     """
     from halfstep.train.processes.launch import end_with_launcher
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A watch over a loop; ends with its `with` block, with `diagnose`, or with the program.
+    """Watches a loop until the end of its `with` block, `diagnose()` or the end of the program.
 
     Args:
-        watch: It, not yet started.
+        watch: The watch, not yet started.
         quiet: Whether to print nothing at the end.
     """
 
@@ -48,7 +48,7 @@ class Session:
         self.diagnose()
 
     def diagnose(self) -> Diagnosis:
-        """Stop watching, and return what is wrong; prints it, unless told to be quiet."""
+        """Stop watching and return the diagnosis; also prints it, unless `quiet` is set."""
         if self._diagnosis is None:
             atexit.unregister(self.diagnose)
             self._diagnosis = diagnose(self._watch.close())
@@ -58,7 +58,7 @@ class Session:
 
     @property
     def watch(self) -> Watch:
-        """What observes."""
+        """The watch that records the evidence."""
         return self._watch
 
 
@@ -70,21 +70,22 @@ def watch(
     quiet: bool = False,
     hold_back: bool = False,
 ) -> Session:
-    """Watch a training loop in this thread.
+    """Watch a training loop in this thread and diagnose it.
 
     Args:
-        model: What is trained; several are fine.
-        optimizer: What steps; several are fine.
-        scaler: The `torch.amp.GradScaler`, if there is one.
+        model: The model or models that the loop trains.
+        optimizer: The optimizer or optimizers that the loop steps.
+        scaler: The `torch.amp.GradScaler`, if the loop has one.
         quiet: Whether to print nothing at the end.
-        hold_back: Whether optimizers are to skip steps whose loss or gradients are not finite, as
-            under a scaler, so that the parameters stay those of the bad step; for fused ones.
+        hold_back: Whether optimizers skip steps whose loss or gradients are non-finite, as under
+            a scaler. The parameters then stay as they were at the bad step. Needs fused
+            optimizers.
 
     Returns:
-        The session: use it in a `with`, or call its `diagnose()` after the loop.
+        The session. Use it in a `with` statement, or call its `diagnose()` after the loop.
 
     Raises:
-        ValueError: If this process is watched already, or to hold steps back of an optimizer that
+        ValueError: If this process is already watched, or if `hold_back` is set and an optimizer
             is not fused.
     """
     optimizers = _listed(optimizer)

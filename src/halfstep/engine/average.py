@@ -1,6 +1,6 @@
-"""Averages of the weights (EMA, SWA), in fp32 whatever format the parameters have.
+"""Averages of the weights (EMA, SWA), always in fp32.
 
-Whether a step happened is decided on the device: an average moves only with a real step.
+An average is not updated by a skipped step; the device decides this without synchronization.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EMA:
-    """Exponential moving average: each real step moves it by `1 - decay` towards the weights.
+    """Exponential moving average of the weights, updated by each step that is not skipped.
+
+    The update is `average = decay * average + (1 - decay) * weights`.
 
     Attributes:
-        decay: Weight of the past, between 0 and 1.
+        decay: Between 0 and 1; a larger value averages over more steps.
     """
 
     decay: float = 0.9999
@@ -37,20 +39,20 @@ class EMA:
             )
 
     def weight(self, taken: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Return how far real step number `steps` moves the average, on the device of `taken`."""
+        """Return the weight of the current parameters in the new average, as a scalar tensor."""
         del steps
         return torch.full_like(taken, 1 - self.decay)
 
 
 @dataclass(frozen=True, slots=True)
 class SWA:
-    """Stochastic weight averaging: the plain mean of the weights of every `every`-th step.
+    """Stochastic weight averaging: the mean of the weights after every `every`-th step.
 
     Izmailov et al., "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407), equation 2.
 
     Attributes:
-        start: Steps before the mean begins.
-        every: Steps between two weights of the mean.
+        start: Number of steps before averaging begins. Skipped steps do not count.
+        every: Number of steps from one averaged set of weights to the next.
     """
 
     start: int = 0
@@ -64,16 +66,16 @@ class SWA:
             )
 
     def weight(self, taken: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Return how far real step number `steps` moves it: 1/n for the n-th taken, or 0."""
+        """Return the weight of the current parameters in the new mean: 1/n for the n-th, or 0."""
         due = (steps > self.start) & ((steps - self.start) % self.every == 0)
         return torch.where(due, 1 / (taken + 1), 0.0)
 
 
 def checked_rule(rule: EMA | SWA | None) -> EMA | SWA | None:
-    """Refuse what is no rule.
+    """Check that `rule` is an `EMA`, an `SWA` or None, and return it.
 
     Raises:
-        TypeError: Naming what to write.
+        TypeError: If it is anything else.
     """
     if rule is not None and not isinstance(rule, (EMA, SWA)):
         raise TypeError(f"average is {rule!r}; allowed: EMA(0.999), SWA(start=1000) or None")

@@ -1,6 +1,6 @@
-"""The engine: runs one training step under a recipe, and alone calls backward and step.
+"""The engine: runs one training step under a recipe; nothing else calls backward and step.
 
-What happens when windows close is in `step.py`, a number format's part of it in the techniques.
+`step.py` closes the accumulation windows; the techniques do what depends on a number format.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Item = TypeVar("_Item")
 
 
 class Engine:
-    """Trains models under a recipe, one step at a time, in a loop of your own.
+    """Runs training steps under a recipe, in your own training loop.
 
     ```python
     engine = Engine(model, optimizer, recipe="fp16", accumulate=4, clip_norm=1.0)
@@ -61,33 +61,36 @@ class Engine:
     ```
 
     Args:
-        model: One model or several, on their devices.
-        optimizer: One optimizer or several, over the parameters of the models.
+        model: One model or a list of models, already on their devices.
+        optimizer: One optimizer or a list of optimizers over the models' parameters.
         recipe: A name, names joined by "+", a mapping of fields, or a `Recipe`.
-        accumulate: Micro-steps to an optimizer step; losses are averaged over them.
-        clip_norm: Largest 2-norm of the true gradients of each optimizer.
-        clip_value: Largest absolute value of an element of the true gradients.
-        clip_adaptive: Largest ratio of gradient to weight norm, unit by unit.
-        scheduler: One scheduler or several, each stepped once for each real step of its optimizer.
-        average: `EMA(...)` or `SWA(...)` of the weights, for `evaluating`.
-        seed: Seed of what a recipe draws at random (stochastic rounding).
-        parallel: "ddp" puts each model on all processes in `DistributedDataParallel`, once the
-            recipe has changed it; "dp" on all GPUs of this process in `DataParallel`, which is
-            slower. Models from `halfstep.shard` need nothing.
+        accumulate: Number of micro-steps per optimizer step. The loss is averaged over them.
+        clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
+        clip_value: Maximum absolute value of a gradient element, after unscaling.
+        clip_adaptive: Maximum ratio of gradient norm to weight norm for each unit (adaptive
+            gradient clipping).
+        scheduler: One scheduler or a list of schedulers. Each is stepped once after every
+            optimizer step that was not skipped.
+        average: `EMA(...)` or `SWA(...)`: the average of the weights that `evaluating` uses.
+        seed: Seed for stochastic rounding.
+        parallel: "ddp" applies the recipe to each model and then wraps it in
+            `DistributedDataParallel`. "dp" wraps it in `DataParallel`, which uses all GPUs from
+            one process and is slower. Leave it out for models from `halfstep.shard`.
         ddp: Arguments of `DistributedDataParallel`.
         dp: Arguments of `DataParallel`, such as {"device_ids": [0, 1]}.
-        sync_batchnorm: Whether BatchNorm sees the batches of all processes; with "ddp".
+        sync_batchnorm: Whether BatchNorm synchronizes its statistics across processes; needs
+            `parallel="ddp"`.
 
     Attributes:
-        models, optimizers: Always lists; models in the wrapper that is to be called.
-        bare_models: The models without it, whose state is saved.
-        recipe: The recipe that is carried out.
-        resolution: What the models' device really does under it: native or rehearsed.
-        steps: Optimizer steps so far, skipped ones included.
+        models, optimizers: Always lists. Models are in their DDP or DataParallel wrapper, if any.
+        bare_models: The models without the wrapper. Save the state of these.
+        recipe: The recipe in use.
+        resolution: Which parts of the recipe the device runs natively and which it rehearses.
+        steps: Number of optimizer steps so far, including skipped ones.
 
     Raises:
-        ValueError: If the recipe is unknown or contradicts itself, if models are wrapped already
-            and the recipe changes parameters, or if a parameter has two owners.
+        ValueError: If the recipe is unknown or contradicts itself, if the recipe changes the
+            parameters of a model that is already wrapped, or if two optimizers share a parameter.
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
@@ -136,68 +139,69 @@ class Engine:
         self._closed = False
 
     def __del__(self) -> None:
-        """Close an engine that was dropped: its models outlive it, and would stay changed."""
+        """Close an engine that is garbage-collected, so that its models do not stay changed."""
         if not (self._closed or sys.is_finalizing()):
             self.close()
 
     @property
     def model(self) -> nn.Module:
-        """The model, when there is one, in the wrapper that is to be called."""
+        """The model in its DDP or DataParallel wrapper, if any; an error with several models."""
         return self.models[0] if len(self.models) == 1 else only(self.models, "model")
 
     @property
     def bare_model(self) -> nn.Module:
-        """The model without a wrapper, when there is one: for its state, and for export."""
+        """The model without the wrapper, to save or export; an error with several models."""
         return only(self.bare_models, "bare_model")
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer, when there is one."""
+        """The optimizer; an error with several optimizers."""
         return only(self.optimizers, "optimizer")
 
     @property
     def techniques(self) -> Sequence[Technique]:
-        """What the recipe is carried out by."""
+        """The techniques that implement the recipe."""
         return self._assembly.techniques
 
     @property
     def accumulate(self) -> int:
-        """Micro-steps to an optimizer step."""
+        """Number of micro-steps per optimizer step."""
         return self._weights.accumulate
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale now; 1 without one. Reading it waits for the device."""
+        """The current loss scale; 1 if there is none. Reading it waits for the device."""
         shared = self._assembly.scales.shared
         return 1.0 if shared is None else float(shared.scale)
 
     @property
     def skipped(self) -> int:
-        """Optimizer steps left out so far, as a gradient was not finite; waits for the device."""
+        """Optimizer steps skipped so far for non-finite gradients. Waits for the device."""
         return self._assembly.settlement.skipped
 
     @property
     def loss_scales(self) -> Mapping[Hashable, LossScaler]:
-        """The shared loss scale under None, and those of losses with a `loss_id`; with history."""
+        """The loss scalers by `loss_id`, with their history; the shared one has the key None."""
         return self._assembly.scales.scalers
 
     def batches(
         self, loader: Iterable[_Item], *, to: torch.device | str | int | None = None
     ) -> Batches[_Item]:
-        """Iterate over `loader`, one batch ahead, so that the last window closes when it ends.
+        """Iterate over `loader` and close the accumulation window with its last batch.
 
-        Each iterator knows its own end: where several are advanced together (`zip`), the first that
-        ends closes the window; an inner loop is not closed by the last batch of an outer one.
+        The iterator fetches one batch ahead to recognize the last one. If several iterators advance
+        together (`zip`), the first one to end closes the window. In nested loops, the last batch of
+        the outer loop does not close the windows of the inner one.
 
         Args:
-            loader: What to iterate over.
-            to: A GPU that batches are to be copied to while the step before them is computed; see
-                `halfstep.feed.prefetch`. By default, and on a CPU, they stay as they are.
+            loader: Any iterable of batches.
+            to: A GPU to copy each batch to while the step before it is computed; see
+                `halfstep.feed.prefetch`. By default, and on a CPU, batches are not copied.
         """
         return Batches(loader if to is None else prefetch(loader, to), self._loops)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Enter the forward context of the recipe, whatever it is: forward passes and losses."""
+        """Return the context for the forward pass and the loss; needed under every recipe."""
         return ForwardPass(self._assembly, self._begin_forward)
 
     def _begin_forward(self) -> None:
@@ -222,16 +226,18 @@ class Engine:
         """Accumulate the gradients of a loss.
 
         Args:
-            loss: Scalar, the mean over the micro-batch.
-            optimizers: Limits whose parameters the gradients reach; all of them by default.
-            loss_id: Gives the loss a scale of its own, under this name.
-            retain_graph: Keep the graph for another loss.
-            samples: Size of the micro-batch, to weight uneven ones by; give it always or never.
+            loss: Scalar tensor, the mean loss of the micro-batch.
+            optimizers: Accumulate gradients only for the parameters of these optimizers; by
+                default for all.
+            loss_id: Gives the loss its own loss scale, stored under this key.
+            retain_graph: Keep the graph so that another loss can use it.
+            samples: Number of samples in the micro-batch, to weight micro-batches of different
+                sizes. Pass it for every micro-batch or for none.
 
         Raises:
-            RuntimeError: If `samples` is given for some micro-batches only, or the engine is
-                closed. Whatever a backward raises, the window that it would have added to is
-                dropped.
+            RuntimeError: If `samples` is passed for only some micro-batches, or if the engine is
+                closed. If the backward pass raises any error, the gradients that the window has
+                accumulated so far are dropped.
         """
         self._refuse_closed()
         with step_observer.active.work():
@@ -273,17 +279,18 @@ class Engine:
         retain_graph: bool | None = None,
         allow_unused: bool = False,
     ) -> tuple[torch.Tensor, ...]:
-        """Return true-valued gradients, differentiable if asked, as a gradient penalty needs them.
+        """Return unscaled gradients, for example for a gradient penalty.
 
         Args:
-            outputs: Tensor of any shape, summed.
-            inputs: What to differentiate by.
+            outputs: Tensor of any shape; the gradient is that of its sum.
+            inputs: Tensors to differentiate with respect to.
             create_graph: Whether the gradients can be differentiated again.
             retain_graph: As in `torch.autograd.grad`.
-            allow_unused: Whether an input may have no part in `outputs`; its gradient is zero then.
+            allow_unused: Whether `outputs` may be independent of an input, whose gradient is then
+                zero.
 
         Returns:
-            One gradient for each input, fp32 at least, not multiplied by any scale.
+            One gradient per input, in fp32 or wider, without the loss scale.
         """
         scaler = self._assembly.scales.shared
         return true_gradients(
@@ -302,17 +309,21 @@ class Engine:
         close: bool = False,
         closure: Callable[[], float] | None = None,
     ) -> StepResult:
-        """End a micro-step; where it ends a window, unscale, clip, step, update and zero.
+        """End a micro-step; the last one of a window also steps the optimizers.
+
+        When a window closes, the engine unscales and clips the gradients, steps the optimizers,
+        updates the loss scale and zeroes the gradients.
 
         Args:
-            optimizers: Whose turn it is; by default all that a backward reached.
-            close: Close the window though it is not full.
-            closure: For optimizers that call the loss again (LBFGS): zeroes the gradients, calls
-                `engine.backward` and returns the loss.
+            optimizers: The optimizers to step; by default all that received gradients.
+            close: Close the window even if it is not full.
+            closure: For optimizers that evaluate the loss several times in a step (LBFGS). It
+                zeroes the gradients, calls `engine.backward` and returns the loss.
 
         Raises:
-            RuntimeError: If no backward came since the last step.
-            LossScaleCollapse: If no loss scale helped in the step before; gradients are dropped.
+            RuntimeError: If there was no backward pass since the last step.
+            LossScaleCollapse: If the loss scale collapsed in the previous step. The current
+                gradients are dropped.
         """
         self._refuse_closed()
         with step_observer.active.work():
@@ -346,13 +357,16 @@ class Engine:
             return close_windows(assembly, closing, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
-        """Drop gradients and what their window has seen."""
+        """Zero the gradients and restart the accumulation window."""
         with step_observer.active.work():
             self._assembly.zero_grad(self._chosen(optimizers))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Validate as the recipe says: eval mode, no gradients, averaged weights if kept."""
+        """Run validation under the recipe, in eval mode without gradients.
+
+        The models use their averaged weights if the engine keeps an average.
+        """
         with ExitStack() as stack:
             for window in self._assembly.windows:
                 window.finish_norm()
@@ -363,7 +377,7 @@ class Engine:
             yield
 
     def averaged_state_dict(self, model: nn.Module | None = None) -> dict[str, torch.Tensor]:
-        """Return the fp32 state of `model` with the averaged weights in place of the current ones.
+        """Return the fp32 state dict of `model` with averaged weights instead of current ones.
 
         Raises:
             ValueError: If the engine keeps no average.
@@ -371,19 +385,22 @@ class Engine:
         return averaged_state_dict(model or self.bare_model, self._assembly.averages)
 
     def flush(self) -> None:
-        """Settle what follows from the last step: schedulers, loss-scale history.
+        """Finish the last step now: step the schedulers and update the loss-scale history.
+
+        Otherwise this happens at the start of the next step.
 
         Raises:
-            LossScaleCollapse: If the loss scale cannot help any more.
+            LossScaleCollapse: If the loss scale collapsed in the last step.
         """
         self._assembly.settlement.settle()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a resume needs beside the models: plain containers and tensors.
+        """Return everything needed to resume, except the models' own states.
 
-        Optimizers, loss scales, schedulers, counters, averages, and a half-filled window. Every one
-        of several processes calls it. It is whole on the first one only with
-        `ZeroRedundancyOptimizer`, and made of shards, for `save_sharded`, after `halfstep.shard`.
+        It holds the states of optimizers, loss scales, schedulers, counters, averages and a
+        partly filled accumulation window, as plain containers and tensors. In distributed training
+        every process must call it. With `ZeroRedundancyOptimizer` only rank 0 gets the complete
+        state. After `halfstep.shard` the state consists of shards; save it with `save_sharded`.
         """
         self.flush()
         self._assembly.refresh()
@@ -391,11 +408,11 @@ class Engine:
         return {**saved, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned; load the models' own states as usual.
+        """Load the state that `state_dict` returned; load the models' own states separately.
 
         Raises:
-            ValueError: If the state is of another number of optimizers, schedulers or averages, or
-                holds a window half-filled under another `accumulate`.
+            ValueError: If the number of optimizers, schedulers or averages differs, or if the state
+                holds a partly filled window and `accumulate` differs.
         """
         self.flush()
         self._assembly.refresh()
@@ -405,13 +422,14 @@ class Engine:
             self.zero_grad()
 
     def close(self) -> None:
-        """Settle the last step and give back every setting, hook and format.
+        """Finish the last step and undo every change to models, optimizers and settings.
 
-        Models come back in the format that they were given in, with the most precise weights that
-        there are, and the optimizers over their parameters. A closed engine trains no more.
+        Models return to their original dtype, with the most precise weights available, and the
+        optimizers hold their parameters again. A closed engine cannot train.
 
         Raises:
-            LossScaleCollapse: If the loss scale could not help in the last step; all is given back.
+            LossScaleCollapse: If the loss scale collapsed in the last step. All changes are undone
+                even then.
         """
         try:
             self.flush()
@@ -441,7 +459,7 @@ class Engine:
         return [window for window in windows if window.micro_steps >= full]
 
     def _refuse_closed(self) -> None:
-        """Refuse to train once everything is given back."""
+        """Refuse to train after `close`."""
         if self._closed:
             raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
 

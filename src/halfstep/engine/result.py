@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerStep:
-    """What one optimizer did in one engine step. Reading a field may wait for the device.
+    """Result of one engine step for one optimizer. Reading a field may wait for the device.
 
     Attributes:
-        closed: Whether an accumulation window closed; inside one nothing is stepped.
-        has_gradients: Whether any parameter had a gradient; without one nothing is stepped.
+        closed: Whether the accumulation window closed. If not, the optimizer was not stepped.
+        has_gradients: Whether any parameter had a gradient. If not, the optimizer was not stepped.
     """
 
     closed: bool
@@ -28,7 +28,7 @@ class OptimizerStep:
 
     @property
     def found_inf(self) -> bool:
-        """Whether a gradient was not finite. Without a loss scale nobody looks: False."""
+        """Whether a gradient was non-finite; always False without a loss scale (not checked)."""
         return self._found_inf is not None and bool(self._found_inf)
 
     @property
@@ -38,30 +38,30 @@ class OptimizerStep:
 
     @property
     def skipped(self) -> bool:
-        """Whether a window closed and its update was left out, as a gradient was not finite."""
+        """Whether the window closed and the update was skipped for a non-finite gradient."""
         return self.closed and self.found_inf
 
     @property
     def grad_norm(self) -> float | None:
-        """2-norm of the true gradients before clipping; None where no window closed."""
+        """2-norm of the unscaled gradients before clipping; None if the window stayed open."""
         return None if self._grad_norm is None else float(self._grad_norm)
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale that the gradients of this step were made with; 1 without one."""
+        """The loss scale of this step's gradients; 1 if there is none."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale)
 
 
 OPEN = OptimizerStep(closed=False)
-"""Of an optimizer whose window stays open."""
+"""The result for an optimizer whose window stays open."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """What one engine step did, for each optimizer and for all of them together.
+    """Result of one engine step, for each optimizer and for all together.
 
     Attributes:
-        optimizers: One entry for each optimizer of the engine, in its order.
+        optimizers: One entry for each optimizer, in the engine's order.
     """
 
     optimizers: tuple[OptimizerStep, ...]
@@ -77,7 +77,7 @@ class StepResult:
         return f"{did}, grad_norm {self.grad_norm}, loss_scale {self.loss_scale:g}"
 
     def without_norms(self) -> StepResult:
-        """Return the same without `grad_norm`, to be kept for long: it keeps no gradients."""
+        """Return a copy without `grad_norm`, which would keep the gradients in memory."""
         return StepResult(
             tuple(
                 [
@@ -94,7 +94,7 @@ class StepResult:
 
     @property
     def closed(self) -> bool:
-        """Whether an accumulation window closed."""
+        """Whether any accumulation window closed."""
         return any(each.closed for each in self.optimizers)
 
     @property
@@ -105,21 +105,21 @@ class StepResult:
 
     @property
     def skipped(self) -> bool:
-        """Whether any optimizer left its update out, as a gradient of its own was not finite."""
+        """Whether any optimizer skipped its update for a non-finite gradient of its own."""
         return any(each.skipped for each in self.optimizers)
 
     @property
     def found_inf(self) -> bool:
-        """Whether any gradient was not finite."""
+        """Whether any gradient was non-finite."""
         return any(each.found_inf for each in self.optimizers)
 
     @property
     def grad_norm(self) -> float | None:
-        """2-norm over the optimizers whose window closed; None where none did."""
+        """2-norm over all optimizers whose window closed; None if none did."""
         norms = [each.grad_norm for each in self.optimizers if each.grad_norm is not None]
         return sum(norm**2 for norm in norms) ** 0.5 if norms else None
 
     @property
     def loss_scale(self) -> float:
-        """The loss scale of the first optimizer whose window closed; 1 without one."""
+        """The loss scale of the first optimizer whose window closed; 1 if there is none."""
         return next((each.loss_scale for each in self.optimizers if each.closed), 1.0)

@@ -32,10 +32,11 @@ _contexts = 0
 
 @contextmanager
 def cpu_half() -> Iterator[None]:
-    """Compute convolutions, matrix products and attention of half CPU tensors through fp32.
+    """Compute fp16 and bf16 on the CPU with fp32 kernels, which are faster.
 
-    The kernels hold for every thread of the process until the last context is left. They change
-    nothing for other dtypes and devices.
+    This replaces convolutions, matrix products and attention: inputs are converted to fp32, and
+    each result is rounded once. It applies to all threads of the process until the last such
+    context ends. Other dtypes and devices are not affected.
 
     ```python
     with halfstep.cpu_half():

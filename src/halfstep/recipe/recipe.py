@@ -37,17 +37,17 @@ class Recipe:
     Recipe(name="o2-bf16", params="bf16", norms="fp32", master_weights=True)
     ```
 
-    `halfstep recipes --fields` lists the fields and their values. A field reads as an attribute,
-    None where it is not set.
+    `halfstep recipes --fields` lists the fields and their values. Each field can be read as an
+    attribute, which is None if the field is not set.
 
     Args:
-        name: What tables call it.
-        parts: Fields that are set already.
-        settings: Fields by name; None leaves one unset, also one that is among `parts`.
+        name: The recipe's name in tables.
+        parts: Fields that are already parsed.
+        settings: Values of fields by name. None unsets a field, even one given in `parts`.
 
     Raises:
-        ValueError: If there is no such field, if a field has a value that does not exist, or if
-            fields contradict each other; the message names the nearest valid recipe.
+        ValueError: If a field or its value does not exist, or if fields contradict each other.
+            The message names the nearest valid recipe.
     """
 
     name: str
@@ -79,15 +79,19 @@ class Recipe:
         return self.get(field)
 
     def get(self, field: str) -> Any:
-        """Return the value of a field; None where it is not set."""
+        """Return the value of a field, or None if it is not set."""
         return next((part.value for part in self.parts if part.field == field), None)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields that are set, without the name, as plain data for JSON and YAML."""
+        """Return the fields that are set as plain data for JSON and YAML, without the name."""
         return {part.field: part.plain for part in self.parts}
 
     def __add__(self, other: Recipe) -> Recipe:
-        """Compose two recipes; a field that both set to different values is refused by name."""
+        """Compose two recipes.
+
+        Raises:
+            ValueError: If both set the same field to different values.
+        """
         composed = {part.field: part for part in (*self.parts, *other.parts)}
         mine = {part.field: part for part in self.parts}
         for part in other.parts:
@@ -107,7 +111,7 @@ class Recipe:
         return f"{self.name} ({said})" if said else self.name
 
     def resolve(self, device: str | torch.device) -> Resolution:
-        """Say what a device will really do: native, rehearsed, or refused with the reason.
+        """Return which parts of the recipe a device runs natively, rehearses, or refuses and why.
 
         ```python
         print(recipe("fp8").resolve("cuda"))
@@ -128,38 +132,38 @@ class Recipe:
 
     @property
     def product_format(self) -> str:
-        """The format that matrix products and convolutions of the forward pass compute in."""
+        """The format of matrix products and convolutions in the forward pass."""
         found = [part.product_format() for part in self.parts]
         return max((each for each in found if each is not None), default=(0, "fp32"))[1]
 
     @property
     def untraceable(self) -> list[str]:
-        """Fields that a CPU rehearses by operators that a GPU does not run, as they are printed."""
+        """Fields that a CPU rehearses with operators that a GPU would not run, as printed."""
         return [str(part) for part in self.parts if not part.traceable]
 
     @property
     def forward_format(self) -> str | None:
-        """The format of the autocast region that a loop has to enter; None for none."""
+        """The autocast format, or None if the forward pass needs no autocast."""
         return _last(part.forward_format() for part in self.parts)
 
     @property
     def overflows_early(self) -> bool:
-        """Whether anything is kept or computed in fp16, whose largest value is 65504."""
+        """Whether anything is stored or computed in fp16, whose largest value is 65504."""
         return any("fp16" in part.formats() for part in self.parts)
 
     @property
     def gradient_format(self) -> str | None:
-        """The format in which `.grad` of half parameters is kept."""
+        """The format of `.grad` for half-precision parameters."""
         return _last(part.gradient_format() for part in self.parts)
 
     @property
     def keeps_small_updates(self) -> bool:
-        """Whether updates of half parameters by less than half an ulp arrive in the long run."""
+        """Whether weight updates below half an ulp of a half-precision parameter take effect."""
         return any(part.keeps_small_updates() for part in self.parts)
 
     @property
     def reduction(self) -> str | None:
-        """The format in which processes sum gradients; "own" for that of each gradient.
+        """The format in which processes sum gradients; "own" for the gradient's own format.
 
         None leaves the sum to `DistributedDataParallel`.
         """
@@ -167,14 +171,14 @@ class Recipe:
 
     @property
     def scaling(self) -> LossScale | None:
-        """What the loss is multiplied by; None for nothing."""
+        """The loss scale, or None if the loss is not scaled."""
         return _last(part.scaling() for part in self.parts)
 
     @property
     def sharding(self) -> dict[str, str]:
-        """Formats under FSDP2, where they are not the model's own.
+        """Formats under FSDP2 that differ from the model's own.
 
-        They are those of "compute", "buffers", "reduce" and "outputs".
+        Keys are "compute", "buffers", "reduce" and "outputs".
         """
         found: dict[str, str] = {}
         for part in self.parts:
@@ -182,19 +186,19 @@ class Recipe:
         return found
 
     def own_formats(self, model: nn.Module) -> dict[nn.Module, str]:
-        """Return modules of `model` whose parameters have a format of their own, and which."""
+        """Return the modules whose parameters have a format of their own, with that format."""
         found: dict[nn.Module, str] = {}
         for part in self.parts:
             found |= part.own_formats(model)
         return found
 
     def refusal(self, use: Use) -> str | None:
-        """Say why a step under this recipe cannot be had in a way of training, or nothing."""
+        """Return why this recipe cannot be used in a way of training, or None if it can."""
         reasons = (part.refuses(use, self) for part in self.parts)
         return next((reason for reason in reasons if reason), None)
 
     def techniques(self, *, seed: int = 0) -> list[Technique]:
-        """Build the techniques that carry the recipe out, in the order in which they are applied.
+        """Build the techniques that implement the recipe, in the order in which they are applied.
 
         Args:
             seed: Seed of the random numbers that stochastic rounding draws.

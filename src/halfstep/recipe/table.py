@@ -101,7 +101,7 @@ NAMES += RECIPES
 
 
 def recipes() -> list[str]:
-    """Return the names of the recipes that `recipe` knows, in the order of the table."""
+    """Return the names of all recipes, in the order in which `halfstep recipes` lists them."""
     return list(RECIPES)
 
 
@@ -109,13 +109,16 @@ def recipe(spec: str | Recipe | Mapping[str, Any]) -> Recipe:
     """Find or build a recipe.
 
     Args:
-        spec: A name ("fp16"), names joined by "+" ("bf16+tf32"; the order does not matter), a
-            mapping of fields (`base` in it names a recipe to change), or a `Recipe`.
+        spec: A name ("fp16"), names joined by "+" in any order ("bf16+tf32"), a mapping of
+            fields, or a `Recipe`. In a mapping, the key `base` names a recipe to start from.
+
+    Returns:
+        The recipe.
 
     Raises:
-        ValueError: If a name or field is unknown (the closest is named), or if the composition
-            contradicts itself.
-        TypeError: If `spec` is none of these.
+        ValueError: If a name or field is unknown, or if fields contradict each other. The message
+            names the closest known name.
+        TypeError: If `spec` has another type.
     """
     if isinstance(spec, Recipe):
         return spec

@@ -1,8 +1,8 @@
-"""Loss scaling: keep small gradients representable, and back off when large ones are not.
+"""Loss scaling: keeps small gradients representable, and backs off when large ones overflow.
 
 Micikevicius et al., "Mixed Precision Training" (arXiv:1710.03740), section 3.2. The arithmetic is
-that of `torch.amp.GradScaler`, bit for bit, on the device and without waiting for it; what is added
-is a floor, a ceiling and a history, and that nothing here belongs to one optimizer.
+that of `torch.amp.GradScaler`, bit for bit, on the device and without waiting for it. Added are a
+floor, a ceiling and a history, and several optimizers can share one scale.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class ScaleChange(NamedTuple):
 
 
 class LossScaleCollapse(RuntimeError):  # noqa: N818  (the word of the vocabulary)
-    """The loss scale cannot help any more: gradients stay non-finite however small it gets."""
+    """Lowering the loss scale no longer helps.
+
+    Gradients were non-finite at the scale's floor, or in `collapse_after` consecutive steps.
+    """
 
 
 class LossScaler:

@@ -1,4 +1,4 @@
-"""`halfstep.train` for Python: a run from a notebook or a program, without the command line."""
+"""`halfstep.train`: trains a config from a notebook or a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Summary:
-    """Train a config in this process, and leave a run directory as `halfstep train` does.
+    """Train a config in this process and write a run directory, like `halfstep train`.
 
     ```python
     summary = halfstep.train("digits", overrides={"recipe": "fp16", "optimizer.lr": 0.05})
@@ -38,25 +38,25 @@ def train(
     ```
 
     Args:
-        config: The name of a shipped config, the path of a YAML file, a mapping as such a file
-            holds one, or a `Config`.
+        config: The name of a shipped config, the path of a YAML file, a mapping with the same
+            keys, or a `Config`.
         overrides: Fields to change, by dotted name.
-        observers: Who watches the run, besides those that the config names.
+        observers: Observers of the run, in addition to those in the config.
         out: The run directory; `runs/CONFIG/TAG` by default.
-        tag: Names the run directory; by default its recipe and seed do.
-        resume: "auto" to go on from the newest whole checkpoint in the run directory, if there is
-            one; or the path of a checkpoint or of a run directory.
-        overwrite: Whether a run that is in the directory may be replaced.
-        quiet: Whether to draw no progress bar.
+        tag: Last part of the run directory's name; the recipe and seed by default.
+        resume: "auto" resumes from the newest complete checkpoint in the run directory, if there
+            is one. Otherwise the path of a checkpoint or a run directory.
+        overwrite: Whether to replace a run that is already in the directory.
+        quiet: Whether to hide the progress bar.
 
     Returns:
-        The summary, as `summary.json` has it. A run that went wrong numerically has one too: its
-        `status` says how, its `error` why.
+        The summary, as in `summary.json`. A run that fails numerically returns one too: `status`
+        says how it failed, and `error` says why.
 
     Raises:
-        ValueError: If the config, the device or the directory is wrong, in one line that says what
-            to write instead; nothing was trained then.
-        KeyboardInterrupt: After an interruption in training; the run can go on with `resume`.
+        ValueError: If the config, the device or the directory is invalid. The message says what to
+            write instead. Nothing was trained.
+        KeyboardInterrupt: After an interruption during training. Use `resume` to continue.
     """
     chosen = _loaded(config, overrides or {})
     return train_run(

@@ -31,7 +31,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
     for verdict in diagnosis.verdicts[FULLY:]:
         console.print(Text(f"doctor: also {verdict.code}: {verdict.finding.summary}"))
     if diagnosis.consequences:
-        console.print(Text(f"consequences of it: {', '.join(diagnosis.consequences)}"))
+        console.print(Text(f"consequences: {', '.join(diagnosis.consequences)}"))
     if diagnosis.headroom and not diagnosis.verdicts:
         console.print(Text(diagnosis.headroom))
     for note in diagnosis.notes:

@@ -34,18 +34,18 @@ REST = "rest.pt"
 def save_sharded(
     directory: str | Path, engine: Engine, *, extra: Mapping[str, Any] | None = None
 ) -> None:
-    """Write models and engine state; every process of the engine calls it, for a new directory.
+    """Write the models and the engine's state to a new directory; every process must call it.
 
-    A half-filled accumulation window is part of it. Buffers and other tensors that each process has
-    its own of (BatchNorm's statistics, if not synchronized) are those of the first one.
+    The state includes a partly filled accumulation window. Tensors that are not sharded and may
+    differ between processes, such as BatchNorm statistics, are saved from rank 0.
 
     Args:
-        directory: Where to; made if it is not there.
-        engine: What to save.
-        extra: Plain containers, numbers and strings of the first process.
+        directory: The directory to write; it is created if it does not exist.
+        engine: The engine to save.
+        extra: More data to save, from rank 0: plain containers, numbers and strings.
 
     Raises:
-        OSError: On every process, if any of them cannot write.
+        OSError: On every process, if any process cannot write.
     """
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -60,19 +60,19 @@ def save_sharded(
 
 
 def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
-    """Take over what `save_sharded` wrote, under any number of processes, one included.
+    """Load a checkpoint of `save_sharded`, with any number of processes.
 
     Args:
-        directory: What it wrote to.
-        engine: Built as the one that was saved, its models sharded, in DDP, or plain.
+        directory: The directory of the checkpoint.
+        engine: Built like the saved engine. Its models may be sharded, in DDP, or neither.
 
     Returns:
         The `extra` that was saved.
 
     Raises:
-        ValueError: If the directory holds no whole checkpoint, one of other models, or anything but
-            data.
-        OSError: If it cannot be read.
+        ValueError: If the checkpoint is incomplete, belongs to other models, or holds anything
+            but data.
+        OSError: If the checkpoint cannot be read.
     """
     state, extra = _read(Path(directory), _shared_params(engine), alone=not dist.is_initialized())
     _take_over(engine, state)
@@ -80,17 +80,17 @@ def load_sharded(directory: str | Path, engine: Engine) -> dict[str, Any]:
 
 
 def read_sharded(directory: str | Path) -> dict[str, Any]:
-    """Read what `save_sharded` wrote in this process alone: whole tensors, on the CPU.
+    """Read a checkpoint of `save_sharded` in this process alone, as unsharded CPU tensors.
 
     Args:
-        directory: What it wrote to.
+        directory: The directory of the checkpoint.
 
     Returns:
-        Under "models" the state of each, under "engine" the engine's.
+        The state of each model under "models", and the engine's state under "engine".
 
     Raises:
-        ValueError: If the directory holds no whole checkpoint, or anything but data.
-        OSError: If it cannot be read.
+        ValueError: If the checkpoint is incomplete or holds anything but data.
+        OSError: If the checkpoint cannot be read.
     """
     state, _ = _read(Path(directory), lambda _: None, alone=True)
     return state

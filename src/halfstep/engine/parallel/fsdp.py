@@ -43,7 +43,7 @@ def shard(
     sync_batchnorm: bool = False,
     reshard_after_forward: bool = True,
 ) -> nn.Module:
-    """Share the parameters of a model among all processes, under a recipe.
+    """Shard the parameters of a model over all processes with FSDP2, under a recipe.
 
     ```python
     model = halfstep.shard(model, "o2")
@@ -52,21 +52,24 @@ def shard(
     ```
 
     Args:
-        model: The bare model on its device, the same on every process; changed in place.
-        recipe: As in `Engine`, which must be given the same one.
-        mesh: The processes; all of them by default.
-        blocks: Tells which modules are gathered and freed as one; by default the children of the
-            outermost `nn.Sequential` and `nn.ModuleList`.
-        checkpoint_activations: Compute the activations of each block again in the backward.
-        sync_batchnorm: Make BatchNorm see the batches of all processes.
-        reshard_after_forward: Free a block after its forward pass, and gather it again.
+        model: The unwrapped model on its device, identical on every process; changed in place.
+        recipe: As in `Engine`. Pass the same recipe to the engine.
+        mesh: Device mesh of the processes; all processes by default.
+        blocks: Returns whether a module is a block, whose parameters are gathered and freed
+            together. By default the children of the outermost `nn.Sequential` and
+            `nn.ModuleList` are the blocks.
+        checkpoint_activations: Recompute the activations of each block in the backward pass.
+        sync_batchnorm: Synchronize the statistics of BatchNorm across processes.
+        reshard_after_forward: Free a block's gathered parameters after its forward pass, and
+            gather them again for its backward pass.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: If the recipe keeps half parameters without fp32 master weights, if the model is
-            wrapped or sharded already, or if it has no blocks to compute again.
+        ValueError: If the recipe has half-precision parameters without fp32 master weights, if the
+            model is already wrapped or sharded, or if activations are to be recomputed and the
+            model has no blocks.
         RuntimeError: If there is no process group.
     """
     from torch.distributed.device_mesh import init_device_mesh

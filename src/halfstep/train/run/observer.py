@@ -29,112 +29,119 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Watches one run; every hook does nothing by default.
+    """Base class for observers of a run. Every hook does nothing by default.
 
-    Hooks are called by the training thread, between the steps of the loop. What a hook raises ends
-    the run. Waiting for the device in `micro_batch` or `stepped` makes every step slower.
+    The training thread calls the hooks between the stages of its loop. An exception in a hook ends
+    the run. Waiting for the device in `micro_batch` or `stepped` slows down every step.
     """
 
     @property
     def name(self) -> str:
-        """What its state is called in checkpoints; no other observer of the run has the same."""
+        """Key of the observer's state in checkpoints; must be unique within the run."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     def begin(self, training: Training) -> None:
-        """Take note of the run: everything is built, and no state was loaded yet."""
+        """Called before training: everything is built, but no checkpoint is loaded yet."""
 
     def end(self, error: BaseException | None) -> None:
-        """Let go of everything: training is over, or was left by `error`. Not if `begin` failed."""
+        """Called after training, with the exception that ended it; not if `begin` failed."""
 
     def after_pause(self) -> None:
-        """Go on: an epoch begins, or a checkpoint was written meanwhile."""
+        """Called when an epoch begins, and after a checkpoint was written."""
 
     def batch_loaded(self) -> None:
-        """Take note that a training batch is there, on the CPU."""
+        """Called when a training batch is loaded, on the CPU."""
 
     def batch_prepared(self) -> None:
-        """Take note that it is on the device, normalised and augmented."""
+        """Called when the batch is on the device, normalized and augmented."""
 
     def around_micro_batch(self) -> AbstractContextManager[None]:
-        """Return what a forward and backward pass runs in."""
+        """Return a context manager for the forward and backward pass of each micro-batch."""
         return nullcontext()
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Look at a micro-batch after its backward pass.
+        """Called after the backward pass of a micro-batch.
 
         Args:
-            loss: Its mean loss, a scalar on the device, detached.
-            logits: Shape (N, classes), detached.
-            labels: int64 (N,), or fp32 probabilities (N, classes) where labels are mixed.
+            loss: Mean loss, a detached scalar on the device.
+            logits: Detached tensor of shape (N, classes).
+            labels: int64 tensor of shape (N,), or fp32 probabilities of shape (N, classes) if
+                labels are mixed.
         """
 
     def veto(self) -> bool:
-        """Tell whether the window that closes now is left out; one process is enough."""
+        """Return True to skip the optimizer step of this window, on all processes."""
         return False
 
     def before_step(self, *, last: bool) -> None:
-        """Look at the run before an optimizer step, which may be the last one of its epoch."""
+        """Called before an optimizer step; `last` says whether it is the last of its epoch."""
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        """Look at the run after an optimizer step.
+        """Called after an optimizer step.
 
         Args:
-            step: Its number, from 1; never goes back.
-            result: What became of it; None where it was left out.
+            step: Number of the step, from 1. It never decreases.
+            result: The engine's result; None if an observer's `veto` skipped the step.
         """
 
     def interval(self) -> Mapping[str, Any]:
-        """Return the figures since the last call, for a line of training figures."""
+        """Return figures of the steps since the last call, for the training metrics."""
         return {}
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Take figures that came up; on the first process alone.
+        """Called with new figures, on rank 0 only.
 
         Args:
-            kind: "train" for an interval, "val" for a validation, "probe" for the end of an epoch.
-            figures: By name; at least `step` and `epoch`.
+            kind: "train" for training metrics, "val" for a validation, "probe" for the end of an
+                epoch.
+            figures: Figures by name; at least `step` and `epoch`.
         """
 
     def step_done(self, result: StepResult | None) -> None:
-        """Do what follows from a step, once its figures are recorded; see `stepped`."""
+        """Called after the figures of a step are recorded; see `stepped` for `result`."""
 
     def epoch_done(self) -> Mapping[str, Any]:
-        """Return the figures of the epoch that has ended; it is not validated yet."""
+        """Called at the end of an epoch, before validation; returns figures of the epoch."""
         return {}
 
     def validated(self, figures: Figures) -> None:
-        """Look at a validation."""
+        """Called after a validation, with its figures."""
 
     def ends(self) -> str | None:
-        """Return why the run should end after this epoch, in good order; None to go on."""
+        """Return a reason to end the run after this epoch, or None to continue."""
         return None
 
     def veto_checkpoint(self) -> bool:
-        """Tell whether what would be saved now is nothing to go back to."""
+        """Return True to prevent a checkpoint, for example while weights are non-finite."""
         return False
 
     def before_checkpoint(self) -> None:
-        """Write what belongs before a checkpoint.
+        """Called before a checkpoint is written, to write files that belong to it.
 
         Raises:
-            OSError: If that cannot be done; the checkpoint is then not written.
+            OSError: If the files cannot be written. The checkpoint is then not written either.
         """
 
     def summary(self) -> Mapping[str, Any]:
-        """Return fields of the run's summary; those it does not have are under `observed`."""
+        """Return fields for the run's summary; unknown fields are stored under `observed`."""
         return {}
 
     def state_dict(self) -> State | None:
-        """Return what a resume needs of this process; None for nothing. May wait for the device."""
+        """Return this process's state for a checkpoint, or None; may wait for the device."""
         return None
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the state that `state_dict` returned."""
 
     def redistributed(self, states: Sequence[State], *, first: bool) -> State | None:
-        """Return what this process loads where the run had another number of processes.
+        """Return the state for this process if the number of processes has changed.
 
-        States are by rank; the first rank's is loaded by default. None begins without one.
+        Args:
+            states: The saved states, by rank. By default every process loads that of rank 0.
+            first: Whether this process is rank 0.
+
+        Returns:
+            The state to load, or None to start without one.
         """
         return states[0]
 

@@ -35,52 +35,53 @@ Status = Literal["finished", "nonfinite", "collapsed"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a run went; figures of validation are None when no epoch was finished.
+    """The results of a run. Validation results are None if no epoch was finished.
 
     Attributes:
-        status: "finished", or why not: "nonfinite" (a loss that was not finite reached the weights)
-            or "collapsed" (no loss scale made the gradients finite).
-        tag: What the user called the run, if anything.
+        status: "finished"; "nonfinite" if a non-finite loss reached the weights; or "collapsed"
+            if the loss scale collapsed.
+        tag: The tag that the user gave the run, if any.
         best_accuracy: Highest validation accuracy, 0 to 1.
-        best_epoch: The first epoch that reached it, from 1.
+        best_epoch: The first epoch with the highest accuracy, counted from 1.
         final_accuracy: Validation accuracy after the last epoch.
         final_val_loss: Validation loss after the last epoch.
-        best_accuracy_top5: Of the best epoch, the share of images whose class was among the first
-            five; None with five classes or fewer.
-        final_accuracy_top5: The same after the last epoch.
-        train_seconds: Time in training, validation and files excluded.
+        best_accuracy_top5: Top-5 validation accuracy of the best epoch, 0 to 1; None with five
+            classes or fewer.
+        final_accuracy_top5: Top-5 validation accuracy after the last epoch.
+        train_seconds: Training time, without validation and file access.
         wall_seconds: Time from reading the data to the end.
-        images_per_second: Training images over `train_seconds`.
-        peak_memory_bytes: See `peak_memory_kind`.
-        peak_memory_kind: "device" memory, or the "resident-rise" of the process in training.
-        peak_memory_reserved_bytes: The most that torch had taken from a GPU; None elsewhere.
-        step_seconds_median: Of the optimizer steps of the process that ended the run, without
-            warm-up and the first of each epoch: half of them took no longer.
-        step_seconds_p95: 95 of 100 of them took no longer.
-        energy_joules: What the GPUs used from start to end, whoever used them; None without NVML,
-            and for a run that was resumed.
-        skipped_steps: Optimizer steps left out because a gradient was not finite, or left out or
-            taken back because a loss was not.
-        first_nonfinite_step: Optimizer step (from 1) whose loss was the first that was not finite.
-        steps: Optimizer steps, skipped ones included.
-        epochs: Finished epochs; one that max_steps cut short counts.
-        device: Where it ran.
-        error: What ended the run early, in one line.
-        note: Why it ended in good order before its last epoch, in one line.
-        rehearsed: What the device computed without units of its own, and why, a line each.
-        loss_scales: Each change of the shared loss scale: after which step, and to what.
+        images_per_second: Number of training images divided by `train_seconds`.
+        peak_memory_bytes: Peak memory of the kind in `peak_memory_kind`.
+        peak_memory_kind: "device" for GPU memory, or "resident-rise" for the growth of the
+            process's resident memory during training.
+        peak_memory_reserved_bytes: Peak GPU memory that torch reserved; None on a CPU.
+        step_seconds_median: Median time of an optimizer step, without warm-up and the first step
+            of each epoch. A resumed run counts the steps of its last process only.
+        step_seconds_p95: 95th percentile of the same step times.
+        energy_joules: Energy of the GPUs during the run, including other programs on them; None
+            without NVML and for a resumed run.
+        skipped_steps: Optimizer steps that were skipped for a non-finite gradient, or skipped or
+            rolled back for a non-finite loss.
+        first_nonfinite_step: The first optimizer step with a non-finite loss, counted from 1.
+        steps: Number of optimizer steps, including skipped ones.
+        epochs: Number of finished epochs, including one that `max_steps` cut short.
+        device: The device that trained the run.
+        error: Why the run failed, in one line.
+        note: Why the run stopped before its last epoch without failing, in one line.
+        rehearsed: What the device rehearsed and why, one line each.
+        loss_scales: Each change of the shared loss scale: the step and the new scale.
         checkpoint_bytes: Size of a checkpoint.
-        formats: Of probes: FLOPs of a step, the share of each format, and layers that are
+        formats: From probes: FLOPs of a step, the share of each format, and the layers that are
             exceptions.
-        held_bytes: Of probes: what memory holds after a step, by kind.
-        newest: Of probes: the figures of the last look.
-        unchanged_share: Of probes: the share of the weights that a step leaves unchanged, on
-            average over all looks, for the last step of a schedule moves little in any format.
-        processes: How many trained it together.
-        core_wait_share: Of the time that threads of the process computed or could have, the share
-            in which other processes had the cores, 0 to 1; None where the kernel does not say.
-        val_images: Images of the validation split.
-        observed: What a user's own observers say of the run.
+        held_bytes: From probes: memory in use after a step, by kind.
+        newest: From probes: the results of the last probe.
+        unchanged_share: From probes: the share of weights that a step left unchanged, averaged
+            over all probes.
+        processes: Number of processes that trained the run.
+        core_wait_share: The share of their runnable time, 0 to 1, in which the process's threads
+            waited for a core; None if the kernel does not report it.
+        val_images: Number of validation images.
+        observed: The summary fields of the user's own observers.
     """
 
     status: Status

@@ -1,1 +1,1 @@
-"""Where autocast and the compiler do not do what was meant."""
+"""Autocast or the compiler does not do what the program intends."""

@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         change=(
             "  with torch.autocast(...):",
             "      loss = criterion(model(inputs), labels)",
-            "+ # out of the block:",
+            "+ # outside the block:",
             f"  {event.site.text if event.site else 'loss.backward()'}",
         ),
         site=event.site,

@@ -1,4 +1,4 @@
-"""Binary cross entropy on probabilities under autocast, which torch refuses."""
+"""Binary cross entropy of probabilities under autocast, which torch refuses."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def judge(evidence: Evidence) -> Finding | None:
         else:
             return None
     return Finding(
-        summary="binary cross entropy of a sigmoid is unsafe in half precision: a probability "
-        "rounds to 0 or 1, and its gradient divides by 0",
+        summary="binary cross entropy of a sigmoid is unsafe in half precision: a probability can "
+        "round to 0 or 1, and the gradient then divides by 0",
         facts=(fact,),
         change=(
             "- loss = torch.nn.BCELoss()(torch.sigmoid(logits), labels)",

@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if eager.name != "eager" or eager.note or not eager.finite or mine is None or mine.finite:
             continue
         return Finding(
-            summary=f"the step of iteration {eager.iteration} is finite in eager mode and not "
-            "finite when compiled: the compiled graph computes something else",
+            summary=f"the step of iteration {eager.iteration} is finite in eager mode but not when "
+            "compiled: the compiled graph computes different values",
             facts=(f"loss {mine.loss} compiled, {eager.loss} eager",),
             change=(
                 "+ TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 python ...",

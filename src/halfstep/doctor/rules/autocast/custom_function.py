@@ -1,4 +1,4 @@
-"""An autograd function of the program's own does not say how it goes with autocast."""
+"""A custom autograd function mixes half and fp32 tensors under autocast."""
 
 from __future__ import annotations
 

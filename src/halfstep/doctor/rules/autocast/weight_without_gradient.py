@@ -1,4 +1,4 @@
-"""A weight is used through a half copy that autograd knows nothing of, and never learns."""
+"""A weight never learns: it is used through a half copy that autograd does not track."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 change=(
                     "- with torch.no_grad():",
                     "-     cached = weight.half()",
-                    "+ # let autocast cast it; what runs under no_grad gets an autocast block of",
-                    "+ # its own: torch.autocast(device_type, cache_enabled=False)",
+                    "+ # let autocast cast the weight, and run code under no_grad in a separate",
+                    "+ # block: torch.autocast(device_type, cache_enabled=False)",
                 ),
                 module=name.rpartition(".")[0],
             )

@@ -1,1 +1,1 @@
-"""What is kept in a format that is too coarse or too narrow for it."""
+"""Values are kept in a format with too little precision or range."""

@@ -1,4 +1,4 @@
-"""A large half product has a dimension that tensor cores want padded to a multiple of 8."""
+"""A large matrix product in half precision has a dimension that is not a multiple of 8."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{rows} x {inner} by {inner} x {columns}: tensor cores are slower where a dimension "
             f"is not a multiple of {MULTIPLE} (here {odd[0]})",
             facts=(f"in {product.module or 'the loop'}, {product.site}",),
-            change=(f"- {odd[0]}", f"+ {padded}  # what is added is never a target"),
+            change=(f"- {odd[0]}", f"+ {padded}  # the added entries are never targets"),
             confidence=POSSIBLE,
             site=product.site,
             module=product.module,

@@ -1,4 +1,4 @@
-"""The norm that gradients are clipped by is computed in fp16, and is infinite."""
+"""The gradient norm for clipping is computed in fp16 and is infinite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss itself is fp16 when it is multiplied by the loss scale."""
+"""The loss is an fp16 tensor when it is multiplied by the loss scale."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REDUCTIONS = {
     "norm",
     "sum",
 }
-_CHANGE = ("+ # give the whole loss fp32: criterion(outputs.float(), labels)",)
+_CHANGE = ("+ # compute the whole loss in fp32: criterion(outputs.float(), labels)",)
 
 
 def judge(evidence: Evidence) -> Finding | None:

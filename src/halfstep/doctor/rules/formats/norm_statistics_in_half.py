@@ -25,8 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     form = found[0].settings["running_var"]
     return Finding(
-        summary=f"{found[0].kind} keeps running statistics in {form}: a variance overflows or is "
-        "rounded, and small changes of an average are lost",
+        summary=f"{found[0].kind} keeps running statistics in {form}: a variance may overflow, and "
+        "small updates of the averages are rounded away",
         facts=(f"{len(found)} modules, the first is {found[0].path!r}",),
         change=(
             "+ for module in model.modules():",

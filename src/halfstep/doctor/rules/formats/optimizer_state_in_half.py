@@ -1,4 +1,4 @@
-"""The optimizer's averages are kept in a format that cannot forget."""
+"""The optimizer's second moment is kept in a format in which it can never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions or timesteps are held in a half format that cannot tell neighbours apart."""
+"""Positions or timesteps are held in a half format that rounds neighbours to the same value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARE = 0.05
 _CHANGE = (
     "- positions = torch.arange(length, dtype=inputs.dtype)",
     "+ positions = torch.arange(length, dtype=torch.float32)",
-    "+ # and cast only the sines and cosines that are made of them",
+    "+ # and cast only the sines and cosines that are computed from them",
 )
 
 
@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"rounded in {each.format}, which holds every whole number only up to "
             f"{_EXACT[each.format]}: different positions or timesteps become equal",
             facts=(
-                f"{each.distinct} different values are left of {each.count}",
+                f"only {each.distinct} different values are left of {each.count}",
                 f"in {each.module or 'the program'}, {each.site}",
             ),
             change=_CHANGE,

@@ -1,4 +1,4 @@
-"""Updates smaller than half the distance between two half numbers are rounded away."""
+"""Weight updates smaller than half the distance between two half numbers are rounded away."""
 
 from __future__ import annotations
 

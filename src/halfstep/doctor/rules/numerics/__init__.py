@@ -1,1 +1,1 @@
-"""What is infinite or undefined in any format, or by rounding to 0."""
+"""A result is infinite or undefined in any format, or because a value was rounded to 0."""

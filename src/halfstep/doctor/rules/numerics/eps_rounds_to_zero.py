@@ -1,4 +1,4 @@
-"""An eps that is zero in half precision keeps nothing from being divided by zero."""
+"""An eps that is meant to prevent a division by zero is itself zero in half precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss that weighs every class, over logits of which some are -inf."""
+"""The loss gives every class a weight, but some logits are masked with -inf."""
 
 from __future__ import annotations
 

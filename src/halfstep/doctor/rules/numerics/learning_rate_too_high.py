@@ -42,8 +42,8 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
     if replays and not replays[0].finite:
         exact = "the same step in fp32 is not finite either"
     return Finding(
-        summary=f"the loss grew from {min(losses):.3g} to {recent[-1]:.3g} before it was not "
-        f"finite, at a learning rate of {bad.learning_rate:g}: training diverged",
+        summary=f"the loss grew from {min(losses):.3g} to {recent[-1]:.3g} before it became "
+        f"non-finite, at a learning rate of {bad.learning_rate:g}: training diverged",
         facts=(
             f"losses before iteration {bad.iteration}: "
             + ", ".join(f"{each:.3g}" for each in recent),
@@ -80,7 +80,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         ),
         change=_change(rate),
         confidence=LIKELY,
-        ruled_out=("precision: in fp32 the step is finite, with weights that are lost as well",)
+        ruled_out=("precision: the step is finite in fp32, but the weights have diverged already",)
         if exact is not None and exact.finite
         else (),
     )
@@ -93,7 +93,7 @@ def _is_better(smaller: Replay, plain: Replay | None) -> bool:
 
 
 def _change(rate: float) -> tuple[str, ...]:
-    return (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or warm up")
+    return (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or use warmup")
 
 
 RULE = Rule(

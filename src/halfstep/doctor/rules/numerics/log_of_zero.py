@@ -1,4 +1,4 @@
-"""log(0) is -inf, and its gradient 1/0."""
+"""log(0) is -inf, and its gradient is 1/0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 else "the same step in fp32 is not finite either",
             ),
             change=(
-                "+ # log_softmax and the losses that take logits do not form the probability:",
+                "+ # use log_softmax or a loss of logits, which do not compute the probability:",
                 "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
             ),
             site=birth.user_site,

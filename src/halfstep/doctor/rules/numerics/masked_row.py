@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "the result is 0/0, NaN",
                 facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
                 change=(
-                    "+ # leave one position of a row, or drop the row:",
+                    "+ # leave one position of each row unmasked, or zero the row's weights:",
                     "+ weights = weights.masked_fill(mask.all(-1, keepdim=True), 0)",
                 ),
                 site=birth.user_site,

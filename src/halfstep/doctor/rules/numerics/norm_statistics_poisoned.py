@@ -29,8 +29,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
             ),
             change=(
-                "+ # halfstep.Engine puts running statistics back when a step is skipped; else",
-                "+ # keep the batch that overflows out, and reset_running_stats() once",
+                "+ # halfstep.Engine restores running statistics when a step is skipped; without",
+                "+ # it, leave out the batch that overflows, and call reset_running_stats() once",
             ),
             module=model.bad_buffers[0].rpartition(".")[0],
         )

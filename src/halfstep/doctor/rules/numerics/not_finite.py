@@ -1,4 +1,4 @@
-"""Inf or NaN whose operator is known, and which no other rule has a cause for."""
+"""Inf or NaN whose operator is known, but that no other rule explains."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def judge(evidence: Evidence) -> Finding | None:
     comparison: tuple[str, ...] = ()
     if exact:
         comparison = (
-            "the same step in fp32 is finite: it is a matter of precision"
+            "the same step in fp32 is finite: the cause is the precision"
             if exact[0].finite
-            else "the same step in fp32 is not finite either: it is not a matter of precision, but "
-            "of the data, the learning rate or the formula",
+            else "the same step in fp32 is not finite either: the cause is not the precision but "
+            "the data, the learning rate or the formula",
         )
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             *((f"its inputs go up to {', '.join(largest)}",) if largest else ()),
         ),
         change=(
-            "+ # look at that batch and that line; until then keep the step from the weights:",
+            "+ # inspect that batch and that line; until then, skip such steps:",
             "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
         ),
         confidence=POSSIBLE,

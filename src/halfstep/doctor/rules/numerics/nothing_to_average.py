@@ -1,4 +1,4 @@
-"""The mean of nothing: every target of a batch is ignored."""
+"""A mean over no elements, for example because every target of a batch is ignored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ loss = total / (labels != -100).sum().clamp(min=1)",
             )
             if birth.op not in _VARIANCES
-            else ("+ # leave out a last batch of one: DataLoader(..., drop_last=True)",),
+            else ("+ # drop a last batch of one sample: DataLoader(..., drop_last=True)",),
             site=birth.user_site,
             module=birth.module,
         )

@@ -1,4 +1,4 @@
-"""The gradient of a root, a norm or a standard deviation at exactly zero."""
+"""The gradient of a root, a norm or a standard deviation at exactly zero is infinite."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the loop did, in which order."""
+"""The loop calls backward, scaler and optimizer in a wrong order."""

@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 f"the scales ended at {', '.join(f'{each:g}' for each in scales)}",
             ),
             change=(
-                "+ # one scaler for all losses that reach a parameter, one update() at the end:",
+                "+ # use one scaler for all losses that share parameters, then one update():",
                 "+ scaler.scale(loss_a).backward(retain_graph=True)",
                 "+ scaler.scale(loss_b).backward()",
             ),

@@ -1,4 +1,4 @@
-"""A loss that is not multiplied by the loss scale adds to gradients that are divided by it."""
+"""The scaler unscales gradients of a loss that was never multiplied by the loss scale."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if event.facts["scaled"] or not stepped & {*reached}:
             continue
         return Finding(
-            summary="backward() runs on a loss that scaler.scale() has not multiplied, and the "
-            "scaler divides its gradients by the loss scale all the same: they nearly vanish",
+            summary="backward() runs on a loss that scaler.scale() has not multiplied, but the "
+            "scaler still divides the gradients by the loss scale: they nearly vanish",
             facts=(
                 evidence.loop.share(event, "scaled", "reaches"),
                 "other gradients of the same optimizer were scaled"

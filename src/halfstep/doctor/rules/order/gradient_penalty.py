@@ -1,4 +1,4 @@
-"""A penalty on gradients that carry the loss scale, or that underflow for lack of it."""
+"""A gradient penalty uses gradients that are still scaled, or that underflow without a scale."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def judge(evidence: Evidence) -> Finding | None:
 def _scaled(shape: Shape, event: Event) -> Finding:
     return Finding(
         summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
-        "and is scaled once more with the loss: its weight is then a power of the scale",
+        "and is scaled again with the loss: its weight in the loss depends on the loss scale",
         facts=(
             f"in {shape.count} iterations autograd.grad() was given a scaled loss",
             "its result was given to scaler.scale() again without a division by the scale",

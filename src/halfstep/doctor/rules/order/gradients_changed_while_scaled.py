@@ -1,4 +1,4 @@
-"""Gradients are clipped, or changed otherwise, while they are multiplied by the loss scale."""
+"""Gradients are clipped or changed in another way while they are still scaled."""
 
 from __future__ import annotations
 

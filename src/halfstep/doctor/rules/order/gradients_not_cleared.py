@@ -1,4 +1,4 @@
-"""Steps are made with the gradients of earlier steps, since nothing clears them."""
+"""A step uses the gradients of earlier steps, because nothing clears them."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
 
 _CHANGE = (
-    "+ # make the optimizer after the last change of the model, of what is trained:",
+    "+ # create the optimizer after the last change to the model, from trainable parameters:",
     "+ optimizer = Optimizer([p for p in model.parameters() if p.requires_grad])",
-    "+ # and where a step has no loss, skip scaler.step() and scaler.update()",
+    "+ # in an iteration without a loss, also skip scaler.step() and scaler.update()",
 )
 
 

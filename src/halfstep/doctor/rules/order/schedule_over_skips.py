@@ -1,4 +1,4 @@
-"""The learning-rate schedule moves on over steps that were skipped."""
+"""The learning-rate schedule advances although the optimizer step was skipped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"the schedule is {drift} steps ahead of the optimizer: scheduler.step() was "
             "called after steps that the scaler had skipped",
             facts=(
-                f"{drift} of {moves} moves of the scheduler followed a skipped step",
+                f"{drift} of {moves} scheduler steps followed a skipped optimizer step",
                 f"{optimizer.kind} made {made - drift} steps",
             ),
             change=(
@@ -70,7 +70,7 @@ def _by_hand(evidence: Evidence, number: int) -> Finding | None:
         change=(
             "+ before = scaler.get_scale()",
             "  scaler.update()",
-            "+ steps_made += scaler.get_scale() >= before  # and let the schedule count these",
+            "+ steps_made += scaler.get_scale() >= before  # compute the learning rate from this",
         ),
         confidence=POSSIBLE,
     )

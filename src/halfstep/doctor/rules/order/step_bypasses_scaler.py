@@ -1,4 +1,4 @@
-"""`optimizer.step()` is called as well as, or instead of, `scaler.step(optimizer)`."""
+"""`optimizer.step()` is called in addition to `scaler.step(optimizer)`, or instead of it."""
 
 from __future__ import annotations
 

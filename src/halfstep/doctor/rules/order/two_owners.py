@@ -1,4 +1,4 @@
-"""A parameter belongs to two optimizers, and a scaler divides its gradient for each."""
+"""A parameter belongs to two optimizers, so the scaler unscales its gradient twice."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def judge(evidence: Evidence) -> Finding | None:
             if each.shared and place != number
         ]
         return Finding(
-            summary=f"{shared} parameters of optimizer {number} are in it twice or in another "
-            "optimizer too: the scaler divides their gradients by the loss scale twice, and "
+            summary=f"{shared} parameters of optimizer {number} are in it twice, or also in "
+            "another optimizer: the scaler divides their gradients by the loss scale twice, and "
             "they hardly learn",
             facts=(
                 evidence.loop.share(event, "optimizer", "again"),
                 f"shared with optimizer {', '.join(others)}" if others else "its parameters repeat",
             ),
             change=(
-                "+ # one owner for each parameter; for tied weights, drop the second mention:",
+                "+ # put each parameter into one optimizer, tied weights only once:",
                 "+ owned = {id(p) for p in first.parameters()}",
                 "+ rest = [p for p in second.parameters() if id(p) not in owned]",
             ),

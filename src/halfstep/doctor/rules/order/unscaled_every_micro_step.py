@@ -1,4 +1,4 @@
-"""Gradients are accumulated onto gradients that the scaler has already divided."""
+"""Scaled gradients are accumulated onto gradients that the scaler has already unscaled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHANGE = (
     "  scaler.scale(loss / accumulate).backward()",
     "+ if (number + 1) % accumulate == 0:",
     "+     scaler.unscale_(optimizer)",
-    "+     # clipping, scaler.step(optimizer), scaler.update() and zero_grad() belong in here",
+    "+     # clipping, scaler.step(optimizer), scaler.update() and zero_grad() belong here",
 )
 
 
@@ -26,13 +26,13 @@ def judge(evidence: Evidence) -> Finding | None:
         if event.facts["onto_unscaled"] and not event.facts.get("stale"):
             first = next(iter(shape.of("unscale")), event)
             return Finding(
-                summary="the scaler divides gradients by the loss scale before all of a step's "
-                "backward passes have added to them: the later ones add scaled gradients, "
-                "and the unscaled ones are negligible beside them",
+                summary="the scaler unscales gradients before the last backward() of an "
+                "accumulation window: later backward() calls add gradients that are still "
+                "scaled, and the unscaled ones are negligible in the sum",
                 facts=(
                     (
                         f"{loop.share(event, 'onto_unscaled')} backward() added to "
-                        "gradients that the scaler had divided and zero_grad() had not cleared"
+                        "gradients that the scaler had unscaled and zero_grad() had not cleared"
                     ),
                 ),
                 change=_CHANGE,

@@ -1,4 +1,4 @@
-"""The loop skips a step on its own, and `scaler.update()` with it."""
+"""The loop skips a step by itself, and skips `scaler.update()` too."""
 
 from __future__ import annotations
 

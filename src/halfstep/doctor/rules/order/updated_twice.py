@@ -1,4 +1,4 @@
-"""`scaler.update()` is called more than once an iteration."""
+"""`scaler.update()` is called more than once per iteration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What half formats have no room for."""
+"""Values exceed the range of a half format."""

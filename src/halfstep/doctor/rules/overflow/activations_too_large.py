@@ -1,4 +1,4 @@
-"""Activations that bf16 and fp32 hold are beyond fp16's largest number, in every batch."""
+"""Activations exceed fp16's largest number in every batch, but not that of bf16 or fp32."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} gives up to {birth.exact:.3g}, more than "
-            f"fp16's {_LIMIT:g}, {when}: the weights need the range of bf16 or fp32",
+            f"fp16's {_LIMIT:g}, {when}: this layer needs the range of bf16 or fp32",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 "the same step in fp32 is finite",

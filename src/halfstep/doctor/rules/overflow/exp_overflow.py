@@ -1,4 +1,4 @@
-"""exp of a number that is too large for the format."""
+"""The exponential of a value overflows the format."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def judge(evidence: Evidence) -> Finding | None:
         limit = math.log(FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
             summary=f"{birth.op.removeprefix('aten.')} of up to {birth.inputs[0].largest:.4g} is "
-            f"infinite in {form}, whose largest number is {limit:.4g}",
+            f"infinite in {form}, where exp overflows above {limit:.4g}",
             facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else "- torch.exp(x)",
-                "+ # in a softmax: torch.softmax(x, -1), which subtracts the largest first; else:",
+                "+ # for a softmax, use torch.softmax(x, -1), which subtracts the maximum; else:",
                 f"+ torch.exp(x.float().clamp(max={math.floor(limit) - 1}))",
             ),
             site=birth.user_site,

@@ -1,4 +1,4 @@
-"""A mask's constant that half precision cannot hold, which torch refuses."""
+"""torch refuses a mask constant that half precision cannot represent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if "cannot be converted to type" not in ending.message or "Half" not in ending.message:
         return None
     return Finding(
-        summary="a number beyond fp16's 65504 is written into an fp16 tensor, as a mask's "
-        "constant of -1e9 is",
+        summary="a number beyond fp16's 65504, such as a mask constant of -1e9, is written into an "
+        "fp16 tensor",
         facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
         change=(
             "- scores = scores.masked_fill(mask, -1e9)",

@@ -1,4 +1,4 @@
-"""A large negative mask becomes -inf, for a score or a second mask is added to it."""
+"""A large negative mask becomes -inf when a score or a second mask is added to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf {output.infs} times",
             facts=(
                 birth.where,
-                f"it went on into {', '.join(birth.consumers[:3]) or 'the result'}",
+                f"the -inf is passed on to {', '.join(birth.consumers[:3]) or 'the result'}",
                 "a row of -inf, or 0 times -inf, is NaN",
             ),
             change=(

@@ -1,4 +1,4 @@
-"""The mean of squares overflows fp16 in its squares."""
+"""A mean of squares overflows fp16, because the squares do."""
 
 from __future__ import annotations
 

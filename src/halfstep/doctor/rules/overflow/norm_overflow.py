@@ -1,4 +1,4 @@
-"""The variance of a norm overflows fp16, or its inverse root does."""
+"""The variance in a norm layer overflows fp16, or its inverse root does."""
 
 from __future__ import annotations
 

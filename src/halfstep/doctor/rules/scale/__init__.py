@@ -1,1 +1,1 @@
-"""The loss scale: where it goes, what becomes of it, and its absence."""
+"""The loss scale collapses, grows without limit, is not saved, or is missing."""

@@ -1,4 +1,4 @@
-"""An optimizer that is to skip a bad step itself does not."""
+"""A fused optimizer that should skip non-finite steps itself does not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
             continue
         return Finding(
-            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but "
-            "applied one in which the scaler had found inf or NaN: parameters are not finite now",
+            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but it "
+            "applied a step in which the scaler had found them: parameters are now non-finite",
             facts=(
                 f"{evidence.numbers.skips} steps had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",

@@ -1,4 +1,4 @@
-"""fp16 parameters, whose gradients a GradScaler refuses to unscale."""
+"""A GradScaler is used with fp16 parameters, whose gradients it refuses to unscale."""
 
 from __future__ import annotations
 

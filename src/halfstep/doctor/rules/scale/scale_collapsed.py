@@ -1,4 +1,4 @@
-"""The loss scale falls without end, for an overflow that does not depend on it."""
+"""The loss scale keeps falling, because of an overflow that does not depend on it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> 
     return Finding(
         summary=summary,
         facts=(*where, fact),
-        change=("+ # mend the operator named above; the loss scale is not at fault",),
+        change=("+ # fix the operator named above; the loss scale is not the cause",),
         confidence=LIKELY,
         site=births[0].user_site if births else site,
         module=births[0].module if births else "",

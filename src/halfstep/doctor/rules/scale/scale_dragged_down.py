@@ -1,4 +1,4 @@
-"""One of several optimizers overflows without end, and drags the shared loss scale down."""
+"""One of several optimizers keeps overflowing and pulls the shared loss scale down."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"optimizer {skipped[0]} was skipped in each of the last {LATEST} iterations and "
-        f"has pulled the shared loss scale down to {scale:.3g}; optimizer {stepping[0]} goes on "
-        "with it, and its gradients vanish",
+        f"has pulled the shared loss scale down to {scale:.3g}; optimizer {stepping[0]} uses the "
+        "same scale, and its gradients underflow",
         facts=(
             f"loss of optimizer {skipped[0]}: {latest[skipped[0]][-1].loss}",
             f"loss of optimizer {stepping[0]}: {latest[stepping[0]][-1].loss}",
         ),
         change=(
-            "+ # the overflow of the one does not depend on the scale: mend its loss, e.g.",
+            f"+ # the overflow does not depend on the scale; fix optimizer {skipped[0]}'s loss:",
             "+ loss = loss.float() / weight  # so that both losses are of a similar size",
         ),
         confidence=LIKELY,

@@ -1,4 +1,4 @@
-"""A loss scale of the loop's own is lowered at each overflow and never raised again."""
+"""The loop's own loss scale is lowered at each overflow and never raised again."""
 
 from __future__ import annotations
 

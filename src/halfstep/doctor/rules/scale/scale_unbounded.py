@@ -1,4 +1,4 @@
-"""The loss scale grows without bound: nothing overflows, for there is next to no gradient."""
+"""The loss scale grows without limit, because the gradients are close to zero."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _by_hand(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"the loss that backward() is called on has grown from {loss:.3g} to "
-        f"{last_loss:.3g}, and the optimizer's gradients have not: the loop's own loss scale grows "
-        "and nothing stops it",
+        f"{last_loss:.3g}, but the optimizer's gradients have not: the loop's own loss scale grows "
+        "without limit",
         facts=(f"the gradient norm was {norm:.3g} at first and {last_norm:.3g} at last",),
         change=("- scale = scale * 2", "+ scale = min(scale * 2, 2.0**24)"),
         confidence=LIKELY,
@@ -54,8 +54,8 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
         each.gradient_norm for each in evidence.numbers.steps if each.gradient_norm is not None
     ]
     return Finding(
-        summary=f"the loss scale has grown from {scales[0]:.3g} to {scales[-1]:.3g} and nothing "
-        "stops it: the gradients are next to zero",
+        summary=f"the loss scale has grown from {scales[0]:.3g} to {scales[-1]:.3g} without limit, "
+        "because the gradients are close to zero",
         facts=(f"the last gradient norm is {norms[-1]:.3g}",) if norms else (),
         change=(
             "+ # look for a loss that is divided twice, or does not depend on the parameters;",

@@ -31,8 +31,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"the optimizer resumes at step {resumed}, but its gradient scaler starts "
-            f"anew at a loss scale of {mine.settings['init_scale']:g}: steps are skipped, or "
-            "gradients underflow, until the scale is found again",
+            f"again at a loss scale of {mine.settings['init_scale']:g}: steps are skipped, or "
+            "gradients underflow, until the scale has adapted",
             facts=(
                 f"optimizer.load_state_dict() gave step {resumed}",
                 "no state was loaded into the scaler",
@@ -67,14 +67,14 @@ def _made_again(evidence: Evidence) -> Finding | None:
         if anew:
             made = evidence.static.scalers[anew[0]]
             return Finding(
-                summary=f"{len(anew)} times during training a new gradient scaler takes over "
+                summary=f"{len(anew)} times during training, a new gradient scaler takes over "
                 f"optimizer {optimizer} and starts at a loss scale of "
-                f"{made.settings['init_scale']:g}: the scale is searched for again each time",
+                f"{made.settings['init_scale']:g}: the scale must adapt again each time",
                 facts=(
                     f"{len(scalers)} scalers have stepped the optimizer, one after the other",
                     f"{evidence.numbers.skips} steps were skipped",
                 ),
-                change=("+ # make the scaler once, beside the optimizer, and pass it on",),
+                change=("+ # create one scaler together with the optimizer, and reuse it",),
                 site=made.site,
             )
     return None

@@ -1,4 +1,4 @@
-"""Checkpoints hold the optimizer's state, and not the gradient scaler's."""
+"""Checkpoints hold the optimizer's state but not the gradient scaler's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary="checkpoints are saved with the optimizer's state and without the gradient "
         "scaler's: a resumed run starts with the initial loss scale, and skips steps or loses "
-        "gradients until the scale is found again",
+        "gradients until the scale has adapted",
         facts=(f"torch.save() got an optimizer's state {first.count} times, never a scaler's",),
         change=(
             '+ checkpoint["scaler"] = scaler.state_dict()',
