@@ -22,10 +22,27 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = {"en": "advise.md", "zh": "advise.zh.md"}
 HEADS = {
     "en": {
-        "sums": ("what", "tasks in view", "held-out tasks"),
-        "ranking": ("task", "pairs with an order", "right", "tau", "of all pairs", "regret"),
-        "faults": ("planted fault", "trials", "found", "missed", "too many"),
-        "memory": ("model", "saved, worst of six", "peak, worst of six"),
+        "sums": ("quantity", "tasks used for the choice", "held-out tasks"),
+        "ranking": (
+            "task",
+            "pairs with an order",
+            "pairs right",
+            "tau",
+            "tau, all pairs",
+            "regret",
+        ),
+        "faults": (
+            "planted fault",
+            "trials",
+            "exceptions found",
+            "exceptions missed",
+            "needless exceptions",
+        ),
+        "memory": (
+            "model",
+            "worst error of saved bytes",
+            "worst error of peak bytes",
+        ),
     },
     "zh": {
         "sums": ("项目", "选定时看到的任务", "事后的任务"),
@@ -37,15 +54,15 @@ HEADS = {
 SUMS = {
     "en": (
         "tasks",
-        "pairs of recipes whose order seeds tell",
-        "Kendall's tau over them",
-        "the same, mean over tasks",
-        "the same, lowest of a task",
+        "pairs of recipes with an order",
+        "Kendall's tau over these pairs",
+        "Kendall's tau over these pairs, mean over tasks",
+        "Kendall's tau over these pairs, lowest of a task",
         "Kendall's tau over all pairs, mean over tasks",
-        "the same, median",
+        "Kendall's tau over all pairs, median over tasks",
         "recipes called safe",
-        "of them unsafe",
-        "tasks with the regret within the seeds' noise",
+        "recipes called safe that are unsafe",
+        "tasks whose regret is within the seeds' noise",
     ),
     "zh": (
         "任务",
@@ -109,7 +126,7 @@ def ranking(language: str) -> Iterator[list[object]]:
 
 def faults(language: str) -> Iterator[list[object]]:
     """Yield a row for each kind of fault, and one for healthy networks."""
-    names = {"en": "none, healthy networks", "zh": "无（健康的网络）"}
+    names = {"en": "no fault (healthy networks)", "zh": "无（健康的网络）"}
     found = result("exceptions")
     counts: dict[str, Counter[str]] = {}
     for trial in found["faulty"]:
