@@ -71,7 +71,10 @@ def measure(name: str, pixels: int, folder: Path) -> dict[str, object]:
 
 def table(document: dict[str, Any]) -> list[str]:
     """Return the docs' table."""
-    lines = ["| checkpoint of | MB | written in | copied in |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| checkpoint of | size, MB | time to write | time to copy |",
+        "| --- | --- | --- | --- |",
+    ]
     for name, row in document["models"].items():
         write, copied = (
             f"{1e3 * each['median']:.0f} ms ({1e3 * each['low']:.0f} to {1e3 * each['high']:.0f})"

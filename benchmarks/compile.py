@@ -162,7 +162,7 @@ def table(record: dict[str, Any]) -> list[str]:
     """Return the docs' table: ratios to the eager engine's step, and what compiling costs."""
     rows = {(each["model"], each["recipe"], each["variant"]): each for each in record["rows"]}
     others = [name for name in VARIANTS if name != EAGER]
-    columns = ("step", EAGER, *others, "compiled in", "pays after", "graphs", "losses differ by")
+    columns = ("step", EAGER, *others, "time to compile", "break-even", "graphs", "loss difference")
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for model, recipe in dict.fromkeys((model, recipe) for model, recipe, _ in rows):
         eager, its = (rows[model, recipe, name] for name in (EAGER, COMPILED))

@@ -26,15 +26,16 @@ CELLS = {
         "Python, autograd": "Python、autograd",
         "whole step, without the profiler": "整个一步，不带 profiler",
         "checkpoint of": "检查点",
-        "written in": "写入用时",
-        "copied in": "复制用时",
+        "size, MB": "大小，MB",
+        "time to write": "写入用时",
+        "time to copy": "复制用时",
         "raw loop, compiled": "原始循环，编译",
         "engine, compiled": "engine，编译",
-        "compiled in": "编译用时",
-        "pays after": "多少步后划算",
+        "time to compile": "编译用时",
+        "break-even": "多少步后划算",
         "never": "不划算",
         "graphs": "计算图",
-        "losses differ by": "损失的相对差",
+        "loss difference": "损失的相对差",
     }
 }
 """Each page's whole cells."""
