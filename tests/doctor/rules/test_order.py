@@ -67,3 +67,20 @@ def test_an_unscale_that_comes_too_late_is_moved_and_one_that_is_missing_added()
     late = diagnose(watch.close()).verdicts[0].finding
     assert [each[0] for each in late.change] == ["+", " ", "-"]
     assert late.change[0][2:] == late.change[2][2:] == "scaler.unscale_(optimizer)"
+
+
+def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> None:
+    watch = Watch()
+    with watch:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+        for images, labels in batches(5):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
+    assert set(found) == {"GRADIENTS_CHANGED_WHILE_SCALED", "GRADIENTS_NOT_CLEARED"}
+    assert found["GRADIENTS_CHANGED_WHILE_SCALED"].facts[0].startswith("in 5 of 5 iterations ")

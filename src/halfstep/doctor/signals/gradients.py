@@ -27,7 +27,7 @@ class Gradients:
         repeated: Whether one of them is in it twice.
         holds: What has been accumulated: "scaled", "plain", or both.
         scales: The values of loss scales in them.
-        unscaled: Whether a scaler has divided them since.
+        unscaled: Whether a scaler has divided them, and nothing scaled was added since.
         by_another: Whether it divided them as the gradients of another optimizer.
         onto_unscaled: Whether a backward has added to them after they were divided.
         used: Whether a step has been made with them.

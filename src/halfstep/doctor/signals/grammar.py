@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS = {
     "forward": "a model was called for training: model, autocast",
     "scale": "a loss was multiplied: scaler, format, already (part of it was multiplied before)",
-    "backward": "scaled, autocast, format, reaches (optimizers), accumulates, after_unscale, mixed",
+    "backward": "scaled, autocast, format, reaches (optimizers), mixed",
     "grad": "autograd.grad was called: scaled, create_graph, half (a format of its graph)",
     "unscale": "scaler, optimizer, again (divided already, by way of another optimizer)",
     "write": "gradients were changed by the loop: optimizer, scaled, linear (by no limit)",
@@ -192,15 +192,13 @@ class Grammar:
             loss_format: Format of what backward was called on.
         """
         kind = "plain" if scale is None else "scaled"
-        reached, accumulates, after_unscale, mixed, several = [], False, False, False, False
+        reached, mixed = [], False
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
             if now == gradients.seen:
                 continue
             reached.append(self._numbers[optimizer])
             had = any(identity for identity, _ in gradients.seen) and bool(gradients.holds)
-            accumulates |= had
-            after_unscale |= had and gradients.unscaled
             gradients.onto_unscaled |= had and gradients.unscaled and "scaled" in gradients.holds
             gradients.stale |= had and gradients.spent
             gradients.by_another = gradients.spent = False
@@ -208,8 +206,8 @@ class Grammar:
             gradients.holds.add(kind)
             if scale is not None:
                 gradients.scales.add(scale)
+                gradients.unscaled = False
             mixed |= len(gradients.holds) > 1
-            several |= len(gradients.scales) > 1
             gradients.seen, gradients.used = now, False
         self.add(
             "backward",
@@ -218,10 +216,7 @@ class Grammar:
             autocast=autocast,
             format=loss_format,
             reaches=",".join(map(str, sorted(reached))),
-            accumulates=accumulates,
-            after_unscale=after_unscale,
             mixed=mixed,
-            several_scales=several,
         )
 
     def unscale(self, mark: Mark | None, scaler: int, optimizer: Optimizer) -> None:
