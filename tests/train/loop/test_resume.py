@@ -70,6 +70,22 @@ def test_run_killed_twice_ends_as_one_that_was_not(
     assert_same_run(tmp_path, uninterrupted(recipe))
 
 
+@pytest.mark.parametrize(
+    "before",
+    [{"train_seconds": 500.0, "wall_seconds": 1000.0}, {"train_seconds": 1000.0}],
+    ids=["of this release", "of 0.1.0, which did not save the second"],
+)
+def test_the_time_of_a_run_is_the_sum_over_its_parts(pictures, killed_after, tmp_path, before):
+    killed_after(pictures(), tmp_path, 5)
+    newest = rotation.newest_first(tmp_path)[0]
+    stored = checkpoint.load(newest)
+    progress = {k: v for k, v in stored.progress.items() if k != "wall_seconds"}
+    checkpoint.save(newest, replace(stored, progress=progress | before))
+    summary = train(pictures(), tmp_path, quiet=True, go_on="auto")
+    assert 0 < summary.wall_seconds - 1000 < 500
+    assert before["train_seconds"] < summary.train_seconds <= summary.wall_seconds
+
+
 @pytest.mark.parametrize("optimizer", ["adamw, state: bf16", "sgd, state: bf16", "adamw8bit"])
 def test_small_optimizer_state_goes_on_as_if_it_had_not_been_killed(
     pictures, killed_after, tmp_path, optimizer

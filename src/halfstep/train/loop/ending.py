@@ -51,9 +51,7 @@ def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> Non
     )
 
 
-def summary(
-    training: Training, observers: Observers, tag: str | None, wall_seconds: float
-) -> Summary:
+def summary(training: Training, observers: Observers, tag: str | None) -> Summary:
     """Return the summary of a run that has come to its end."""
     config, setup, progress = training.config, training.setup, training.progress
     best, final = progress.best, progress.final
@@ -74,7 +72,7 @@ def summary(
         best_accuracy_top5=best.top5 if best else None,
         final_accuracy_top5=final.top5 if final else None,
         train_seconds=progress.train_seconds,
-        wall_seconds=wall_seconds,
+        wall_seconds=training.wall.seconds,
         images_per_second=progress.images / max(progress.train_seconds, 1e-9),
         skipped_steps=setup.engine.skipped + progress.dropped,
         first_nonfinite_step=progress.first_nonfinite_step,

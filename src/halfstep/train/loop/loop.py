@@ -7,7 +7,6 @@ is what comes before and between. Whatever else goes on in a run is an observer.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ from halfstep.train.run.microbatch import MicroBatches, out_of_memory_explained
 from halfstep.train.run.observer import Observers
 from halfstep.train.run.progress import Score
 from halfstep.train.run.signals import Asked, StopRequests
-from halfstep.train.run.training import Training
+from halfstep.train.run.training import Stopwatch, Training
 from halfstep.train.run.validate import validate
 from halfstep.train.store import checkpoint, run_directory
 
@@ -72,7 +71,8 @@ def train(
         Stopped: The same, after a SIGTERM or SIGUSR1. Both after a signal to any process.
         FailedElsewhere: If another process raises one of these, or fails otherwise.
     """
-    began = time.perf_counter()
+    wall = Stopwatch()
+    wall.start()
     device = processes.device or pick_device(config.device)
     own = [*processes.together(lambda: observing.named(config)), *observers]
     with _claimed(run, config, processes), on_threads(config.threads):
@@ -90,7 +90,8 @@ def train(
         kept = freed_memory_kept() if device.type == "cpu" else nullcontext()
         with setup.engine, kept, StopRequests() as requests:
             setup = replace(setup, data=requests.obeyed(setup.data))
-            training = Training(config, setup, run, start.checkpoint.step if start else None)
+            resumed_at = start.checkpoint.step if start else None
+            training = Training(config, setup, run, resumed_at, wall=wall)
             watching = Observers(observing.of_run(training, own, quiet=quiet), processes)
             loop = assemble(training, watching)
             processes.from_first(lambda: _take_directory(run, config, setup, start))
@@ -103,8 +104,7 @@ def train(
                 except Asked as asked:
                     loop.checkpoints.save()
                     ending.leave(training, asked.number)
-                seconds = time.perf_counter() - began
-                summary = ending.summary(training, watching, tag, seconds)
+                summary = ending.summary(training, watching, tag)
         unsaved = loop.checkpoints.unsaved
         processes.from_first(lambda: ending.declare_over(run, summary, unsaved))
     return summary

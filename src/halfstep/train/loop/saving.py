@@ -65,6 +65,7 @@ class CheckpointWriter:
         running = training.stopwatch.running
         training.stopwatch.stop()
         training.progress.train_seconds = training.stopwatch.seconds
+        training.progress.wall_seconds = training.wall.seconds
         written = self._write(names, confusion, validated=validated)
         self._observers.call("after_pause")
         if running:
@@ -153,7 +154,9 @@ def pick_up(training: Training, observers: Observers, stored: Checkpoint, folder
     """Put a run that was just set up where a checkpoint in `folder` was made."""
     restore.take_over(training.setup, stored, folder)
     training.progress.load_state_dict(stored.progress)
-    training.stopwatch.add(training.progress.train_seconds)
+    seconds, of_all = training.progress.train_seconds, training.progress.wall_seconds
+    training.stopwatch.add(seconds)
+    training.wall.add(max(seconds, of_all))  # Checkpoints of 0.1.0 have the first alone.
     ranks = stored.ranks
     observers.load([each["observers"] for each in ranks])
     # Last, as building draws random numbers. New processes keep those that they were set up with.

@@ -29,6 +29,7 @@ class Progress:
         batch: Batches done of the epoch after them.
         images: Training images seen.
         train_seconds: Time in training, over all processes that worked on the run.
+        wall_seconds: Time from reading the data to the last checkpoint, over the same.
         dropped: Windows that were left out, or taken back, because of a loss that was not finite.
         dropped_in_a_row: How many the newest ones are.
         rollbacks: Times that the run went back to a checkpoint.
@@ -45,6 +46,7 @@ class Progress:
     batch: int = 0
     images: int = 0
     train_seconds: float = 0.0
+    wall_seconds: float = 0.0
     dropped: int = 0
     dropped_in_a_row: int = 0
     rollbacks: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Counts the seconds in training, over all processes that worked on the run."""
+    """Counts seconds of a run, over all processes that worked on it."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -60,6 +60,7 @@ class Training:
         resumed_at: The step that it goes on from; None for a new run.
         progress: How far it has come.
         stopwatch: Runs while it trains.
+        wall: Runs from reading the data to the end.
     """
 
     config: Config
@@ -68,6 +69,7 @@ class Training:
     resumed_at: int | None = None
     progress: Progress = field(default_factory=Progress)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    wall: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def processes(self) -> Processes:

@@ -49,7 +49,8 @@ class Summary:
             classes or fewer.
         final_accuracy_top5: Top-5 validation accuracy after the last epoch.
         train_seconds: Training time, without validation and file access.
-        wall_seconds: Time from reading the data to the end.
+        wall_seconds: Time from reading the data to the end. For a resumed run, both times are sums
+            over its parts, each up to the checkpoint that the next part resumed from.
         images_per_second: Number of training images divided by `train_seconds`.
         peak_memory_bytes: Peak memory of the kind in `peak_memory_kind`.
         peak_memory_kind: "device" for GPU memory, or "resident-rise" for the growth of the
