@@ -32,10 +32,19 @@ from halfstep.train.config.files import load
         (
             ["optimizer={name: lamb, lr: 1, momentum: 2}"],
             (
-                "--options: no key is named 'optimizer.momentum'; allowed here: name, lr, "
+                "--options: no key is named 'optimizer.momentum' for this optimizer.name, but for "
+                "sgd; allowed here: name, lr, "
                 "decay_norms_and_biases, layer_decay, head_lr, weight_decay, args"
             ),
         ),
+        (
+            ["data.cache_images=ram"],
+            (
+                "--options: no key is named 'data.cache_images' for this data.name, but for csv, "
+                "folder, webdataset; allowed here: name, resolution, workers, train, val"
+            ),
+        ),
+        (["data.train.cache_images=ram"], "--options: no key is named 'data.train.cache_images'; "),
         (
             ["optimizer={name: adamw, betas: [0.9, 2]}"],
             "--options: optimizer.betas.1 is 2; allowed: less than 1",

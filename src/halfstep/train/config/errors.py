@@ -66,13 +66,15 @@ def _unknown_key(
     dotted: str, section: str, loc: tuple[int | str, ...], config: type[BaseModel]
 ) -> str:
     name = dotted.rpartition(".")[2]
-    siblings = _siblings(loc, config)
+    siblings = _names(_sections(loc[:-1], config))
     near = difflib.get_close_matches(name, siblings, n=1)
     found = [".".join([*filter(None, [section]), near[0]])] if near else []
     elsewhere = [key for key in keys(config) if key.rpartition(".")[2] == name and key != dotted]
     found += sorted(elsewhere, key=lambda key: key.count("."))
     hint = f"; did you mean {found[0]!r}?" if found else ""
-    return f"no key is named {dotted!r}; allowed here: {', '.join(siblings)}{hint}"
+    having = _kinds_that_have(name, loc, config)
+    others = f" for this {section}.name, but for {', '.join(having)}" if having else ""
+    return f"no key is named {dotted!r}{others}; allowed here: {', '.join(siblings)}{hint}"
 
 
 def _unknown_kind(error: Any, dotted: str) -> str:
@@ -117,9 +119,24 @@ def _holds(values: Any, path: list[str]) -> bool:
     return bool(path)
 
 
-def _siblings(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
+def _kinds_that_have(name: str, loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
+    """Return the values of a section's `name` with which it would have a key of this name."""
+    if len(loc) < 3:
+        return []
+    kinds = _sections(loc[:-2], config)
+    if not any(loc[-2] in _tags(kind) or _stands_for_many(loc[-2]) for kind in kinds):
+        return []
+    return [tag for kind in kinds if name in kind.model_fields for tag in _tags(kind)]
+
+
+def _names(sections: Sequence[type[BaseModel]]) -> list[str]:
+    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+
+
+def _sections(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the classes that a section may be of, at a location with the tags of unions."""
     sections = [config]
-    for part in loc[:-1]:
+    for part in loc:
         tagged = [
             section
             for section in sections
@@ -131,7 +148,7 @@ def _siblings(loc: tuple[int | str, ...], config: type[BaseModel]) -> list[str]:
             if part in section.model_fields
             for member in _members(section.model_fields[str(part)].annotation)
         ]
-    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+    return sections
 
 
 def _tags(section: type[BaseModel]) -> tuple[Any, ...]:
