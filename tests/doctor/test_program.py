@@ -180,6 +180,27 @@ def test_nothing_to_run_is_one_line_and_exit_code_2(capsys, argv, said) -> None:
     assert err.count("\n") == 1
 
 
+def test_an_option_behind_the_program_is_the_programs_and_said_to_be(script, capsys) -> None:
+    path = script()
+    assert main(["doctor", path, "--report=out"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "arguments ['--report=out'] __main__\n"
+    assert said.err.splitlines()[-1].endswith(f"halfstep doctor --report ... {path}")
+    Path(path).write_text(f"{Path(path).read_text()}\nassert '--report=out' in sys.argv")
+    assert main(["doctor", path, "--report=out"]) == 0
+    assert "--report" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["run", "bundle"])
+def test_an_option_behind_a_run_or_a_bundle_is_refused(kind, tmp_path, capsys) -> None:
+    given = tmp_path if kind == "run" else tmp_path / "evidence.json"
+    (tmp_path / "config.yaml").touch()
+    assert main(["doctor", str(given), "--report", "out"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {given} is no program and takes no arguments, but --report out")
+    assert err.endswith(f"halfstep doctor --report DIR {given}\n")
+
+
 def test_list_prints_every_cause(capsys) -> None:
     from halfstep.doctor.rules import rules
 

@@ -4,10 +4,12 @@ A command parses, calls one function, and prints. Exit codes: 0 done, 1 the resu
 input is wrong, 130 stopped by Ctrl-C, 141 the reader of its output left (`| head`).
 """
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -106,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments  # the parser empties the list
     command = typer.main.get_command(app)
+    _reflow(command)
     if COMPLETE in os.environ:
         command.main(prog_name="halfstep", complete_var=COMPLETE)
     interrupts = Interrupts()
@@ -129,6 +132,14 @@ def _run(arguments: list[str]) -> int:
             raise
         return _fail(f"error: {_message(error)}", BAD_INPUT)
     return 0
+
+
+def _reflow(command: Any) -> None:
+    """Let the width of the terminal break the lines of help texts, not that of the source."""
+    if command.help:
+        command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(command.help))
+    for each in getattr(command, "commands", {}).values():
+        _reflow(each)
 
 
 def _interrupted(said: str = "") -> int:

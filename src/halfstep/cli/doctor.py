@@ -55,6 +55,7 @@ def doctor(
     """Run an unchanged PyTorch training program and explain why it broke.
 
     The program keeps its output, exit code and exception. The diagnosis is printed to stderr.
+    Options of doctor come before the program: what follows the program belongs to it.
 
     For a run directory, doctor prints the diagnosis that the run saved. If there is none, it
     repeats the training from the last checkpoint before the failure, in a temporary copy.
@@ -65,7 +66,10 @@ def doctor(
         for rule in rules():
             typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
         return
-    if program and len(program) == 1 and (Path(program[0]) / "config.yaml").is_file():
+    if program and (Path(program[0]) / "config.yaml").is_file():
+        from halfstep.doctor.program import refuse_arguments
+
+        refuse_arguments(program)
         from halfstep.train.after.reexamine import explain
 
         explain(Path(program[0]), sys.stdout, report=report)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     Page = Callable[[Diagnosis, Evidence], str]
 
+_OPTIONS = ("--report", "--hold-back")
+"""Doctor's own, which somebody may write behind the program."""
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
 
 
@@ -61,11 +63,12 @@ def run_program(
     """
     name = _of_rank("bundle")
     if argv and is_saved(Path(argv[0])):
+        refuse_arguments(argv)
         return _explain(Path(argv[0]), report, page)
     watch = Watch(hold_back=hold_back, bundle=None if report is None else report / name)
     error: BaseException | None = None
     code = 0
-    prepared = _prepare(argv)
+    prepared, hint = _prepare(argv), _hint(argv)
     watch.start()
     try:
         with _ended_by_sigterm():
@@ -83,9 +86,35 @@ def run_program(
     evidence = watch.close()
     diagnosis = diagnose(evidence)
     _say(diagnosis, evidence, report, page)
-    if watch.note:
-        print(watch.note, file=sys.stderr)  # noqa: T201  # a command line
+    for line in filter(None, (watch.note, hint)):
+        print(line, file=sys.stderr)  # noqa: T201  # a command line
     return code
+
+
+def refuse_arguments(argv: Sequence[str]) -> None:
+    """Refuse what comes after a run's directory or a bundle.
+
+    Raises:
+        UserError: If there is something.
+    """
+    if len(argv) > 1:
+        raise UserError(
+            f"{argv[0]} is no program and takes no arguments, but {' '.join(argv[1:])} comes after "
+            f"it; write options of doctor before it: halfstep doctor --report DIR {argv[0]}"
+        )
+
+
+def _hint(argv: Sequence[str]) -> str:
+    """Return a line on an option of doctor's that was given to the program, or ""."""
+    start = 2 if argv[0] == "-m" else 1
+    names = [each.partition("=")[0] for each in argv[start:]]
+    option = next((name for name in names if name in _OPTIONS), "")
+    if not option or (start == 1 and option.encode() in Path(argv[0]).read_bytes()):
+        return ""
+    return (
+        f"{option} came after the program, which was given it; options of doctor come before the "
+        f"program: halfstep doctor {option} ... {' '.join(argv[:start])}"
+    )
 
 
 def _explain(path: Path, report: Path | None, page: Page | None) -> int:
