@@ -55,7 +55,8 @@ def table(record: dict[str, Any]) -> list[str]:
     """Return the docs' table of a record: each variant's ratio to the raw loop."""
     rows = {(each["model"], each["setting"], each["variant"]): each for each in record["rows"]}
     kinds = list(dict.fromkeys((model, setting) for model, setting, _ in rows))
-    lines = [f"| step | {' | '.join(VARIANTS)} |", f"| --- |{' --- |' * len(VARIANTS)}"]
+    heads = ["raw loop" if name == "raw" else name for name in VARIANTS]
+    lines = [f"| step | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for model, setting in kinds:
         cells = [_cell(rows.get((model, setting, name))) for name in VARIANTS]
         lines.append(f"| {model}, {setting} | {' | '.join(cells)} |")

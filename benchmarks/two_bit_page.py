@@ -26,7 +26,7 @@ DATA = {"digits": "digits", "cifar10": "CIFAR-10"}
 
 def figures(document: dict[str, Any]) -> Iterator[str]:
     """Yield the table of bytes, time and gradients."""
-    yield "| model | kept | less than fp16 | less than fp32 | step over exact | cosine |"
+    yield "| model | stored | less than fp16 | less than fp32 | step time ratio | cosine |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for model, found in document["models"].items():
         for way, ratio in found["times_less_than_fp16"].items():
@@ -54,7 +54,7 @@ def batches(document: dict[str, Any]) -> Iterator[str]:
 
 def accuracies(of: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield the table of accuracies, and of their differences to fp32."""
-    yield "| data | recipe | best accuracy % | to fp32, points | 95 % interval | seeds |"
+    yield "| data | recipe | best accuracy % | minus fp32, points | 95 % interval | seeds |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for title, comparison in of.items():
         for row in comparison["rows"]:
