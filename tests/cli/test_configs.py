@@ -22,7 +22,7 @@ def test_json_has_name_description_and_file(halfstep):
 def test_config_is_shown_in_full_and_is_a_config(halfstep, tmp_path):
     code, out, _ = halfstep("config", "show", "digits", "--options", "fp16=True", "epochs=3")
     assert code == 0
-    assert "# Passes over the training images.\nepochs: 3\n" in out
+    assert "# Number of passes over the training images.\nepochs: 3\n" in out
     (tmp_path / "shown.yaml").write_text(out)
     assert load(str(tmp_path / "shown.yaml")) == load("digits", ["fp16=True", "epochs=3"])
 
@@ -37,4 +37,5 @@ def test_unknown_config_is_refused_in_one_line(halfstep):
 def test_schema_is_json_that_editors_read(halfstep):
     code, out, _ = halfstep("config", "schema")
     assert code == 0
-    assert json.loads(out)["properties"]["epochs"]["description"].startswith("Passes over")
+    described = json.loads(out)["properties"]["epochs"]["description"]
+    assert described.startswith("Number of passes over")

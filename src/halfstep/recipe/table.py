@@ -33,7 +33,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
                 accumulator="fp16",
                 loss_scale=LossScale(),
             ),
-            "fp16 on hardware whose products also accumulate in fp16",
+            "fp16 on hardware that also accumulates products in fp16",
         ),
         (
             Recipe("bf16", params="fp32", autocast="bf16"),
@@ -41,7 +41,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         (
             Recipe("half", params="fp16"),
-            "model.half() and nothing else, the first scheme that people try",
+            "model.half() and nothing else, which people often try first",
         ),
         (
             Recipe("half-bn32", params="fp16", norms="fp32"),
@@ -70,7 +70,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         (
             Recipe("bf16-true", params="bf16"),
-            "bf16 parameters and optimizer state, rounded to nearest: small updates stall",
+            "bf16 parameters and optimizer state, rounded to nearest: small updates are lost",
         ),
         (
             Recipe("bf16-sr", params="bf16", update="stochastic"),
@@ -82,16 +82,16 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         (
             Recipe("fp8", params="fp32", autocast="bf16", float8="dynamic"),
-            "bf16 with linear and convolution layers in FP8, each tensor scaled by its own maximum",
+            "bf16 with linear and convolution layers in FP8; each tensor is scaled by its maximum",
         ),
         (
             Recipe("fp8-delayed", params="fp32", autocast="bf16", float8="delayed"),
-            "fp8 with scales from the largest values of the last 16 steps",
+            "fp8, but scaled by the maximum of the last 16 steps",
         ),
         *(
             (
                 Recipe(f"act{bits}", activations=bits),
-                f"saved activations in {bits} bits; join it to another: fp16+act{bits}",
+                f"activations saved in {bits} bits; combine it with another: fp16+act{bits}",
             )
             for bits in (2, 3, 4, 8)
         ),

@@ -24,7 +24,7 @@ def test_explained_config_is_the_config_and_every_field_has_its_words(name, tmp_
 
 def test_option_is_shown_where_it_acts(tiny):
     text = explained(tiny("early_stopping.patience=3", "recipe.loss_scale.init=8", recipe="fp16"))
-    assert "early_stopping:\n  # Which figure of the validation must get better.\n" in text
+    assert "early_stopping:\n  # Validation metric that must improve.\n" in text
     assert "\n  patience: 3\n" in text
     assert "recipe:\n  base: fp16\n  loss_scale: {init: 8}\n" in text
 
@@ -40,7 +40,8 @@ def test_what_is_not_set_shows_what_could_be_written(tmp_path):
     for shown in (
         "\n# clip_norm: NUMBER\n",
         "\n# max_steps: INTEGER\n",
-        "\n# average:\n#   # Weight of the past at each optimizer step.\n#   decay: 0.999\n",
+        "\n# average:\n#   # Decay of the moving average at each optimizer step.\n",
+        "\n#   decay: 0.999\n",
         "\n#   patience: INTEGER\n",
         "\n  # weights: TEXT\n",
         # What the preset sets, and what comes from elsewhere.
@@ -51,7 +52,7 @@ def test_what_is_not_set_shows_what_could_be_written(tmp_path):
     ):
         assert shown in text, shown
     written = text.replace("# clip_norm: NUMBER", "clip_norm: 1.5")
-    written = written.replace("# average:\n#   # Weight", "average:\n  # Weight")
+    written = written.replace("# average:\n#   # Decay", "average:\n  # Decay")
     written = written.replace("#   decay: 0.999", "  decay: 0.999")
     (tmp_path / "shown.yaml").write_text(written)
     set_ = load(str(tmp_path / "shown.yaml"))

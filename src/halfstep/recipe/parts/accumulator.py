@@ -23,7 +23,7 @@ class Accumulator(Part):
     former_field = "accumulation"
     place = 60
     traceable = False
-    purpose = "Format in which hardware sums fp16 products; fp32 when not set."
+    purpose = "Format in which hardware accumulates fp16 products; fp32 if not set."
     allowed = {"fp16": "each sum of 16 products is rounded to fp16"}
 
     def contradiction(self, whole: Whole) -> str | None:

@@ -24,15 +24,15 @@ class Activations(Part):
     place = 120
     traceable = False
     purpose = (
-        "Bits an element of the activations that are kept for the backward pass, rounded "
-        "stochastically; all of them when not set."
+        "Bits per element of the activations that are saved for the backward pass, with stochastic "
+        "rounding; saved without compression if not set."
     )
     allowed = {
-        2: "2 bits an element; gradients are noisy and right on average",
-        3: "3 bits an element",
-        4: "4 bits an element",
-        8: "8 bits an element; hardly any noise",
-        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; the longest pattern decides",
+        2: "2 bits per element; gradients are noisy but correct on average",
+        3: "3 bits per element",
+        4: "4 bits per element",
+        8: "8 bits per element; very little noise",
+        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; the longest match applies",
     }
 
     @classmethod
@@ -105,8 +105,8 @@ class ActivationBudget(Part):
     place = 121
     traceable = False
     purpose = (
-        "Share of the bytes that autograd would save which is kept; the bits of each module are "
-        "chosen for the least noise in the gradient, as measured in the first step."
+        "Share of autograd's saved bytes to keep. The bits of each module are chosen to minimize "
+        "gradient noise, which the first step measures."
     )
     allowed = {
         0.2: "a fifth of the bytes; any number between 0 and 1",
@@ -152,13 +152,13 @@ class ActivationGroup(Part):
 
     field = "activation_group"
     place = 122
-    purpose = "Activations that share the lowest and highest of their levels; 256 when not set."
+    purpose = "Number of activations that share a minimum and a quantization step; 256 if not set."
     allowed = {
-        64: "less noise, 0.5 bits an element for the levels",
-        128: "0.25 bits an element for the levels",
-        256: "0.125 bits an element for the levels, as ActNN has it",
-        512: "0.06 bits an element for the levels",
-        1024: "more noise, 0.03 bits an element for the levels",
+        64: "less noise, 0.5 extra bits per element",
+        128: "0.25 extra bits per element",
+        256: "0.125 extra bits per element, as in ActNN",
+        512: "0.06 extra bits per element",
+        1024: "more noise, 0.03 extra bits per element",
     }
 
     def contradiction(self, whole: Whole) -> str | None:

@@ -21,10 +21,10 @@ class Autocast(Part):
 
     field = "autocast"
     place = 30
-    purpose = "Format that `torch.autocast` computes matrix products and convolutions in."
+    purpose = "Format in which `torch.autocast` computes matrix products and convolutions."
     allowed = {
         "fp16": "half precision; small gradients need a loss scale",
-        "bf16": "bfloat16, which has fp32's range",
+        "bf16": "bfloat16, with the range of fp32",
     }
 
     def product_format(self) -> tuple[int, str] | None:

@@ -23,13 +23,13 @@ class Exceptions(Part):
     field = "exceptions"
     place = 130
     purpose = (
-        "Modules, by name or pattern, and operators that compute in a format of their own, forward "
-        "and backward. Where several patterns match, the longest decides."
+        "Formats of single modules or operators, by name or pattern, in the forward and backward "
+        "pass. If several patterns match, the longest applies."
     )
     allowed = {
-        "{'head.*': 'fp32'}": "the modules whose name matches, with everything inside them",
+        "{'head.*': 'fp32'}": "the modules that match, with everything inside them",
         "{'op:softmax': 'fp32'}": "an operator, wherever the model calls it",
-        "{'blocks.3.attn.softmax': 'fp32'}": "an operator, where a module that matches calls it",
+        "{'blocks.3.attn.softmax': 'fp32'}": "an operator, where a matching module calls it",
     }
 
     @classmethod

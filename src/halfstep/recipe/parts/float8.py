@@ -23,12 +23,12 @@ class Float8(Part):
     place = 50
     traceable = False
     purpose = (
-        "Linear and convolution layers multiply in FP8 (fp8-e4m3 forward, fp8-e5m2 gradients), "
-        "each tensor scaled by its own factor."
+        "How tensors are scaled for FP8 products. Linear and convolution layers then multiply in "
+        "FP8: fp8-e4m3 in the forward pass, fp8-e5m2 for gradients."
     )
     allowed = {
-        "dynamic": "the factor comes from the tensor's own largest value",
-        "delayed": "the factor comes from the largest values of the last 16 steps",
+        "dynamic": "by the tensor's own largest value",
+        "delayed": "by the tensor's largest value in the last 16 steps",
     }
 
     def contradiction(self, whole: Whole) -> str | None:

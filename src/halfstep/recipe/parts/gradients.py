@@ -18,10 +18,14 @@ class Gradients(Part):
     field = "gradients"
     place = 80
     purpose = (
-        "Format in which `.grad` of half parameters is kept; theirs when not set. From the second "
-        "backward of a window on, gradients accumulate in fp32 whatever it says."
+        "Format of `.grad` for half parameters; the parameters' format if not set. From the second "
+        "backward pass of an accumulation window on, gradients always accumulate in fp32."
     )
-    allowed = {"fp32": "single precision", "fp16": "as fp16 parameters", "bf16": "as bf16 ones"}
+    allowed = {
+        "fp32": "single precision",
+        "fp16": "for fp16 parameters",
+        "bf16": "for bf16 parameters",
+    }
 
     def contradiction(self, whole: Whole) -> str | None:
         """A half format must be that of the parameters."""

@@ -20,10 +20,10 @@ class Scaling(Part):
 
     field = "loss_scale"
     place = 100
-    purpose = "What the loss is multiplied by, so that small gradients survive a narrow format."
+    purpose = "Factor of the loss, so that small gradients do not underflow in fp16."
     allowed = {
         "dynamic": "grows while gradients are finite, and backs off when they are not",
-        "a number": "stays as it is, such as 1024",
+        "a number": "a constant scale, such as 1024",
         "a mapping": "fields of `LossScale`, such as {init: 1024, growth_interval: 100}",
     }
 

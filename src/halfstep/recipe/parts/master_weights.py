@@ -18,8 +18,11 @@ class MasterWeights(Part):
 
     field = "master_weights"
     place = 70
-    purpose = "Whether the optimizer owns fp32 copies of half parameters."
-    allowed = {True: "updates are made in fp32", False: "the optimizer updates half parameters"}
+    purpose = "Whether the optimizer updates fp32 copies of half parameters (master weights)."
+    allowed = {
+        True: "the optimizer updates fp32 master weights",
+        False: "the optimizer updates the half parameters",
+    }
 
     def contradiction(self, whole: Whole) -> str | None:
         """Only half parameters have masters."""

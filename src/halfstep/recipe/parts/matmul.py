@@ -21,10 +21,10 @@ class Matmul(Part):
 
     field = "matmul"
     place = 40
-    purpose = "How fp32 matrix products and convolutions compute."
+    purpose = "How fp32 matrix products and convolutions are computed."
     allowed = {
-        "ieee": "exactly, in IEEE single precision",
-        "tf32": "with inputs rounded to 10 bits of mantissa, on tensor cores",
+        "ieee": "in IEEE single precision",
+        "tf32": "on tensor cores, with inputs rounded to 10 bits of mantissa",
     }
 
     def product_format(self) -> tuple[int, str] | None:

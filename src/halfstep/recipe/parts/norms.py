@@ -20,8 +20,8 @@ class Norms(Part):
     field = "norms"
     place = 20
     purpose = (
-        "Format of norm layers' parameters, statistics and arithmetic while the rest of the model "
-        "is in a half format."
+        "Format of the parameters, statistics and arithmetic of norm layers in a model with half "
+        "parameters."
     )
     allowed = {"fp32": "norm layers stay in fp32"}
 

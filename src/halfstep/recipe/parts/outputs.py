@@ -17,7 +17,7 @@ class Outputs(Part):
 
     field = "outputs"
     place = 90
-    purpose = "Format of what a model with half parameters returns; theirs when not set."
+    purpose = "Output format of a model with half parameters; the parameters' format if not set."
     allowed = {"fp32": "outputs are cast to single precision"}
 
     def contradiction(self, whole: Whole) -> str | None:

@@ -21,11 +21,13 @@ class Params(Part):
 
     field = "params"
     place = 10
-    purpose = "Format of the model's parameters and buffers; inputs are cast to a half one."
+    purpose = (
+        "Format of the model's parameters and buffers. With a half format, inputs are cast too."
+    )
     allowed = {
         "fp32": "single precision",
-        "fp16": "half precision, as `model.half()`",
-        "bf16": "bfloat16, as `model.bfloat16()`",
+        "fp16": "half precision, like `model.half()`",
+        "bf16": "bfloat16, like `model.bfloat16()`",
     }
 
     @property

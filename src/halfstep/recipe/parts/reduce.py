@@ -18,8 +18,8 @@ class Reduce(Part):
     field = "reduce"
     place = 115
     purpose = (
-        "Format in which gradients are summed over processes; their own when not set. Without "
-        "effect in one process."
+        "Format in which processes sum gradients; the gradients' own format if not set. No effect "
+        "with one process."
     )
     allowed = {"fp32": "single precision", "fp16": "half precision", "bf16": "bfloat16"}
 

@@ -18,10 +18,10 @@ class Update(Part):
 
     field = "update"
     place = 110
-    purpose = "How the weight update of bf16 parameters is rounded; to nearest when not set."
+    purpose = "How updates of bf16 parameters are rounded; to nearest if not set."
     allowed = {
-        "stochastic": "up or down, so that the expected result is exact",
-        "kahan": "to nearest, with a compensation that keeps what was lost",
+        "stochastic": "randomly up or down; the expected value is exact",
+        "kahan": "to nearest, with a compensation term that keeps the rounding error",
     }
 
     def contradiction(self, whole: Whole) -> str | None:

@@ -1,7 +1,7 @@
-"""What a config may say about its pixels: how images are cropped, changed, mixed and normalised.
+"""The config section of image augmentation: crops, changes, mixing and normalization.
 
-A preset fills in every setting; a single field takes the preset's place for that setting alone.
-`AugmentConfig.settings()` gives the two laid over each other, which is what the data code reads.
+A preset gives every setting a value; each field that is set overrides that value.
+`AugmentConfig.settings()` returns the result, which the data code reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMAGENET_GREY: Normalisation = (0.449,), (0.226,)  # the averages of the three
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """What happens to the pixels, with nothing left open; see the fields of `AugmentConfig`."""
+    """Complete augmentation settings; see the fields of `AugmentConfig`."""
 
     crop: Crop
     flip: float
@@ -63,50 +63,50 @@ PRESETS: dict[str, Augmentation] = {
 
 
 class AugmentConfig(Section):
-    """What happens to the pixels between the file and the model."""
+    """Cropping, augmentation and normalization of the images."""
 
     preset: Literal["none", "crop-flip", "pad-flip", "randaugment", "mixed"] = "none"
-    """What the fields below are where they are null. "none" changes no image; "crop-flip" is the
-    usual choice for photographs (crops of random size and place, mirrored half the time),
-    "pad-flip" for small images such as CIFAR's (shifted by up to an eighth, mirrored half the
-    time); "randaugment" adds RandAugment to crop-flip, and "mixed" adds erasing, mixup and CutMix
-    to that."""
+    """Values for the fields below that are null. "none" changes no image. "crop-flip" is the usual
+    choice for photographs (random resized crops and horizontal flips); "pad-flip" is for small
+    images such as CIFAR's (shifts by up to an eighth and horizontal flips). "randaugment" adds
+    RandAugment to crop-flip, and "mixed" also adds random erasing, mixup and CutMix."""
     crop: Crop | None = None
-    """How training images are brought to the resolution: "resized" takes a part of random area and
-    aspect ratio, "padded" a window of the image with a black border around it, "none" the same
-    centre crop as in validation."""
+    """How training images are cropped to the resolution: "resized" takes a crop of random area and
+    aspect ratio, "padded" takes a random crop of the image with a black border, and "none" takes
+    the same center crop as validation."""
     crop_scale: Pair | None = None
-    """Smallest and largest part of the image's area that crop: resized takes."""
+    """Smallest and largest share of the image's area for crop: resized."""
     padding: float | None = Field(None, gt=0, le=0.5)
-    """Width of the border that crop: padded adds on every side, as a part of the resolution."""
+    """Width of the border for crop: padded, as a share of the resolution."""
     val_crop: float | None = Field(None, gt=0, le=1)
-    """Part of the shorter edge that the centre crop of validation keeps."""
+    """Share of the shorter edge that the center crop of validation keeps."""
     interpolation: Interpolation | None = None
-    """How images are resized, always antialiased."""
+    """Interpolation of resizing, always with antialiasing."""
     flip: float | None = Field(None, ge=0, le=1)
-    """Probability that a training image is mirrored left to right."""
+    """Probability of a horizontal flip of a training image."""
     randaugment: int | None = Field(None, ge=0, le=30)
-    """Magnitude of RandAugment, from 0, which leaves it out, to 30."""
+    """Magnitude of RandAugment, up to 30; 0 turns it off."""
     randaugment_ops: int | None = Field(None, ge=1, le=14)
-    """Operations that RandAugment applies to an image, one after the other."""
+    """Number of operations that RandAugment applies to an image."""
     policy: Policy | None = None
-    """A policy in place of RandAugment: AutoAugment's of "imagenet", "cifar10" or "svhn", or
-    "trivial" for TrivialAugment, one operation of random magnitude; "none" leaves it out."""
+    """A policy instead of RandAugment: AutoAugment's policy for "imagenet", "cifar10" or "svhn", or
+    "trivial" for TrivialAugment; "none" turns it off."""
     color_jitter: float | None = Field(None, ge=0, le=1)
-    """How far brightness, contrast and saturation of a training image are changed at most, each by
-    a factor of its own from 1 - color_jitter to 1 + color_jitter; 0 leaves it out."""
+    """Strength of color jitter: brightness, contrast and saturation of a training image are each
+    multiplied by a random factor from 1 - color_jitter to 1 + color_jitter; 0 turns it off."""
     erase: float | None = Field(None, ge=0, le=1)
-    """Probability that a random rectangle of a training image is replaced by the mean colour."""
+    """Probability of random erasing: a rectangle of a training image is replaced by the mean
+    color."""
     mixup: float | None = Field(None, ge=0, le=100)
-    """Mixup's alpha: pairs of images are blended, their labels too, in a proportion drawn from
-    Beta(alpha, alpha). 0 leaves it out. With CutMix too, each batch gets one of them at random."""
+    """Alpha of mixup: pairs of images and their labels are blended in a proportion drawn from
+    Beta(alpha, alpha); 0 turns it off. With CutMix, each batch gets one of the two at random."""
     cutmix: float | None = Field(None, ge=0, le=100)
-    """CutMix's alpha: a rectangle of one image is pasted into another and the labels are mixed by
-    area, which is drawn from Beta(alpha, alpha). 0 leaves it out."""
+    """Alpha of CutMix: a rectangle of one image is pasted into another, and the labels are mixed by
+    its area, which is drawn from Beta(alpha, alpha); 0 turns it off."""
     mean: Channels | None = None
-    """Mean of each channel, of values from 0 to 1; null takes ImageNet's."""
+    """Mean of each channel for normalization, for values from 0 to 1; null uses ImageNet's."""
     std: Channels | None = None
-    """Standard deviation of each channel, of values from 0 to 1; null takes ImageNet's."""
+    """Standard deviation of each channel, for values from 0 to 1; null uses ImageNet's."""
 
     @field_validator("std")
     @classmethod

@@ -1,4 +1,4 @@
-"""What a config may say about its data: one class a source, told apart by `name`.
+"""The config sections of data sources: one class per source, selected by `name`.
 
 Adding a source takes a class here, a file in `halfstep.train.data` and a row in its table.
 """
@@ -27,25 +27,25 @@ class SplitConfig(Section):
     """One of the two splits."""
 
     limit: int | None = Field(None, ge=1)
-    """Use only so many images, spread evenly over the split; null uses all of them."""
+    """Use only this many images, spread evenly over the split; null uses all of them."""
 
 
 class CsvSplitConfig(SplitConfig):
     """One of the two splits of a data set in CSV files."""
 
     ann_file: str | None = None
-    """CSV file with the columns image, label and, if both splits are in one file, split ("train" or
-    "val"); looked for in the working directory, then in data.root. One split's file may be null:
-    its rows are then those of the other's file that the column split gives it."""
+    """CSV file with the columns image and label, searched in the working directory, then in
+    data.root. null uses the file of the other split, which then needs a column split with "train"
+    or "val" in each row."""
 
 
 class CsvTrainConfig(CsvSplitConfig):
     """The training split of a data set in CSV files."""
 
     ann_file: str | None = "train.csv"
-    """CSV file with the columns image, label and, if both splits are in one file, split ("train" or
-    "val"); looked for in the working directory, then in data.root. null takes the rows of
-    data.val.ann_file that its column split gives to training."""
+    """CSV file with the columns image and label, searched in the working directory, then in
+    data.root. null uses data.val.ann_file, which then needs a column split with "train" or "val" in
+    each row."""
 
 
 class FolderTrainConfig(SplitConfig):
@@ -66,9 +66,9 @@ class ShardsConfig(SplitConfig):
     """One of the two splits of a data set in WebDataset shards."""
 
     urls: str
-    """The tar files: a path, a glob ("train-*.tar"), or a URL that fsspec knows, with ranges in
-    braces ("https://host/train-{000..099}.tar") and "::" between several. Paths are looked for in
-    the working directory, then in data.root."""
+    """The tar files: a path, a glob ("train-*.tar"), or a URL that fsspec supports. Ranges are
+    written in braces ("https://host/train-{000..099}.tar"), and several values are separated by
+    "::". Paths are searched in the working directory, then in data.root."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,21 +80,21 @@ class ImportSplitConfig(SplitConfig):
     """One of the two splits of a data set by import path."""
 
     target: str = Field(pattern=r"^[\w.]+:\w+$")
-    """What makes the `torch.utils.data.Dataset`: "package.module:function", or a class in place of
-    the function. The working directory is searched too."""
+    """Function or class that returns the `torch.utils.data.Dataset`, as "package.module:name". The
+    working directory is on the import path."""
     args: dict[str, Any] = Field({})
-    """Keyword arguments for the target, passed on as they are."""
+    """Keyword arguments for the target."""
 
 
 class DigitsConfig(Section):
     """scikit-learn's 1,797 real 8x8 scans of handwritten digits; part of scikit-learn, no files."""
 
     name: Literal["digits"] = "digits"
-    """Which source."""
+    """Name of the data source."""
     resolution: int = Field(16, ge=8, le=1024)
     """Height and width in pixels that images are resized to."""
     workers: int = Field(0, ge=0, le=256)
-    """Processes that load batches; 0 loads them in the training process."""
+    """Number of loader processes; 0 loads batches in the training process."""
     train: SplitConfig = SplitConfig()
     """The training split: three quarters of each class."""
     val: SplitConfig = SplitConfig()
@@ -102,89 +102,90 @@ class DigitsConfig(Section):
 
 
 class ImagesConfig(Section):
-    """What every source of pictures shares."""
+    """Settings that all sources of images share."""
 
     resolution: int = Field(224, ge=8, le=2048)
     """Height and width in pixels of the images that the model sees."""
     workers: int = Field(2, ge=0, le=256)
-    """Processes that load batches of each split; 0 loads them in the training process. Neither the
-    order of the images nor their augmentation depends on it."""
+    """Number of loader processes per split; 0 loads batches in the training process. The order of
+    the images and their augmentation do not depend on this number."""
     on_error: Literal["fatal", "skip"] = "fatal"
-    """What an image that cannot be read does: "fatal" ends the run and names it; "skip" leaves it
-    out, and names it once in a warning."""
+    """What to do with an image that cannot be read: "fatal" ends the run with an error that names
+    the image; "skip" leaves it out with one warning."""
     augment: AugmentConfig = AugmentConfig()
-    """What happens to the pixels between the file and the model."""
+    """Cropping, augmentation and normalization of the images."""
 
 
 class FilesConfig(ImagesConfig):
-    """What every source of encoded images shares."""
+    """Settings that all sources of encoded images share."""
 
     root: str = "."
-    """Folder that the paths of the images start from."""
+    """Base folder of the image paths."""
     cache_images: Literal["none", "ram", "disk"] = "none"
-    """Where images are kept as they were decoded, so that only the first epoch decodes them: in
-    "ram", for this run and all its workers, or on "disk", for later runs too. They are the same to
-    the bit."""
+    """Where to cache decoded images, so that only the first epoch decodes them: in "ram", shared by
+    the run's loader processes, or on "disk", for later runs too. Cached images are
+    bit-identical."""
     cache_images_gigabytes: float = Field(4.0, gt=0.001)
-    """The most that may take, in 10^9 bytes; images that come then are decoded each time. A picture
-    of 500 x 375 pixels takes 0.56 MB."""
+    """Maximum size of the cache in 10^9 bytes. Images that do not fit are decoded each time. An
+    image of 500 x 375 pixels takes 0.56 MB."""
     cache_images_folder: str = "~/.cache/halfstep/images"
-    """Folder of what is kept on disk: a file for each data.root."""
+    """Folder of the cache on disk; it holds one file for each data.root."""
 
 
 class ColumnsConfig(Section):
-    """What CSV files call their columns; letter case does not count."""
+    """Column names of the CSV files; letter case is ignored."""
 
     image: str = Field("image", min_length=1)
-    """Column of the paths of the images."""
+    """Column with the image paths."""
     label: str = Field("label", min_length=1)
-    """Column of the names of their classes."""
+    """Column with the class names."""
     split: str = Field("split", min_length=1)
-    """Column that says "train" or "val", where one file serves both splits."""
+    """Column with "train" or "val", if both splits are in one file."""
 
 
 class CsvConfig(FilesConfig):
     """Images named by CSV files, as on Kaggle: image,label and perhaps split."""
 
     name: Literal["csv"]
-    """Which source."""
+    """Name of the data source."""
     root: str = "."
-    """Folder that the paths in the column image start from."""
+    """Base folder of the paths in the column image."""
     columns: ColumnsConfig = ColumnsConfig()
-    """What the files call their columns."""
+    """Column names of the files."""
     train: CsvTrainConfig = CsvTrainConfig()
-    """The training split; its labels, sorted, are the classes."""
+    """The training split. Its sorted labels are the classes."""
     val: CsvSplitConfig = CsvSplitConfig()
     """The validation split."""
 
 
 class FolderConfig(FilesConfig):
-    """One folder for each split, in it one for each class, in that the images (ImageFolder)."""
+    """A folder per split that holds a folder of images per class (ImageFolder)."""
 
     name: Literal["folder"]
-    """Which source."""
+    """Name of the data source."""
     root: str
     """Folder that holds the folders of the splits."""
     train: FolderTrainConfig = FolderTrainConfig()
-    """The training split; the names of its folders, sorted, are the classes."""
+    """The training split. Its sorted folder names are the classes."""
     val: FolderValConfig = FolderValConfig()
     """The validation split."""
 
 
 class VisionConfig(ImagesConfig):
-    """The small sets that torchvision knows and can download."""
+    """Small data sets that torchvision can download."""
 
     name: Literal["cifar10", "cifar100", "mnist", "fashion-mnist"]
-    """Which source."""
+    """Name of the data source."""
     resolution: int = Field(32, ge=8, le=2048)
     """Height and width in pixels of the images that the model sees."""
     root: str = "data"
-    """Folder that holds, or is to hold, the set's own folder, such as cifar-10-batches-py."""
+    """Folder that holds the data set's own folder, such as cifar-10-batches-py; downloads go
+    here."""
     download: bool = False
-    """Whether to download what is missing."""
+    """Whether to download missing files."""
     verify: bool = True
-    """Whether CIFAR's files must have the published checksums. false takes a copy with other
-    pixels, such as one that went through JPEG; nothing in it is executed either way."""
+    """Whether CIFAR's files must have the published checksums. false accepts a copy with other
+    pixels, for example after JPEG compression. Nothing in the files is executed in either case."""
     train: SplitConfig = SplitConfig()
     """The training split."""
     val: SplitConfig = SplitConfig()
@@ -192,19 +193,19 @@ class VisionConfig(ImagesConfig):
 
 
 class WebdatasetConfig(FilesConfig):
-    """Tar files of images and labels (jpg, jpeg, png or webp, and cls), as WebDataset has them."""
+    """Tar files in WebDataset format, with images (jpg, jpeg, png, webp) and labels (cls)."""
 
     name: Literal["webdataset"]
-    """Which source."""
+    """Name of the data source."""
     root: str = "."
-    """Folder that paths of shards and of class names may start from."""
+    """Base folder for the paths of shards and class names."""
     classes: int = Field(ge=2)
-    """Number of classes; a cls is a number below it."""
+    """Number of classes; a cls file holds a number below it."""
     names: str | None = None
-    """Text file with one class name a line; a cls may then be a name too. null numbers them."""
+    """Text file with one class name per line; a cls file may then also hold a name. null names the
+    classes by their numbers."""
     cache: str = "~/.cache/halfstep/shards"
-    """Folder that keeps the shards behind URLs, which are fetched once, and what is in all shards,
-    which are walked once."""
+    """Folder that caches shards downloaded from URLs, and the index of every shard."""
     train: ShardsConfig
     """The training split."""
     val: ShardsConfig
@@ -220,9 +221,9 @@ class ImportConfig(ImagesConfig):
     """Any `torch.utils.data.Dataset` of (image, label), by import path."""
 
     name: Literal["import"]
-    """Which source."""
+    """Name of the data source."""
     classes: int | None = Field(None, ge=2)
-    """Number of classes; null asks the training data set's own `classes`, a list of names."""
+    """Number of classes; null uses the training data set's attribute `classes`, a list of names."""
     train: ImportSplitConfig
     """The training split."""
     val: ImportSplitConfig

@@ -1,4 +1,4 @@
-"""What a config may say about the course of a run: averages, stopping, checkpoints, processes."""
+"""Config sections about the course of a run: averages, stopping, checkpoints, processes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class LrScalingConfig(Section):
     """
 
     rule: Literal["linear", "sqrt"] = "linear"
-    """Multiply optimizer.lr by the ratio of batch sizes ("linear") or by its root ("sqrt")."""
+    """Multiply optimizer.lr by the ratio of batch sizes ("linear") or by its square root
+    ("sqrt")."""
     base_batch: int = Field(256, ge=1)
-    """Images in an optimizer step that optimizer.lr was chosen for."""
+    """Number of images per optimizer step for which optimizer.lr was chosen."""
 
     def factor(self, images: int) -> float:
-        """Return what the learning rate is multiplied by for steps of this many images."""
+        """Return the factor of the learning rate for steps of this many images."""
         ratio = images / self.base_batch
         return ratio if self.rule == "linear" else ratio**0.5
 
@@ -31,35 +32,36 @@ class AverageConfig(Section):
     """An exponential moving average of the weights, which validation then uses."""
 
     decay: float = Field(0.999, gt=0, lt=1)
-    """Weight of the past at each optimizer step."""
+    """Decay of the moving average at each optimizer step."""
 
 
 class EarlyStoppingConfig(Section):
-    """The run ends when validation has stopped getting better."""
+    """The run ends when validation has stopped improving."""
 
     metric: Literal["accuracy", "loss"] = "accuracy"
-    """Which figure of the validation must get better."""
+    """Validation metric that must improve."""
     patience: int = Field(ge=1)
-    """Validations in a row without a better one after which the run ends."""
+    """Number of consecutive validations without improvement after which the run ends."""
 
 
 class CheckpointsConfig(Section):
-    """Which states of a run are kept to go on from; the best one is kept besides."""
+    """Which checkpoints of a run are kept, in addition to the best one."""
 
     every_steps: int | None = Field(None, ge=1)
-    """Optimizer steps between two checkpoints within an epoch; null saves after epochs only."""
+    """Number of optimizer steps between checkpoints within an epoch; null saves after epochs
+    only."""
     keep: int = Field(2, ge=1)
-    """How many of the newest are kept; of two or more, a damaged one costs only what came after the
-    one before."""
+    """Number of newest checkpoints to keep. With two or more, the run can resume from the previous
+    one if the newest is damaged."""
 
 
 class DistributedConfig(Section):
-    """How several processes train one model; a process that is alone takes no notice."""
+    """How several processes train one model; no effect on a single process."""
 
     strategy: Literal["ddp", "fsdp", "dp"] = "ddp"
-    """What each process has: the whole model ("ddp"), or a part of it and of what the optimizer
-    keeps ("fsdp"). "dp" is for a process alone, whose batches all its GPUs share."""
+    """Distribution of the model: "ddp" keeps a copy in each process; "fsdp" shards parameters and
+    optimizer state over the processes; "dp" splits each batch over all GPUs of a single process."""
     sync_batchnorm: bool = False
-    """Whether BatchNorm sees the batches of all processes as one."""
+    """Whether BatchNorm synchronizes its statistics across processes."""
     timeout: float = Field(600, gt=0)
-    """Seconds that processes wait for one of them before they name it and give up."""
+    """Timeout in seconds for a process that does not respond; the others then name it and exit."""

@@ -1,4 +1,4 @@
-"""What a config may say about the loss that is trained."""
+"""The config section of the training loss."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _Weight = Annotated[float, Field(ge=0)]
 
 
 class LossConfig(Section):
-    """What training minimises; validation reports the cross-entropy whatever it is."""
+    """The training loss. Validation always reports the cross-entropy."""
 
     name: str = "cross-entropy"
-    """Which loss: "cross-entropy"; "bce", one yes or no for each class, as often chosen for mixed
-    images; "focal", which counts images less that are right already; or
-    "import:package.module:function" of your own, from logits (N, classes) and labels, int64 (N,) or
-    probabilities (N, classes), to a mean."""
+    """The loss: "cross-entropy"; "bce", binary cross-entropy for each class, a common choice with
+    mixup; "focal", which gives less weight to images that are already classified well; or your own
+    function, "import:package.module:function". It takes logits (N, classes) and labels, either
+    int64 (N,) or probabilities (N, classes), and returns the mean loss."""
     class_weights: Annotated[tuple[_Weight, ...], Strict(strict=False)] | None = None
-    """How much an image of each class counts, in the order of the classes, of cross-entropy and
-    focal; null counts all alike. The mean is over images, not over weights, so that a batch may be
-    split."""
+    """Weight of each class, in the order of the classes, for cross-entropy and focal; null weights
+    all equally. The loss is divided by the number of images, not by the sum of weights, so that a
+    batch can be split."""
     gamma: float = Field(2.0, ge=0, le=10)
-    """Of focal: the power of the probability that is missing; 0 is cross-entropy."""
+    """Exponent of the focal loss: cross-entropy is weighted by (1 - p)^gamma; 0 is
+    cross-entropy."""
 
     @field_validator("name")
     @classmethod

@@ -1,4 +1,4 @@
-"""What a config may say about its classifier."""
+"""The config section of the classifier."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from halfstep.train.config.section import Section
 
 
 class ModelConfig(Section):
-    """The classifier; its number of classes and of input channels come from the data."""
+    """The classifier. The data determines the numbers of classes and input channels."""
 
     name: str
     """A timm or torchvision classifier: "timm:resnet18", "torchvision:resnet18", or "resnet18",
-    which is looked up in timm first; or a function of your own, "import:package.module:function",
-    which is called with num_classes, in_chans and `args` and returns the model."""
+    which is looked up in timm first. Or your own function, "import:package.module:function", which
+    is called with num_classes, in_chans and `args` and returns the model."""
     args: dict[str, Any] = Field({})
-    """Further arguments of the model's constructor, passed on as they are."""
+    """More arguments for the model's constructor."""
     pretrained: bool = False
-    """Whether to start from the weights that timm or torchvision publish for the model. They are
-    downloaded once; the classifier's last layer starts anew when the number of classes differs."""
+    """Whether to start from the pretrained weights of timm or torchvision. They are downloaded
+    once. If the number of classes differs, the last layer is initialized randomly."""
     weights: str | None = None
-    """A .safetensors or .pth file to start from instead, of which only tensors are read. The last
-    layer starts anew when the number of classes differs; every other tensor must fit."""
+    """A .safetensors or .pth file to start from instead; only its tensors are read. If the number
+    of classes differs, the last layer is initialized randomly; every other tensor must fit."""
     freeze: Annotated[tuple[str, ...], Strict(strict=False)] = ()
-    """Parts that are not trained: names of modules or parameters, with * and ? as in file names
-    ("layer1", "blocks.[0-3]", "*.bias"). Norm layers in them keep the statistics that they have."""
+    """Parts that are not trained: names of modules or parameters, with wildcards as in file names
+    ("layer1", "blocks.[0-3]", "*.bias"). Frozen norm layers do not update their statistics."""
     channels_last: bool = False
-    """Whether convolutions keep their weights with the channels last, which is faster for half
-    precision on a GPU."""
+    """Whether to use the channels-last memory format, which is faster for half precision on a
+    GPU."""
     checkpoint_activations: bool = False
-    """Whether the activations of each block are computed again in the backward, which takes time
-    and saves memory; what is learned is the same."""
+    """Whether to recompute the activations of each block in the backward pass (activation
+    checkpointing). This saves memory and takes time; training results do not change."""
     compile: bool = False
-    """Whether `torch.compile` makes the model's own kernels, at the first step."""
+    """Whether to compile the model with `torch.compile`, at the first step."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""What a config may say about its optimizer: one class each, one for torchao's and one for timm's.
+"""The config sections of optimizers: one class each, and one for all of timm's.
 
 `name` decides which class applies. timm's optimizers share one, since only timm knows their names;
 a wrong one is refused when the optimizer is built.
@@ -25,39 +25,39 @@ _FEW_BITS_DECOUPLED = "<torchao-adamw>"
 
 
 class _Grouped(Section):
-    """What every optimizer takes: how its settings differ between parameters."""
+    """Settings that every optimizer has."""
 
     name: str
-    """Which optimizer."""
+    """Name of the optimizer."""
     lr: float = Field(gt=0)
-    """Learning rate; a schedule's highest one."""
+    """Learning rate; the peak of the schedule."""
     decay_norms_and_biases: bool = False
-    """Whether weight decay reaches norms, biases, and what the model itself keeps it from, such as
-    position embeddings."""
+    """Whether weight decay also applies to norms, biases and parameters that the model excludes,
+    such as position embeddings."""
     layer_decay: float | None = Field(None, gt=0, le=1)
-    """What the learning rate is multiplied by from each layer to the one before it, so that the
-    first layers of a pretrained model change least; null gives all the same."""
+    """Factor of the learning rate from each layer to the previous one, so that the first layers of
+    a pretrained model change least; null uses the same rate for all layers."""
     head_lr: float | None = Field(None, gt=0)
-    """Learning rate of the classifier's last layer, which often starts anew where the rest is
-    pretrained; null takes `lr`."""
+    """Learning rate of the classifier's last layer, which is often initialized randomly in a
+    pretrained model; null uses `lr`."""
 
 
 class SgdConfig(_Grouped):
     """Stochastic gradient descent, `torch.optim.SGD`."""
 
     name: Literal["sgd"]
-    """Which optimizer."""
+    """Name of the optimizer."""
     lr: float = Field(0.1, gt=0)
-    """Learning rate; a schedule's highest one."""
+    """Learning rate; the peak of the schedule."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum factor."""
     nesterov: bool = False
-    """Whether momentum is Nesterov's."""
+    """Whether to use Nesterov momentum."""
     weight_decay: float = Field(0.0, ge=0)
     """L2 penalty."""
     state: Literal["bf16"] | None = None
-    """Format of the momentum buffer: bf16, rounded stochastically, takes half the memory. As the
-    parameters where not set."""
+    """Format of the momentum buffer: bf16 with stochastic rounding takes half the memory of fp32;
+    null uses the format of the parameters."""
 
     @model_validator(mode="after")
     def _has_what_needs_momentum(self) -> SgdConfig:
@@ -74,10 +74,10 @@ class SgdConfig(_Grouped):
 
 
 class _Adam(_Grouped):
-    """What all kinds of Adam share."""
+    """Settings that all variants of Adam share."""
 
     lr: float = Field(1e-3, gt=0)
-    """Learning rate; a schedule's highest one."""
+    """Learning rate; the peak of the schedule."""
     betas: Annotated[tuple[_Beta, _Beta], Strict(strict=False)] = (0.9, 0.999)
     """Decay rates of the running mean of the gradient and of its square."""
     eps: float = Field(1e-8, gt=0)
@@ -90,17 +90,17 @@ class AdamConfig(_Adam):
     """Adam with an L2 penalty, `torch.optim.Adam`."""
 
     name: Literal["adam"]
-    """Which optimizer."""
+    """Name of the optimizer."""
     state: Literal["bf16"] | None = None
-    """Format of both moments: bf16, rounded stochastically, takes half the memory. As the
-    parameters where not set."""
+    """Format of both moments: bf16 with stochastic rounding takes half the memory of fp32; null
+    uses the format of the parameters."""
 
 
 class AdamWConfig(AdamConfig):
     """Adam with decoupled weight decay, `torch.optim.AdamW`."""
 
     name: Literal["adamw"]  # type: ignore[assignment]  # another
-    """Which optimizer."""
+    """Name of the optimizer."""
     weight_decay: float = Field(1e-2, ge=0)
     """Decoupled weight decay."""
 
@@ -109,14 +109,14 @@ class LowBitAdamConfig(_Adam):
     """Adam with an L2 penalty whose moments take 8 or 4 bits an element, of torchao."""
 
     name: Literal["adam8bit", "adam4bit", "adamfp8"]
-    """Which optimizer, and so in which format its moments are kept."""
+    """Name of the optimizer, which also determines the format of its moments."""
 
 
 class LowBitAdamWConfig(LowBitAdamConfig):
     """Adam with decoupled weight decay whose moments take 8 or 4 bits an element, of torchao."""
 
     name: Literal["adamw8bit", "adamw4bit", "adamwfp8"]  # type: ignore[assignment]  # others
-    """Which optimizer, and so in which format its moments are kept."""
+    """Name of the optimizer, which also determines the format of its moments."""
     weight_decay: float = Field(1e-2, ge=0)
     """Decoupled weight decay."""
 
@@ -125,11 +125,11 @@ class TimmOptimizerConfig(_Grouped):
     """Any optimizer of timm's factory: "lamb", "lars", "lion", "nadamw", "lookahead_radam"."""
 
     name: str
-    """Its name in timm; `timm.optim.list_optimizers()` has all of them."""
+    """Name of the optimizer in timm; `timm.optim.list_optimizers()` lists all names."""
     weight_decay: float = Field(0.0, ge=0)
-    """Weight decay, decoupled or not as the optimizer has it."""
+    """Weight decay; whether it is decoupled depends on the optimizer."""
     args: dict[str, Any] = Field({})
-    """Further arguments of its constructor, passed on as they are: {betas: [0.9, 0.98]}."""
+    """More arguments for the optimizer's constructor, such as {betas: [0.9, 0.98]}."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""What a config may say about its learning rate over time: one class each.
+"""The config sections of learning-rate schedules: one class each.
 
 Every schedule may warm up first, over a share of all steps or over a number of epochs.
 """
@@ -15,14 +15,14 @@ _Epochs = Annotated[float, Field(gt=0)]
 
 
 class _Warming(Section):
-    """What all schedules share."""
+    """Settings that all schedules share."""
 
     name: str
-    """Which schedule."""
+    """Name of the schedule."""
     warmup: float = Field(0.0, ge=0, lt=1)
-    """Share of all optimizer steps over which the learning rate rises linearly to its value."""
+    """Warmup as a share of all optimizer steps; the learning rate rises linearly during warmup."""
     warmup_epochs: float = Field(0.0, ge=0)
-    """The same as a number of epochs; 0 leaves it to `warmup`."""
+    """Warmup as a number of epochs; 0 uses `warmup` instead."""
 
     @model_validator(mode="after")
     def _warms_up_once(self) -> _Warming:
@@ -39,14 +39,14 @@ class ConstantConfig(_Warming):
     """The same learning rate throughout, after the warm-up."""
 
     name: Literal["constant"]
-    """Which schedule."""
+    """Name of the schedule."""
 
 
 class CosineConfig(_Warming):
     """A linear warm-up, then half a cosine down to `min_lr`."""
 
     name: Literal["cosine"]
-    """Which schedule."""
+    """Name of the schedule."""
     min_lr: float = Field(0.0, ge=0)
     """Learning rate at the end."""
 
@@ -58,46 +58,46 @@ class OneCycleConfig(_Warming):
     """
 
     name: Literal["one-cycle"]
-    """Which schedule."""
+    """Name of the schedule."""
     warmup: float = Field(0.3, ge=0, lt=1)
-    """Share of all optimizer steps over which the learning rate rises."""
+    """Warmup as a share of all optimizer steps."""
 
 
 class StepConfig(_Warming):
-    """The learning rate times `gamma` every so many epochs."""
+    """Multiplies the learning rate by `gamma` every `every_epochs` epochs."""
 
     name: Literal["step"]
-    """Which schedule."""
+    """Name of the schedule."""
     every_epochs: _Epochs = 30.0
-    """Epochs between two drops, counted from the start of the run."""
+    """Number of epochs between two reductions, counted from the start of the run."""
     gamma: float = Field(0.1, gt=0, lt=1)
-    """What the learning rate is multiplied by."""
+    """Factor by which the learning rate is multiplied."""
 
 
 class MultiStepConfig(_Warming):
-    """The learning rate times `gamma` after each of some epochs."""
+    """Multiplies the learning rate by `gamma` after each of the given epochs."""
 
     name: Literal["multistep"]
-    """Which schedule."""
+    """Name of the schedule."""
     milestones: Annotated[tuple[_Epochs, ...], Strict(strict=False)]
-    """Finished epochs at which the learning rate drops, counted from the start of the run."""
+    """Numbers of finished epochs after which the learning rate is reduced."""
     gamma: float = Field(0.1, gt=0, lt=1)
-    """What the learning rate is multiplied by."""
+    """Factor by which the learning rate is multiplied."""
 
 
 class PlateauConfig(_Warming):
-    """The learning rate times `gamma` when validation has not become better for a while."""
+    """Multiplies the learning rate by `gamma` when validation has stopped improving."""
 
     name: Literal["plateau"]
-    """Which schedule."""
+    """Name of the schedule."""
     metric: Literal["loss", "accuracy"] = "loss"
-    """What of the validation must become better: lower loss or higher accuracy."""
+    """Validation metric that must improve."""
     patience: int = Field(10, ge=0)
-    """Validations without a better one that are borne; the one after them drops the rate."""
+    """Number of validations without improvement to tolerate; the next one reduces the rate."""
     gamma: float = Field(0.1, gt=0, lt=1)
-    """What the learning rate is multiplied by."""
+    """Factor by which the learning rate is multiplied."""
     threshold: float = Field(1e-4, ge=0)
-    """Relative change that counts as better."""
+    """Smallest relative change that counts as an improvement."""
     min_lr: float = Field(0.0, ge=0)
     """Lowest learning rate."""
 

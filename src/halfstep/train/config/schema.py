@@ -1,4 +1,4 @@
-"""The whole config: what a run needs that no section of its own has."""
+"""The complete config: its sections, and the fields that belong to none of them."""
 
 from __future__ import annotations
 
@@ -28,63 +28,63 @@ _FP16 = "fp16"
 
 
 class Config(Section):
-    """Everything that decides how a run turns out."""
+    """All settings of a run."""
 
     name: str
-    """What runs are filed under; the file's name when not given."""
+    """Name of the config, under which its runs are stored; the file's name by default."""
     description: str = ""
-    """One line for `halfstep configs`."""
+    """One line that `halfstep configs` prints."""
     recipe: str | dict[str, Any] = "fp32"
-    """The number formats of a training step: a recipe's name, names joined by "+", or a mapping of
-    a recipe's fields, with `base` for the one to start from."""
+    """Number formats of a training step: the name of a recipe, names joined by "+", or a mapping of
+    recipe fields, in which `base` names the recipe to start from."""
     fp16: bool = Field(default=False, exclude=True)
-    """Short for `recipe: fp16`, which it is written as from then on."""
+    """Short for `recipe: fp16`, which replaces it in the saved config."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of the initial weights and of the order of the training images."""
+    """Seed for the initial weights and the order of the training images."""
     device: str = "auto"
-    """Where to train: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"."""
+    """Training device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1"."""
     threads: int | None = Field(None, ge=1, le=4096)
-    """CPU threads of a process, where OMP_NUM_THREADS does not say; null leaves them to torch."""
+    """CPU threads per process, unless OMP_NUM_THREADS is set; null uses torch's default."""
     epochs: int = Field(ge=1)
-    """Passes over the training images."""
+    """Number of passes over the training images."""
     max_steps: int | None = Field(None, ge=1)
-    """Most optimizer steps of the run, however many epochs they make; null sets no limit."""
+    """Maximum number of optimizer steps of the run; null sets no limit."""
     batch_size: int = Field(ge=1)
-    """Images in one micro-batch of one process."""
+    """Number of images in one micro-batch of one process."""
     drop_last: bool = True
-    """Whether training leaves out the last batch of an epoch where it is smaller than the others: a
-    step of a few images would count as much as one of many. The next epoch has another order."""
+    """Whether to drop the last training batch of an epoch if it is smaller than the others, because
+    a step on a few images would count as much as a full one. The order changes every epoch."""
     accumulate: int = Field(1, ge=1)
-    """Micro-batches whose gradients make one optimizer step."""
+    """Number of micro-batches whose gradients are accumulated for one optimizer step."""
     clip_norm: float | None = Field(None, gt=0)
-    """Largest norm of the gradient; longer ones are shortened to it. null leaves them alone."""
+    """Maximum gradient norm for clipping; null does not clip."""
     log_every: int = Field(10, ge=1)
-    """Optimizer steps between two lines of metrics."""
+    """Number of optimizer steps between two lines of training metrics."""
     val_every: int = Field(1, ge=1)
-    """Epochs from one validation to the next; the last epoch is always validated."""
+    """Number of epochs between validations. The last epoch is always validated."""
     loss: LossConfig = LossConfig()
-    """What training minimises."""
+    """The training loss."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of a label's probability that is spread over all classes, in training only."""
+    """Label smoothing: share of the probability that is spread over all classes, in training."""
     lr_scaling: LrScalingConfig | None = None
-    """How optimizer.lr follows the number of images in a step (batch_size times accumulate times
-    processes); null takes it as it is."""
+    """Scales optimizer.lr with the number of images per step (batch_size times accumulate times
+    processes); null does not scale it."""
     average: AverageConfig | None = None
-    """The average of the weights that is validated and exported; null uses the weights."""
+    """Average of the weights that is validated and exported; null uses the weights themselves."""
     early_stopping: EarlyStoppingConfig | None = None
-    """When to stop before the last epoch; null never does."""
+    """When to stop before the last epoch; null never stops early."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
-    """What to do about a loss that is not finite: "stop" when an update was made with it; "skip"
-    its step, whatever the recipe; or "rollback" to the newest checkpoint and go on with the batch
-    after. The last two wait for the device at every step."""
+    """What to do if the loss is non-finite: "stop" the run once the weights were updated with it,
+    "skip" the step under any recipe, or "rollback" to the newest checkpoint and continue with the
+    next batch. "skip" and "rollback" wait for the device at every step."""
     doctor: bool = True
-    """Whether the run is watched, so that it can say why where it went wrong: diagnosis.json and
-    diagnosis.txt in its directory, and `halfstep doctor RUN`. What is learned stays the same."""
+    """Whether doctor watches the run. If the run fails, the diagnosis is written to diagnosis.txt
+    and diagnosis.json, and `halfstep doctor RUN` prints it. Training results do not change."""
     auto_microbatch: bool = False
-    """Whether a batch for which memory does not suffice is split, and the run goes on; the update
-    is the same, unless the model computes statistics over the batch."""
+    """Whether to split a batch that does not fit into memory and continue the run. The update stays
+    the same, unless the model computes statistics over the batch."""
     checkpoints: CheckpointsConfig = CheckpointsConfig()
-    """Which states of the run are kept to go on from."""
+    """Which checkpoints of the run are kept."""
     distributed: DistributedConfig = DistributedConfig()
     """How several processes train the run together."""
     tracking: Annotated[
@@ -93,23 +93,23 @@ class Config(Section):
         ],
         Strict(strict=False),
     ] = ("tensorboard",)
-    """Where figures go besides metrics.jsonl: any of tensorboard, wandb, mlflow, swanlab, trackio,
-    comet and clearml."""
+    """Trackers that receive the metrics, in addition to metrics.jsonl: tensorboard, wandb, mlflow,
+    swanlab, trackio, comet, clearml."""
     observers: Annotated[tuple[str, ...], Strict(strict=False)] = ()
-    """Who else watches the run: import:package.module:Class, a subclass of halfstep.Observer of
-    your own. It is called at fixed points, and may record figures or end the run."""
+    """Your own observers: import:package.module:Class, where Class is a subclass of
+    halfstep.Observer. Their hooks are called during the run, and may record figures or end it."""
     probes: bool = False
-    """Whether each epoch ends with a look into the run: gradients beside fp32's on one batch, the
-    share of the weights that the last step left unchanged, the formats that the arithmetic really
-    ran in, and what memory holds. The run itself stays the same."""
+    """Whether to probe the run after each epoch: the difference of one batch's gradients from fp32,
+    the share of weights that the last step left unchanged, the formats in which operators really
+    computed, and the contents of memory. Training results do not change."""
     data: DataConfig = DigitsConfig()
     """The images and labels to learn."""
     model: ModelConfig
     """The classifier."""
     optimizer: OptimizerConfig
-    """What turns gradients into updates."""
+    """The optimizer."""
     schedule: ScheduleConfig
-    """How the learning rate changes, stepped once for each optimizer step."""
+    """The learning-rate schedule, stepped once per optimizer step."""
 
     @model_validator(mode="before")
     @classmethod
