@@ -24,6 +24,18 @@ def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them()
     assert codes(watch.close()) == ["GRADIENTS_UNDERFLOW", "UPDATES_ROUNDED_AWAY"]
 
 
+def test_an_eps_of_zero_comes_before_half_statistics_that_training_does_not_read() -> None:
+    watch = Watch()
+    with watch:
+        model = classifier().half()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for images, labels in batches(4):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images.half()).float(), labels).backward()
+            optimizer.step()
+    assert codes(watch.close()) == ["OPTIMIZER_EPS_UNDERFLOWS", "NORM_STATISTICS_IN_HALF"]
+
+
 def test_a_share_of_iterations_is_over_all_shapes_of_iterations() -> None:
     # The first iteration has another shape than the others, which clear gradients at their end.
     evidence = watched("GRADIENTS_CHANGED_WHILE_SCALED", "broken")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.verdict import Finding, Rule
+from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -24,6 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if not found:
         return None
     form = found[0].settings["running_var"]
+    broken = any(model.bad_parameters for model in evidence.static.models)
     return Finding(
         summary=f"{found[0].kind} keeps running statistics in {form}: a variance may overflow, and "
         "small updates of the averages are rounded away",
@@ -33,6 +34,8 @@ def judge(evidence: Evidence) -> Finding | None:
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
             "+         module.float()",
         ),
+        # Training reads the statistics of its batch: NaN in parameters has another cause.
+        confidence=POSSIBLE if broken else CERTAIN,
         module=found[0].path,
     )
 
