@@ -58,7 +58,10 @@ def parse_json(text: str | bytes) -> Any:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return `value` as strict JSON; nan and the infinities become "nan", "inf" and "-inf"."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -51,7 +51,19 @@ class OptimizerStep:
         """The loss scale of this step's gradients; 1 if there is none."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale)
 
+    def without_norm(self) -> OptimizerStep:
+        """Return the same without `grad_norm`."""
+        if self.closed and self.has_gradients and self._found_inf is self._loss_scale is None:
+            return _STEPPED
+        return OptimizerStep(
+            closed=self.closed,
+            has_gradients=self.has_gradients,
+            _found_inf=self._found_inf,
+            _loss_scale=self._loss_scale,
+        )
 
+
+_STEPPED = OptimizerStep(closed=True, has_gradients=True)
 OPEN = OptimizerStep(closed=False)
 """The result for an optimizer whose window stays open."""
 
@@ -78,19 +90,7 @@ class StepResult:
 
     def without_norms(self) -> StepResult:
         """Return a copy without `grad_norm`, which would keep the gradients in memory."""
-        return StepResult(
-            tuple(
-                [
-                    OptimizerStep(
-                        closed=each.closed,
-                        has_gradients=each.has_gradients,
-                        _found_inf=each._found_inf,  # noqa: SLF001  (of this file)
-                        _loss_scale=each._loss_scale,  # noqa: SLF001
-                    )
-                    for each in self.optimizers
-                ]
-            )
-        )
+        return StepResult(tuple([each.without_norm() for each in self.optimizers]))
 
     @property
     def closed(self) -> bool:
@@ -116,7 +116,7 @@ class StepResult:
     @property
     def grad_norm(self) -> float | None:
         """2-norm over all optimizers whose window closed; None if none did."""
-        norms = [each.grad_norm for each in self.optimizers if each.grad_norm is not None]
+        norms = [norm for each in self.optimizers if (norm := each.grad_norm) is not None]
         return sum(norm**2 for norm in norms) ** 0.5 if norms else None
 
     @property

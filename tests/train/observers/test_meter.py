@@ -9,16 +9,12 @@ from halfstep.train.observers.meter import Meter
 TAKEN = SimpleNamespace(stepped=True)
 
 
-def meter(device="cpu"):
-    return Meter(torch.device(device))
-
-
 def batch(size, device="cpu"):
     return torch.eye(3, device=device).repeat(size, 1)[:size], torch.arange(size, device=device) % 3
 
 
 def test_interval_weights_batches_by_their_images():
-    measured = meter()
+    measured = Meter()
     logits, labels = batch(6)
     measured.micro_batch(torch.tensor(1.0), logits, labels)
     measured.micro_batch(torch.tensor(4.0), logits[:2], 2 - labels[:2])
@@ -32,7 +28,7 @@ def test_interval_weights_batches_by_their_images():
 
 def test_windows_that_were_left_out_count_for_the_speed_only():
     seconds = iter([0.0, 10.0, 10.0])
-    measured = Meter(torch.device("cpu"), lambda: next(seconds))
+    measured = Meter(lambda: next(seconds))
     measured.micro_batch(torch.tensor(math.nan), *batch(2))
     measured.stepped(1, None)
     measured.micro_batch(torch.tensor(3.0), *batch(3))
@@ -43,7 +39,7 @@ def test_windows_that_were_left_out_count_for_the_speed_only():
 
 
 def test_mixed_labels_count_by_their_greater_part():
-    measured = meter()
+    measured = Meter()
     logits = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
     measured.micro_batch(
         torch.tensor(1.0), logits, torch.tensor([[0.6, 0.4, 0.0], [0.3, 0.0, 0.7]])
@@ -54,7 +50,7 @@ def test_mixed_labels_count_by_their_greater_part():
 
 def test_state_carries_the_interval_and_the_open_window_over():
     seconds = [100.0]
-    first, second = (Meter(torch.device("cpu"), lambda: seconds[0]) for _ in range(2))
+    first, second = (Meter(lambda: seconds[0]) for _ in range(2))
     first.micro_batch(torch.tensor(2.5), *batch(2))
     first.stepped(7, TAKEN)
     first.micro_batch(torch.tensor(1.5), *batch(3))
@@ -70,12 +66,12 @@ def test_state_carries_the_interval_and_the_open_window_over():
 def test_of_fewer_processes_the_first_has_the_sums_of_all():
     states = []
     for loss, images in ((1.0, 2), (4.0, 1)):
-        measured = meter()
+        measured = Meter()
         measured.micro_batch(torch.tensor(loss), *batch(images))
         measured.stepped(1, TAKEN)
         measured.micro_batch(torch.tensor(loss), *batch(images))
         states.append(measured.state_dict())
-    alone = meter()
+    alone = Meter()
     assert alone.redistributed(states, first=False) is None
     alone.load_state_dict(alone.redistributed(states, first=True))
     alone.stepped(2, TAKEN)
@@ -84,7 +80,7 @@ def test_of_fewer_processes_the_first_has_the_sums_of_all():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_adding_does_not_wait_for_the_gpu():
-    measured = meter("cuda")
+    measured = Meter()
     logits, labels = batch(6, "cuda")
     loss = torch.ones((), device="cuda")
     torch.cuda.set_sync_debug_mode("error")

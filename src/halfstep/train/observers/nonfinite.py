@@ -11,6 +11,8 @@ the device before every update, whatever the recipe:
 
 from __future__ import annotations
 
+import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -135,19 +137,18 @@ class NonFiniteSteps(Observer):
         self._progress = progress
         self._recipe = recipe
         self._processes = processes
-        self._windows: list[tuple[int, torch.Tensor, StepResult | None]] = []
+        self._windows: list[tuple[int, list[torch.Tensor], StepResult | None]] = []
         self._before: list[list[int | None]] = []
-        self._device = device
-        self._finite: torch.Tensor | None = None  # of the open window, once it has a loss
+        self._losses: list[torch.Tensor] = []  # of the open window
+        self._bad_loss = torch.full((), torch.nan, device=device)
 
     def micro_batch(self, loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        finite = loss.isfinite()
-        self._finite = finite if self._finite is None else self._finite & finite
+        self._losses.append(loss)
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         kept = None if result is None else result.without_norms()
-        self._windows.append((step, self._window_is_finite(), kept))
-        self._finite = None
+        self._windows.append((step, self._losses, kept))
+        self._losses = []
 
     def interval(self) -> dict[str, float]:
         """Wait for the device, and end the run if the weights were updated with such a loss."""
@@ -168,11 +169,11 @@ class NonFiniteSteps(Observer):
         return {
             "windows": len(self._windows),
             "bad": list(self._bad_steps()),
-            "finite": bool(self._window_is_finite()),
+            "finite": all(_are_finite([self._losses])),
         }
 
     def load_state_dict(self, state: State) -> None:
-        self._finite = None if state["finite"] else ~self._nothing_bad()
+        self._losses = [] if state["finite"] else [self._bad_loss]
         self._windows = []
         self._before = [state["bad"]] if state["windows"] else []
 
@@ -183,7 +184,7 @@ class NonFiniteSteps(Observer):
         """Return the first step whose loss was not finite, and the first that was still made."""
         finite = []
         if self._windows:
-            own = torch.stack([window for _, window, _ in self._windows]).tolist()
+            own = _are_finite([losses for _, losses, _ in self._windows])
             finite = [all(each) for each in zip(*self._processes.numbers(own), strict=True)]
         bad = [each for each, is_finite in zip(self._windows, finite, strict=True) if not is_finite]
         poisoned = next((step for step, _, result in bad if result and result.stepped), None)
@@ -192,8 +193,9 @@ class NonFiniteSteps(Observer):
             nonfinite, poisoned = earlier[0] or nonfinite, earlier[1] or poisoned
         return nonfinite, poisoned
 
-    def _window_is_finite(self) -> torch.Tensor:
-        return self._nothing_bad() if self._finite is None else self._finite
 
-    def _nothing_bad(self) -> torch.Tensor:
-        return torch.ones((), dtype=torch.bool, device=self._device)
+def _are_finite(windows: Sequence[Sequence[torch.Tensor]]) -> list[bool]:
+    """Wait for the losses of windows; return of each whether all of them are finite."""
+    losses = [loss for window in windows for loss in window]
+    finite = iter(map(math.isfinite, torch.stack(losses).tolist() if losses else []))
+    return [all(list(islice(finite, len(window)))) for window in windows]

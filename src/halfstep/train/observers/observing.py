@@ -74,6 +74,6 @@ def steps_and_losses(training: Training, own: Sequence[Observer] = ()) -> list[O
     return [
         *([StatisticsKeeper()] if veto else []),
         *guards,
-        Meter(device, lambda: training.stopwatch.seconds, training.processes),
+        Meter(lambda: training.stopwatch.seconds, training.processes),
         NonFiniteSteps(device, training.progress, training.setup.engine.recipe, training.processes),
     ]

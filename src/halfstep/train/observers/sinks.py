@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import math
 import os
 import threading
+import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 PROJECT = "halfstep"
 _IDS = "tracking.json"
 _OF_PROCESSES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_EVERY_S = 1.0
+"""How long figures may wait to be written to an event file: a batch of them costs little more."""
 
 
 class TrackingWarning(UserWarning):
@@ -65,16 +69,32 @@ class TensorBoard:
             threading.excepthook = partial(_print_unless_tensorboard, threading.excepthook)
         purge = None if resumed_at is None else resumed_at + 1
         self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=purge)
+        self._summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
+        self._waiting: list[tuple[Mapping[str, float], int, float]] = []
+        self._written = -math.inf
 
     def scalars(self, figures: Mapping[str, float], step: int) -> None:
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+        self._waiting.append((figures, step, time.time()))
+        if time.monotonic() - self._written >= _EVERY_S:
+            self._write()
 
     def picture(self, name: str, image: torch.Tensor, step: int) -> None:
         self._writer.add_image(name, image, step)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._write()
+        finally:
+            self._writer.close()
+
+    def _write(self) -> None:
+        """Write the figures that wait: an event for all of a step, and not one for each."""
+        self._written = time.monotonic()
+        waiting, self._waiting = self._waiting, []
+        file: Any = self._writer.file_writer  # torch types it as None
+        for figures, step, seconds in waiting:
+            each = [self._summary.Value(tag=tag, simple_value=v) for tag, v in figures.items()]
+            file.add_summary(self._summary(value=each), step, seconds)
 
 
 def _print_unless_tensorboard(

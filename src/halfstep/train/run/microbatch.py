@@ -70,6 +70,7 @@ class MicroBatches:
         # Where a step is one batch, nothing is uneven, and weighting would only cost exactness.
         self._weighted = self.engine.accumulate > 1
         self._window: list[_Part] = []
+        self._can_be_whole = self.processes.size == 1 and not self.config.auto_microbatch
 
     def expect(self, portion: Portion) -> None:
         """Say what part of its batch the next micro-batch is; by default it is all of it."""
@@ -85,6 +86,8 @@ class MicroBatches:
             UserError: If memory does not suffice for a single image.
             RuntimeError: As torch does, if memory does not suffice and the batch may not be split.
         """
+        if self._can_be_whole and self.progress.pieces == 1:
+            return self._whole(images, labels)
         part = self._part(images, labels)
         window = [*self._window, part] if self.config.auto_microbatch else []
         done = self._attempt([part], part.total if self._weighted else None)
@@ -94,6 +97,17 @@ class MicroBatches:
             done = self._attempt(window, together if self._weighted else None)
         self._window = window
         return done
+
+    def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
+        """Run a micro-batch that is one piece, and all of it this process's, as most are."""
+        engine = self.engine
+        with engine.autocast():
+            logits = engine.model(images)
+            loss = self.loss(logits, labels)
+        engine.backward(loss, samples=len(labels) if self._weighted else None)
+        with step_observer.active.aside():
+            loss = loss.detach()
+            return loss.float() if loss.dtype in HALVES else loss, logits.detach()
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Take note of a micro-batch of the open window whose gradients are there already."""
