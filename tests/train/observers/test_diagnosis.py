@@ -221,7 +221,7 @@ def test_train_says_of_a_finished_run_that_a_loss_was_not_finite(
 def test_an_exception_in_a_step_leaves_what_was_seen_of_it(
     tiny, tmp_path, monkeypatch, capsys
 ) -> None:
-    real = MicroBatches._piece
+    real = MicroBatches.add
 
     def piece(self, *args):
         calls.append(1)
@@ -230,7 +230,7 @@ def test_an_exception_in_a_step_leaves_what_was_seen_of_it(
         return real(self, *args)
 
     calls: list[int] = []
-    monkeypatch.setattr(MicroBatches, "_piece", piece)
+    monkeypatch.setattr(MicroBatches, "add", piece)
     with pytest.raises(RuntimeError, match="without overflow"):
         train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     ending = json.loads(read(tmp_path / "run"))["evidence"]["ending"]
@@ -243,7 +243,7 @@ def test_a_bad_config_or_a_full_memory_leaves_no_diagnosis(tiny, tmp_path, monke
     def run_out(*_):
         raise torch.OutOfMemoryError("can't allocate memory")
 
-    monkeypatch.setattr(MicroBatches, "_piece", run_out)
+    monkeypatch.setattr(MicroBatches, "add", run_out)
     with pytest.raises(UserError, match="memory does not suffice"):
         train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     assert not diagnosis_file.files(tmp_path / "run")

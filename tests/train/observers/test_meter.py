@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from halfstep.train.observers import meter
 from halfstep.train.observers.meter import Meter
 
 TAKEN = SimpleNamespace(stepped=True)
@@ -90,3 +91,25 @@ def test_adding_does_not_wait_for_the_gpu():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert measured.interval()["accuracy"] == 1
+
+
+@pytest.mark.parametrize(("most", "large"), [(1 << 17, 1 << 12), (20, 8)])
+def test_losses_are_added_in_fp32_and_hits_counted_as_if_one_by_one(monkeypatch, most, large):
+    monkeypatch.setattr(meter, "MOST", most)
+    monkeypatch.setattr(meter, "LARGE", large)
+    generator, measured = torch.Generator().manual_seed(0), Meter()
+    loss_sum, hits, images = torch.zeros(()), 0, 0
+    for step in range(1, 31):
+        window, right = torch.zeros(()), 0
+        for size in (3, 5)[: 1 + step % 2]:
+            loss = torch.rand((), generator=generator)
+            logits = torch.randn(size, 3, generator=generator)
+            labels = torch.randint(3, (size,), generator=generator)
+            measured.micro_batch(loss, logits, labels)
+            window, right = window + loss * size, right + int((logits.argmax(1) == labels).sum())
+            images += size
+        loss_sum, hits = loss_sum + window, hits + right
+        measured.stepped(step, TAKEN)
+    interval = measured.interval()
+    assert interval["loss"] == float(loss_sum) / images
+    assert interval["accuracy"] == hits / images

@@ -89,6 +89,21 @@ def test_tensorboard_has_figures_and_pictures(tmp_path):
     assert (image.step, image.width, image.height) == (10, 4, 4)
 
 
+def test_figures_of_many_steps_keep_their_times_though_they_are_written_together(
+    tmp_path, monkeypatch
+):
+    sink = sinks.TensorBoard(tmp_path, None)
+    for step in (1, 2, 3):
+        monkeypatch.setattr(sinks.time, "time", lambda step=step: 100.0 + step)
+        sink.scalars({"train/loss": step / 2, "train/lr": 0.1}, step)
+    monkeypatch.undo()
+    sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    seen = [(each.wall_time, each.step, each.value) for each in events.Scalars("train/loss")]
+    assert seen == [(101.0, 1, 0.5), (102.0, 2, 1.0), (103.0, 3, 1.5)]
+    assert len(events.Scalars("train/lr")) == 3
+
+
 def test_what_a_resumed_run_writes_again_stands_once_in_tensorboard(tmp_path):
     for resumed_at, value in ((None, 0.5), (5, 0.25)):
         sink = sinks.TensorBoard(tmp_path, resumed_at)
