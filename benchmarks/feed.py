@@ -286,7 +286,10 @@ def main() -> None:
 def table(document: dict[str, Any]) -> list[str]:
     """Return the docs' table: how much of an epoch waits, and what a loader gives by itself."""
     lines = [
-        "| loader | workers | of an epoch waits for data | images/s of the loader | x |",
+        (
+            "| loader | workers | share of an epoch spent waiting for data "
+            "| images/s of the loader | speed |"
+        ),
         "| --- | --- | --- | --- | --- |",
     ]
     for row in document["rows"]:
