@@ -172,7 +172,7 @@ def training() -> dict[str, dict[str, Any]]:
 def table(document: dict[str, Any]) -> list[str]:
     """Return the table of the docs, a line each."""
     lines = [
-        "| optimizer | bytes a parameter | step over torch's own | loss on digits | difference |",
+        "| optimizer | bytes per parameter | step time ratio | loss on digits | difference |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for title, row in document["optimizers"].items():
