@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import StepLR
 
-from halfstep import Engine
+from halfstep import Engine, step_observer
 from halfstep.engine.misuse import EngineWarning
 
 OPTIMIZERS = {
@@ -258,3 +258,45 @@ def test_a_backward_inside_autocast_is_told_after_plain_steps():
         engine.step()
         with engine.autocast(), pytest.warns(EngineWarning, match="autocast"):
             engine.backward(cross_entropy(engine.model(again), its_labels))
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "o2", "half"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_observed_step_gives_the_same_bits(recipe):
+    """Unobserved, the backward begins with weight and scale; observed, the loss is multiplied."""
+
+    def parameters():
+        model = net()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        with Engine(model, optimizer, recipe=recipe, accumulate=3) as engine:
+            for number, (inputs, labels) in enumerate(batches()):
+                count = 4 - number % 2
+                with engine.autocast():
+                    loss = cross_entropy(engine.model(inputs[:count]), labels[:count])
+                engine.backward(loss, samples=count)
+                engine.step()
+        return [*model.parameters()]
+
+    mine = parameters()
+    end = step_observer.observe(step_observer.StepObserver())
+    try:
+        expected = parameters()
+    finally:
+        end()
+    assert all(torch.equal(one, two) for one, two in zip(mine, expected, strict=True))
+
+
+def test_a_hook_that_writes_to_the_gradient_of_a_loss_changes_its_own_step_only(engine):
+    def gradient(*, hooked):
+        inputs, labels = batches(1)[0]
+        loss = cross_entropy(engine.model(inputs), labels)
+        if hooked:
+            loss.register_hook(lambda grad: grad.mul_(2))
+        engine.backward(loss)
+        found = engine.model[0].weight.grad.clone()
+        engine.zero_grad()
+        return found
+
+    once, doubled, again = (gradient(hooked=hooked) for hooked in (False, True, False))
+    assert torch.equal(doubled, 2 * once)
+    assert torch.equal(again, once)

@@ -61,6 +61,7 @@ class Loops:
 
     def __init__(self) -> None:
         self._clock = count()
+        self._near_end = False
         self._going_on: WeakSet[Batches[Any]] = WeakSet()
 
     @property
@@ -71,7 +72,10 @@ class Loops:
         batch of any of them counts. A loop inside another goes on beyond a batch of the outer one:
         the last batch of the outer loop counts where no iterator is in use that was made since.
         """
+        if not self._near_end:
+            return False
         going_on = list(self._going_on)
+        self._near_end = any(each.is_last for each in going_on)
         return any(
             each.is_last and not any(other.made_at > each.given_at for other in going_on)
             for each in going_on
@@ -84,6 +88,7 @@ class Loops:
     def go_on(self, batches: Batches[Any]) -> None:
         """Note an iterator that has given a batch."""
         self._going_on.add(batches)
+        self._near_end = self._near_end or batches.is_last
 
     def end(self, batches: Batches[Any]) -> None:
         """Note an iterator that gives no more batches."""

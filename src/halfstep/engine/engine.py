@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 
+def refuse_closed() -> None:
+    """Refuse to train once everything is given back."""
+    raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
+
+
 class Engine:
     """Runs training steps under a recipe, in your own training loop.
 
@@ -239,7 +244,8 @@ class Engine:
                 closed. If the backward pass raises any error, the gradients that the window has
                 accumulated so far are dropped.
         """
-        self._refuse_closed()
+        if self._closed:
+            refuse_closed()
         with step_observer.active.work():
             if (
                 self._plain
@@ -325,7 +331,8 @@ class Engine:
             LossScaleCollapse: If the loss scale collapsed in the previous step. The current
                 gradients are dropped.
         """
-        self._refuse_closed()
+        if self._closed:
+            refuse_closed()
         with step_observer.active.work():
             try:
                 self._assembly.settlement.settle()
@@ -457,11 +464,6 @@ class Engine:
         if full > 1 - ahead and self._loops.at_last_batch:  # else every window is full
             full = 0
         return [window for window in windows if window.micro_steps >= full]
-
-    def _refuse_closed(self) -> None:
-        """Refuse to train after `close`."""
-        if self._closed:
-            raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
 
     def _give_back(self) -> None:
         step_observer.active.closes()

@@ -6,10 +6,11 @@ from contextlib import ContextDecorator, ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from halfstep.engine.assemble import Assembly
+    from halfstep.engine.statistics import RunningStatistics
 
 
 class ForwardPass(ContextDecorator):
@@ -32,13 +33,16 @@ class ForwardPass(ContextDecorator):
 
     def __enter__(self) -> None:
         assembly, forward = self._assembly, self._assembly.hooks.forward
-        statistics = assembly.moving if self._begin else ()
+        statistics: Sequence[RunningStatistics] = ()
         if self._begin:
             self._begin()
+            statistics = assembly.moving
+        if not (forward or statistics):
+            return
         if len(forward) == 1 and not statistics:
             self._entered = forward[0](assembly.device)
             self._entered.__enter__()
-        elif forward or statistics:
+        else:
             with ExitStack() as stack:
                 for each in statistics:
                     stack.enter_context(each.step_going_on())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The methods of `Technique` of these names, of those techniques that override them.
+    """The methods of `Technique` of these names, of techniques that have something to do there.
 
     Each is in the order of the techniques.
     """
@@ -33,8 +33,14 @@ class Hooks:
                 field.name: tuple(
                     getattr(technique, field.name)
                     for technique in techniques
-                    if getattr(type(technique), field.name) is not getattr(Technique, field.name)
+                    if _uses(technique, field.name)
                 )
                 for field in fields(cls)
             }
         )
+
+
+def _uses(technique: Technique, name: str) -> bool:
+    if name == "forward":
+        return technique.enters_forward
+    return getattr(type(technique), name) is not getattr(Technique, name)

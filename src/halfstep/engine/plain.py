@@ -19,6 +19,7 @@ from halfstep.engine.norm import GradientNorm
 from halfstep.engine.outcome import outcome_of
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.result import OPEN, OptimizerStep, StepResult
+from halfstep.engine.root import RootGradient, is_bare
 from halfstep.engine.step import take_step
 from halfstep.kernels import gradients
 from halfstep.techniques.base import HALVES
@@ -52,8 +53,11 @@ class PlainSteps:
         self._scaler, self._clipping = assembly.scales.shared, assembly.clipping
         self._accumulate = weights.accumulate
         hooks = assembly.hooks
-        self._measures = bool(assembly.clipping or hooks.before_step or hooks.step)
+        self._measures = bool(assembly.clipping or hooks.step)
+        # A backward may be the first to meet parameters that were added to the optimizer.
+        self._prepares = bool(self._scaler or hooks.before_backward or hooks.adopt)
         self._settles = bool(self._scaler or assembly.settlement.schedulers)
+        self._root = RootGradient()
         self._params: Sequence[torch.Tensor] = ()
         self._sharded = self._widens = self._supports_skipping = False
 
@@ -83,27 +87,45 @@ class PlainSteps:
             window.pending
             or self._replicas.expected
             or torch.is_autocast_enabled(self._device_type)
-            or not window.is_as_held()
             or window.true_grads
             or window.lost_gradients
         ):
             return False
+        unobserved = step_observer.active is step_observer.NOBODY
+        if (self._prepares or not unobserved) and not window.is_as_held():
+            return False
         window.finish_norm()
-        if self._accumulate > 1 or samples is not None or window.counts_samples:
-            loss = self._weights.weigh(loss, samples, [window], self._assembly.ranks)
-        scaler = self._scaler
+        root = None
+        if unobserved and is_bare(loss):
+            root = self._root_of(loss, samples)
+        else:
+            loss = self._multiplied(loss, samples)
         try:
-            step_observer.active.accumulates(window.optimizer, window.params)
+            if not unobserved:
+                step_observer.active.accumulates(window.optimizer, window.params)
             for before_backward in self._hooks.before_backward:
                 before_backward(window.params, again=window.backwards > 0)
-            if scaler:
-                loss = self._assembly.scales.multiplied(loss, scaler)
-            torch.autograd.backward(loss, retain_graph=retain_graph)
+            torch.autograd.backward(loss, root, retain_graph=retain_graph)
         except BaseException:
+            window.refresh()
             self._assembly.zero_grad([window])  # some gradients are there and some are not
             raise
-        window.after_backward(scaled=scaler is not None)
+        window.after_backward(scaled=self._scaler is not None)
         return True
+
+    def _root_of(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
+        """Count a micro-batch, and return what the backward of its loss begins with."""
+        window, weight = self._window, None
+        if self._accumulate > 1 or samples is not None or window.counts_samples:
+            weight = self._weights.count(loss, samples, [window], self._assembly.ranks)
+        return self._root.of(loss, self._scaler.scale if self._scaler else None, weight)
+
+    def _multiplied(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
+        """Count a micro-batch, and multiply its loss: an observer knows a backward by its loss."""
+        window = self._window
+        if self._accumulate > 1 or samples is not None or window.counts_samples:
+            loss = self._weights.weigh(loss, samples, [window], self._assembly.ranks)
+        return self._assembly.scales.multiplied(loss, self._scaler) if self._scaler else loss
 
     def step(self, number: int, *, close: bool) -> StepResult | None:
         """End a micro-step, once the step before is settled.
@@ -116,34 +138,45 @@ class PlainSteps:
             The result; None, with nothing done, where the step is not plain.
         """
         window = self._window
-        if (
-            not window.pending
-            or self._replicas.expected
-            or window.true_grads
-            or not window.is_as_held()
+        if not window.pending or self._replicas.expected or window.true_grads:
+            return None
+        if window.micro_steps + 1 < self._accumulate:
+            if close or self._loops.at_last_batch:
+                return None
+            self._end_micro_step()
+            return OPEN_WINDOW
+        if not window.is_as_held() or (
+            window.counts_samples and window.samples != self._weights.full_samples
         ):
             return None
-        closes = window.micro_steps + 1 >= self._accumulate
-        if closes:
-            if window.counts_samples and window.samples != self._weights.full_samples:
-                return None
-        elif close or self._loops.at_last_batch:
+        reached, grads = self._gradients()
+        if not grads:
             return None
-        if window.params is not self._params:
-            self._look_at(window.params)
-        reached = [param for param in window.params if param.grad is not None]
-        grads = [param.grad for param in reached if param.grad is not None]
-        if not grads or self._sharded or any(grad.is_sparse for grad in grads):
-            return None
-        if self._scaler and window.is_touched:
-            misuse.warn_touched()
-        window.end_micro_step()
-        if not closes:
-            return OPEN_WINDOW
+        self._end_micro_step()
         try:
             return self._close(number, reached, grads)
         finally:
             window.zero_grad()
+
+    def _end_micro_step(self) -> None:
+        if self._scaler and self._window.is_touched:
+            misuse.warn_touched()
+        self._window.end_micro_step()
+
+    def _gradients(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the parameters that have gradients, and these; none where they are not plain."""
+        params = self._window.params
+        if params is not self._params:
+            self._look_at(params)
+        reached, grads = [], []
+        for param in params:
+            grad = param.grad
+            if grad is not None:
+                if grad.is_sparse or self._sharded:
+                    return [], []
+                reached.append(param)
+                grads.append(grad)
+        return reached, grads
 
     def _look_at(self, params: Sequence[torch.Tensor]) -> None:
         """Find what is fixed as long as the optimizer has these parameters."""
@@ -188,8 +221,8 @@ class PlainSteps:
 
     def _norm(self, grads: list[torch.Tensor]) -> torch.Tensor | GradientNorm:
         """Return the norm of the true gradients: now if the step needs it, else when it is read."""
-        window = self._window
-        collapses = self._scaler is not None and self._assembly.scales.may_collapse
+        window, scaler = self._window, self._scaler
+        collapses = scaler is not None and self._assembly.scales.may_collapse
         if self._measures or collapses or not window.norm_can_wait:
             window.each_norm = gradients.norms(grads)
             window.grad_norm = torch.linalg.vector_norm(window.each_norm)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from halfstep.engine.norm import GradientNorm
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # every step makes one, and a frozen one takes three times as long
 class OptimizerStep:
     """Result of one engine step for one optimizer. Reading a field may wait for the device.
 

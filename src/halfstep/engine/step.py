@@ -6,7 +6,6 @@ waits for the device once.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.hooks import Hooks
     from halfstep.engine.window import Window
-
-_NOTHING = nullcontext()
 
 
 def close_windows(
@@ -90,11 +87,7 @@ def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Turn what the windows hold into true gradients, measure them, and clip them."""
     hooks = assembly.hooks
     now = bool(
-        assembly.scales.may_collapse
-        or assembly.clipping
-        or assembly.ranks.size > 1
-        or hooks.before_step
-        or hooks.step
+        assembly.scales.may_collapse or assembly.clipping or assembly.ranks.size > 1 or hooks.step
     )
     for window in closing:
         window.hide_true_grads()
@@ -168,10 +161,14 @@ def take_step(
         take = partial(optimizer.step, closure)
     for step in hooks.step:
         take = partial(step, optimizer, take)
-    with window.guard, _NOTHING if found_inf is None else skipping(optimizer, found_inf):
-        window.about_to_step()
-        take()
-        window.has_stepped()
+    window.about_to_step()
+    if found_inf is None:
+        with window.guard:
+            take()
+    else:
+        with window.guard, skipping(optimizer, found_inf):
+            take()
+    window.has_stepped()
     for after_step in hooks.after_step:
         after_step(optimizer)
 

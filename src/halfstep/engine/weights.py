@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import mul, truediv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfstep import step_observer
 
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
     from halfstep.engine.parallel.ranks import Ranks
     from halfstep.engine.window import Window
+
+
+class Weight(NamedTuple):
+    """What a loss is weighted with: an operation on it and a number."""
+
+    operation: Callable[[torch.Tensor, float], torch.Tensor]
+    number: float
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a value with this weight."""
+        return self.operation(value, self.number)
 
 
 @dataclass(slots=True)
@@ -47,8 +58,22 @@ class MicroBatchWeights:
     ) -> torch.Tensor:
         """Count a micro-batch, and multiply its mean loss by its weight in a full window.
 
+        The arguments are those of `count`, of which the loss is a scalar.
+        """
+        weight = self.count(loss, samples, windows, ranks)
+        if weight is None:
+            return loss
+        weighted = weight.of(loss)
+        step_observer.active.calls(weight.operation, (loss, weight.number), weighted)
+        return weighted
+
+    def count(
+        self, loss: torch.Tensor, samples: int | None, windows: Sequence[Window], ranks: Ranks
+    ) -> Weight | None:
+        """Count a micro-batch, and return its weight in a full window; None if that is 1.
+
         Args:
-            loss: Scalar.
+            loss: The mean over it, on the device that processes talk by.
             samples: Size of the micro-batch, 0 if this process has none of it; or None.
             windows: Windows that its gradients are accumulated in.
             ranks: The processes that train together.
@@ -71,8 +96,8 @@ class MicroBatchWeights:
             if self.samples_per_micro_step is None:
                 self.samples_per_micro_step = ranks.largest(samples, loss.device) or None
             if samples != self.samples_per_micro_step:
-                return _told(mul, loss, samples / self.full_samples)
-        return loss if self.accumulate == 1 else _told(truediv, loss, self.accumulate)
+                return Weight(mul, samples / self.full_samples)
+        return None if self.accumulate == 1 else Weight(truediv, self.accumulate)
 
     def set_remaining(self, closing: Sequence[Window], ranks: Ranks) -> None:
         """Set what separates the sums that closing windows hold from their means."""
@@ -89,11 +114,3 @@ class MicroBatchWeights:
     def full_samples(self) -> int:
         """Samples of a full window on one process; not 0, as windows are weighted by it."""
         return (self.samples_per_micro_step or 1) * self.accumulate
-
-
-def _told(
-    operation: Callable[[torch.Tensor, float], torch.Tensor], loss: torch.Tensor, weight: float
-) -> torch.Tensor:
-    weighted = operation(loss, weight)
-    step_observer.active.calls(operation, (loss, weight), weighted)
-    return weighted

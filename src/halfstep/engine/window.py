@@ -72,6 +72,7 @@ class Window:
         self._keeps_gradients: bool | None = None
         self._before_step: list[tuple[int, int] | None] = []
         self._later: ref[GradientNorm] | None = None
+        self._drop_true_grads()
         self.reset()
 
     def reset(self) -> None:
@@ -82,11 +83,12 @@ class Window:
         self.backwards = 0
         self.pending = False
         self._had_gradients = False
-        self._versions: list[tuple[int, int] | None] = []
-        self._drop_true_grads()
+        self._versions: Sequence[tuple[int, int] | None] = ()
+        if self.found or self.true_grads:
+            self._drop_true_grads()
         self.remaining_weight = 1.0
         self.full_samples: float | None = None
-        self.reached: list[torch.Tensor] = []
+        self.reached: Sequence[torch.Tensor] = ()
         self.each_norm: torch.Tensor | None = None
         self.grad_norm: torch.Tensor | None = None
         self.found_inf: torch.Tensor | None = None
@@ -153,7 +155,10 @@ class Window:
     @property
     def holds_gradients(self) -> bool:
         """Whether any parameter has a gradient that was not used yet."""
-        return any(param.grad is not None for param in self.params)
+        for param in self.params:  # noqa: SIM110  (each backward asks, and a generator takes longer)
+            if param.grad is not None:
+                return True
+        return False
 
     @property
     def lost_gradients(self) -> bool:
@@ -167,7 +172,7 @@ class Window:
 
     def show_true_grads(self) -> None:
         """Let `.grad` hold them where it is empty, so that whoever drops it drops them too."""
-        for param, true in self.true_grads.items() if self.true_grads else ():
+        for param, true in self.true_grads.items():
             if param.grad is None:
                 gradients.put(param, true)
 
@@ -191,7 +196,8 @@ class Window:
             scaled: Whether the gradients are multiplied by a loss scale, and so are not to be
                 changed by anybody else.
         """
-        self.show_true_grads()
+        if self.true_grads:
+            self.show_true_grads()
         self.pending = True
         self.backwards += 1
         self._had_gradients = self.holds_gradients

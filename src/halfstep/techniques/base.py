@@ -67,6 +67,11 @@ class Technique:
     """Whether a step that the optimizer itself skips, on the device, leaves nothing behind."""
 
     @property
+    def enters_forward(self) -> bool:
+        """Whether `forward` is more than a context that does nothing."""
+        return type(self).forward is not Technique.forward
+
+    @property
     def changes_models(self) -> bool:
         """Whether no other engine may train the models at the same time."""
         return self.reshapes_params or self.replaces_layers
@@ -103,7 +108,10 @@ class Technique:
         """
 
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """Hand the true, clipped gradients of the model's `params` to `optimizer`."""
+        """Hand the true, clipped gradients of the model's `params` to `optimizer`.
+
+        Nothing is written to them: their norm may be asked for later.
+        """
 
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Carry out one optimizer step; `take()` is the optimizer's own."""

@@ -8,7 +8,7 @@ own weights. `state_dict()` of the model, or of a part of it, gives fp32 whateve
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -66,6 +66,11 @@ class ParameterFormat(Technique):
         self._rnns: list[nn.RNNBase] = []
         self._optimizers: Sequence[Optimizer] = ()
 
+    @property
+    def enters_forward(self) -> bool:
+        """Whether torch's errors are to be explained."""
+        return self.reshapes_params
+
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         """Cast the models and give them the hooks that their new format needs."""
         self._optimizers = optimizers
@@ -84,7 +89,7 @@ class ParameterFormat(Technique):
     def forward(self, device: torch.device) -> AbstractContextManager[None]:
         """Say what to write where torch refuses wider tensors beside half parameters."""
         del device
-        return self._explained() if self.reshapes_params else nullcontext()
+        return self._explained()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
