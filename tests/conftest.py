@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, settings
 # units: the others are wrong for some shapes. Set before torch is imported, and inherited by what
 # tests start.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Workers share the cores.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nets of tests are small, and a second thread costs more than it saves.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 from sklearn.datasets import load_digits

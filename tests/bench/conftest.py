@@ -3,7 +3,6 @@
 import io
 
 import pytest
-import torch
 from rich.console import Console
 
 from halfstep.bench.marks import PARTS
@@ -21,14 +20,6 @@ model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [8, 8, 8, 
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: one-cycle}
 """
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

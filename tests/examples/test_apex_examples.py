@@ -54,13 +54,10 @@ def drop_nonfinite(optimizer, *_):
 
 @pytest.fixture(autouse=True)
 def _apex():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     halfstep.apex.install()
     yield
     halfstep.apex.amp.init(enabled=False)
     halfstep.apex.uninstall()
-    torch.set_num_threads(threads)
 
 
 def load(name):

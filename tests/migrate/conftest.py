@@ -22,8 +22,6 @@ def source(name):
 @pytest.fixture
 def run():
     """Run a program and return its names; engines of earlier programs are closed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     started = []
 
     def execute(text, name="program"):
@@ -42,4 +40,3 @@ def run():
         for holder in (names, *(vars(each) for each in names.values() if hasattr(each, "engine"))):
             if hasattr(holder.get("engine"), "optimizers"):
                 holder["engine"].close()
-    torch.set_num_threads(threads)

@@ -23,12 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 @pytest.fixture(autouse=True)
 def _apex():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     apex.install()
     yield
     apex.uninstall()
-    torch.set_num_threads(threads)
 
 
 def steps(text, name, level, more):

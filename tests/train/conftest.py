@@ -22,14 +22,6 @@ schedule: {name: cosine}
 """
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def tiny_file(tmp_path_factory):
     file = tmp_path_factory.mktemp("configs") / "tiny.yaml"

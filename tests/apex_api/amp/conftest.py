@@ -8,14 +8,6 @@ import torch
 from halfstep.apex.amp import _amp_state, casts
 
 
-@pytest.fixture(autouse=True, scope="package")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(autouse=True)
 def _fresh_amp():
     _forget()  # programs that other tests have run
