@@ -77,12 +77,12 @@ def _feed(result: dict[str, Any]) -> str:
         _percent(_row(result, loader=name, workers=0)[waits], "median", "low", "high")
         for name in ("halfstep, cache_images=ram", "torchvision")
     )
-    return f"without workers {ours} of an epoch waits for data; torchvision {theirs}"
+    return f"without workers, {ours} of an epoch is spent waiting for data; torchvision {theirs}"
 
 
 def _loader(result: dict[str, Any]) -> str:
     row = _row(result, task="train", way="halfstep")
-    return f"{_ratio(row, 'ratio_low', 'ratio_high')} of Pillow and v2 in training"
+    return f"{_ratio(row, 'ratio_low', 'ratio_high')} the speed of Pillow and v2 in training"
 
 
 def _step(result: dict[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _step(result: dict[str, Any]) -> str:
         _ratio(_row(result, model="mlp", setting="fp32", variant=each))
         for each in ("engine", "Fabric")
     )
-    return f"engine {ours} of the raw loop's time on a tiny MLP in fp32; Fabric {theirs}"
+    return f"time relative to the raw loop on a tiny MLP in fp32: engine {ours}, Fabric {theirs}"
 
 
 def _profile(result: dict[str, Any]) -> str:
@@ -107,17 +107,17 @@ def _cpu_half(result: dict[str, Any]) -> str:
         f"{_row(result, of='resnet18, 32 px', variant=each)['ratio']:.2f}x"
         for each in ("fp16", "PyTorch fp16 autocast")
     )
-    return f"fp16 {ours} of fp32's time on a ResNet-18 at 32 px; PyTorch's own {theirs}"
+    return f"fp16 takes {ours} the time of fp32 on a ResNet-18 at 32 px; PyTorch's fp16 {theirs}"
 
 
 def _compiled(result: dict[str, Any]) -> str:
     row = _row(result, model="digits ResNet", recipe="fp32", variant="engine, compiled")
-    return f"{_ratio(row)} of the eager step of a digits ResNet in fp32"
+    return f"{_ratio(row)} the time of the eager step, for a digits ResNet in fp32"
 
 
 def _doctor(result: dict[str, Any]) -> str:
     row = _row(result, model="resnet18", variant="halfstep watch")
-    return f"{_ratio(row)} of an unwatched step"
+    return f"{_ratio(row)} the time of an unwatched step"
 
 
 def _activations(result: dict[str, Any]) -> str:
@@ -126,37 +126,40 @@ def _activations(result: dict[str, Any]) -> str:
         name: of["time_over_exact"]["act2"][name] for name in ("median", "smallest", "largest")
     }
     return (
-        f"2 bits: {of['times_less_than_fp16']['act2']:.1f}x less than fp16 in "
-        f"{_ratio(times, 'smallest', 'largest', 'median')} of the time, a ResNet-18"
+        f"ResNet-18 at 2 bits: {of['times_less_than_fp16']['act2']:.1f}x less memory than fp16, "
+        f"{_ratio(times, 'smallest', 'largest', 'median')} the time"
     )
 
 
 def _optimizers(result: dict[str, Any]) -> str:
     of = result["optimizers"]["adamw, state: bf16"]
     return (
-        f"AdamW's state in bf16: {of['bytes_a_parameter']:g} bytes a parameter, "
-        f"{_ratio(of['step_over_torchs_own'], 'smallest', 'largest', 'median')} of its fused step"
+        f"AdamW's state in bf16: {of['bytes_a_parameter']:g} bytes per parameter, "
+        f"{_ratio(of['step_over_torchs_own'], 'smallest', 'largest', 'median')} the time of "
+        "torch's fused step"
     )
 
 
 def _startup(result: dict[str, Any]) -> str:
     cell = result["seconds"]["a cell of a comparison, to its first step"]
-    return f"a cell starts in {cell['median']:.2f} s ({cell['low']:.2f} to {cell['high']:.2f})"
+    seconds = f"{cell['median']:.2f} s ({cell['low']:.2f} to {cell['high']:.2f})"
+    return f"a run of a comparison starts in {seconds}"
 
 
 def _checkpoints(result: dict[str, Any]) -> str:
     of = result["models"]["resnet18"]["seconds"]["write"]
-    return f"a ResNet-18 in {of['median']:.2f} s ({of['low']:.2f} to {of['high']:.2f})"
+    seconds = f"{of['median']:.2f} s ({of['low']:.2f} to {of['high']:.2f})"
+    return f"a checkpoint of ResNet-18 takes {seconds}"
 
 
 def _scaling(result: dict[str, Any]) -> str:
     (row,) = [e for e in result["speed"] if (e["scaling"], e["processes"]) == ("weak", 2)]
-    return f"two processes on two cores: {row['ratio']:.2f}x of one"
+    return f"two processes on two cores: {row['ratio']:.2f}x the speed of one"
 
 
 def _native(result: dict[str, Any]) -> str:
     of = result["convolutions"]
-    return f"{sum(of['wrong'].values())} wrong results of PyTorch's in {of['shapes']:,} shapes"
+    return f"{sum(of['wrong'].values())} wrong results of PyTorch in {of['shapes']:,} shapes"
 
 
 def _kept(result: dict[str, Any]) -> str:
@@ -168,16 +171,17 @@ def _kept(result: dict[str, Any]) -> str:
 
 def _exceptions(result: dict[str, Any]) -> str:
     of = result["summary"]
-    return f"F1 {of['f1']:.2f} over {of['trials_with_faults']} planted faults"
+    return f"F1 score {of['f1']:.2f} over {of['trials_with_faults']} planted faults"
 
 
 def _memory(result: dict[str, Any]) -> str:
-    return f"at most {max(result['worst'].values()):.1%} off the real bytes of 20 models"
+    return f"error of at most {max(result['worst'].values()):.1%} for 20 models"
 
 
 def _batch(result: dict[str, Any]) -> str:
     of = result["models"]["resnet50"]["batches"]
-    return f"ResNet-50: {of['act2']['fits']} images in place of {of['exact']['fits']}"
+    compressed, exact = (of[way]["fits"] for way in ("act2", "exact"))
+    return f"ResNet-50: {compressed} images at 2 bits, {exact} without compression"
 
 
 def _updates(result: dict[str, Any]) -> str:
@@ -185,27 +189,27 @@ def _updates(result: dict[str, Any]) -> str:
     each = [
         f"{name} {of[name]['mean']:.3f} (sd {of[name]['sd']:.3f})" for name in ("fp32", "bf16-sr")
     ]
-    return f"accuracy of digits: {', '.join(each)}"
+    return f"accuracy on the digits: {', '.join(each)}"
 
 
 def _rehearsal(result: dict[str, Any]) -> str:
     (row,) = [each for each in result["curves"] if each["how"] == "rehearsed"]
-    return f"gradients' cosine to fp32's at least {row['cosine_lowest']:.4f}"
+    return f"cosine of the gradients to fp32's is at least {row['cosine_lowest']:.4f}"
 
 
 def _fp8(result: dict[str, Any]) -> str:
     worst = max(each["before_rounding"] / each["of_fp8"] for each in result["distances"])
-    return f"at most {worst:.1%} of what FP8 itself loses"
+    return f"its error is at most {worst:.1%} of the error of FP8 itself"
 
 
 def _ranking(result: dict[str, Any]) -> str:
     of = {name: each["tau"] for name, each in result["summary"].items()}
-    return f"Kendall's tau {of['in view']:.2f}, of held-out tasks {of['held out']:.2f}"
+    return f"Kendall's tau {of['in view']:.2f}; on held-out tasks {of['held out']:.2f}"
 
 
 def _parity(result: dict[str, Any]) -> str:
     of = result["mean"]
-    return f"accuracy {of['halfstep']:.3f}; timm {of['timm']:.3f}"
+    return f"accuracy {of['halfstep']:.3f}; timm's {of['timm']:.3f}"
 
 
 def _large(result: dict[str, Any]) -> str:
@@ -214,44 +218,45 @@ def _large(result: dict[str, Any]) -> str:
 
 
 def _migrated(result: dict[str, Any]) -> str:
-    return f"{result['programs']} programs of {result['repositories']} repositories"
+    return f"{result['programs']} programs from {result['repositories']} repositories"
 
 
 def _speeds(result: dict[str, Any]) -> str:
     of = result["test"]["nchw"]["model"]
-    return f"median error {of['median']:.1%} on {of['n']} models that were not fitted to"
+    return f"median error {of['median']:.1%} on {of['n']} models that the fit did not use"
 
 
 _PEERS = "Fabric, Accelerate, Lightning, mmengine"
 _WATCHERS = "anomaly mode, DebugMode, module hooks, sherlorch"
 EVERY = (
-    Benchmark("step_overhead.py", "what engine and trainer add to a step", _PEERS, _step),
-    Benchmark("step_profile.py", "where one step's time goes", "", _profile),
+    Benchmark("step_overhead.py", "overhead of the engine and the trainer", _PEERS, _step),
+    Benchmark("step_profile.py", "time of one step, by type of work", "", _profile),
     Benchmark("cpu_half.py", "half precision on a CPU", "PyTorch's kernels", _cpu_half),
     Benchmark("compile.py", "compiled models on a CPU", "PyTorch's own loop", _compiled),
-    Benchmark("native_half.py", "PyTorch's half convolutions", "fp32", _native),
-    Benchmark("feed.py", "how much of training waits for data", "torchvision, timm", _feed),
-    Benchmark("loader.py", "a JPEG to a picture", "Pillow and v2, OpenCV", _loader),
-    Benchmark("startup.py", "how long programs take to start", "importing torch", _startup),
-    Benchmark("checkpoints.py", "how long checkpoints stop a run", "a copy", _checkpoints),
-    Benchmark("scaling.py", "one to four processes on a CPU", "one process", _scaling),
-    Benchmark("doctor_overhead.py", "what watching adds to a step", _WATCHERS, _doctor),
+    Benchmark("native_half.py", "errors of PyTorch's half-precision convolutions", "fp32", _native),
+    Benchmark("feed.py", "share of training spent waiting for data", "torchvision, timm", _feed),
+    Benchmark("loader.py", "speed of decoding JPEG files", "Pillow and v2, OpenCV", _loader),
+    Benchmark("startup.py", "time that programs take to start", "importing torch", _startup),
+    Benchmark("checkpoints.py", "time for which a checkpoint stops a run", "a copy", _checkpoints),
+    Benchmark("scaling.py", "speed of one to four processes on a CPU", "one process", _scaling),
+    Benchmark("doctor_overhead.py", "overhead of doctor's watch", _WATCHERS, _doctor),
     Benchmark(
-        "activations.py", "compressed activations", "activation checkpointing", _activations
+        "activations.py", "memory and time of compressed activations",
+        "activation checkpointing", _activations,
     ),
-    Benchmark("batch_that_fits.py", "the largest batch in a given memory", "fp32", _batch),
+    Benchmark("batch_that_fits.py", "largest batch under a memory cap", "fp32", _batch),
     Benchmark(
-        "optimizer_state.py", "optimizer state of few bits", "torch, bitsandbytes", _optimizers
+        "optimizer_state.py", "optimizer state in few bits", "torch, bitsandbytes", _optimizers
     ),
-    Benchmark("kept.py", "what halfstep does by itself", "scikit-learn, timm", _kept),
-    Benchmark("bf16_updates.py", "bf16 parameters on the digits", "fp32", _updates),
-    Benchmark("rehearsal.py", "how faithful a rehearsal is", "PyTorch's kernels", _rehearsal),
-    Benchmark("fp8_distance.py", "the FP8 rehearsal", "an H100, emulated", _fp8),
-    Benchmark("advise_memory.py", "bytes that advise predicts", "a real step", _memory),
-    Benchmark("advise_exceptions.py", "layers that advise excepts", "", _exceptions),
-    Benchmark("advise_ranking.py", "recipes as advise ranks them", "training", _ranking),
+    Benchmark("kept.py", "halfstep's own folds, mixing and data sets", "scikit-learn, timm", _kept),
+    Benchmark("bf16_updates.py", "accuracy with bf16 parameters", "fp32", _updates),
+    Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
+    Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
+    Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
+    Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
+    Benchmark("advise_ranking.py", "order of recipes by advise", "training", _ranking),
     Benchmark(
-        "fit_costs.py", "times that advise predicts", "published steps", _speeds,
+        "fit_costs.py", "error of predicted times", "published measurements", _speeds,
         "advise_speed.json", "--cache",
     ),
     Benchmark(
@@ -261,7 +266,7 @@ EVERY = (
         "doctor_large_programs.py", "faults in large programs", "", _large, needs="--timm"
     ),
     Benchmark(
-        "migrate_programs.py", "programs of others, migrated", "", _migrated, needs="FOLDER"
+        "migrate_programs.py", "migration of public programs", "", _migrated, needs="FOLDER"
     ),
 )  # fmt: skip
 
@@ -269,7 +274,7 @@ EVERY = (
 def table() -> list[str]:
     """Return the table of README.md: what each benchmark measures, and what it has found."""
     lines = [
-        "| script | measures | beside | minutes | result | found |",
+        "| script | what it measures | compared with | minutes | result | finding |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for each in EVERY:
