@@ -248,6 +248,22 @@ def test_a_parameter_that_joins_between_backward_and_step_takes_part():
     assert norm == pytest.approx(grads.norm().item())
 
 
+def test_what_parameters_that_join_need_is_found_then():
+    """Half gradients are unscaled in fp32, where 1e-8 is not zero."""
+    model, extra = net(), nn.Parameter(torch.ones(2, dtype=torch.float16))
+    with Engine(model, SGD(model.parameters(), lr=0.1), recipe="fp16") as engine:
+        for inputs, labels in batches(2):
+            with engine.autocast():
+                loss = cross_entropy(engine.model(inputs), labels)
+            engine.backward(loss)
+            engine.step()
+        engine.optimizer.add_param_group({"params": [extra]})
+        with engine.autocast():
+            loss = 0 * engine.model(inputs).sum() + 1e-8 * extra.float().sum()
+        engine.backward(loss)
+        assert engine.step().grad_norm == pytest.approx(1e-8 * 2**0.5, rel=1e-3)
+
+
 def test_a_backward_inside_autocast_is_told_after_plain_steps():
     model = net()
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe="bf16") as engine:

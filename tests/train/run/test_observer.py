@@ -151,6 +151,21 @@ def test_a_hook_that_nobody_overrides_is_not_called(monkeypatch):
         observers.call("stepped", 1, None)
 
 
+def test_answers_of_own_observers_that_are_called_together_are_all_kept(monkeypatch):
+    class First(Observer):
+        def interval(self):
+            return {"first": 1}
+
+    class Second(Observer):
+        def interval(self):
+            return {"second": 2}
+
+    for each in (First, Second):
+        monkeypatch.setattr(each, "__module__", "halfstep.train.observers.own")
+    observers = Observers([First(), Second()], ALONE)
+    assert observers.figures("interval") == {"first": 1, "second": 2}
+
+
 def test_those_that_began_end_in_reverse_and_hear_of_the_error():
     heard = []
 
