@@ -52,8 +52,9 @@ def pages() -> dict[str, str]:
     index = [
         "# The causes that doctor knows",
         "",
-        "[`halfstep doctor train.py`](../doctor.md) runs a training program unchanged and",
-        "names one of these. Each page has the smallest program with that cause, and the verdict.",
+        "[`halfstep doctor train.py`](../doctor.md) runs a training program unchanged and names",
+        "the cause of its failure. Each cause has a page with a small program that shows the",
+        "cause, and with the verdict of doctor on this program.",
     ]
     built = {}
     for room, title in ROOMS.items():
@@ -65,9 +66,9 @@ def pages() -> dict[str, str]:
     shared = (ROOT / "tests" / "doctor" / "loops.py").read_text()
     index += [
         "",
-        "## Shared by the programs",
+        "## Code shared by the programs",
         "",
-        "The programs import their model, data and plain loops from this file:",
+        "The programs import their model, their data and plain training loops from this file:",
         "",
         *_block(shared, "python", 'title="tests/doctor/loops.py"'),
     ]
@@ -113,18 +114,19 @@ def _page(rule: Rule) -> str:
         "",
         "## The program",
         "",
-        "`broken()` has the cause, `mended()` does not. Their imports are at the end of",
-        "[the list of causes](index.md#shared-by-the-programs).",
+        "`broken()` contains the error; `mended()` is the same program without the error. The",
+        "code that both import is at the end of",
+        "[the list of causes](index.md#code-shared-by-the-programs).",
         "",
         *_block(path.read_text(), "python", marks),
         "",
-        "## Where it happened",
+        "## Reports from users",
         "",
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("Doctor reports these as consequences of it, not as causes", rule.explains),
-        ("It may itself be a consequence of these", _explained_by(rule.code)),
+        ("If this cause is present, doctor reports these as its consequences", rule.explains),
+        ("This cause may itself be a consequence of these", _explained_by(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]
