@@ -37,6 +37,17 @@ def broken_refused() -> None:
     train(inside=True, update=False)
 
 
+def broken_updated_before_the_step() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.update()
+        scaler.step(optimizer)
+
+
 def _cleared(clear) -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

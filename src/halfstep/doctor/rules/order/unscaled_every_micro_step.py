@@ -1,4 +1,4 @@
-"""Scaled gradients are accumulated onto gradients that the scaler has already unscaled."""
+"""Gradients are unscaled, or the scaler is updated, before the step of their window is due."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop
-    from halfstep.doctor.record.sites import Site
 
 _CHANGE = (
     "  scaler.scale(loss / accumulate).backward()",
     "+ if (number + 1) % accumulate == 0:",
     "+     scaler.unscale_(optimizer)",
-    "+     # clipping, scaler.step(optimizer), scaler.update() and zero_grad() belong here",
+    "+     # then clipping, scaler.step(), scaler.update(), zero_grad()",
 )
 
 
@@ -38,23 +37,19 @@ def judge(evidence: Evidence) -> Finding | None:
                 change=_CHANGE,
                 site=first.site,
             )
-    loud = _refused(loop)
-    if loud is None:
-        return None
-    fact, site = loud
-    return Finding(
-        summary="unscale_() or update() is called for every micro-batch of an accumulation: "
-        "they belong to the end of the window, after its last backward()",
-        facts=(fact,),
-        change=_CHANGE,
-        site=site,
-    )
-
-
-def _refused(loop: Loop) -> tuple[str, Site | None] | None:
     second = second_unscale(loop)
     if second is not None and second.in_window:
-        return "unscale_() was called twice without an update() between", second.event.site
+        return Finding(
+            summary="unscale_() is called for every micro-batch of an accumulation: it belongs to "
+            "the end of the window, after its last backward()",
+            facts=("unscale_() was called twice without an update() between",),
+            change=_CHANGE,
+            site=second.event.site,
+        )
+    return _updated_early(loop)
+
+
+def _updated_early(loop: Loop) -> Finding | None:
     early = raised(loop, "No inf checks were recorded prior to update")
     if early is None:
         return None
@@ -64,12 +59,23 @@ def _refused(loop: Loop) -> tuple[str, Site | None] | None:
         each.kind in {"step", "scaler step", "unscale", "raised"} for each in before
     ):
         return None
-    return f"update() after a backward() without a step: {event.facts['error']}", event.site
+    line = event.site.text if event.site else "scaler.update()"
+    return Finding(
+        summary="update() is called after a backward() and before the step: it belongs after "
+        "scaler.step(), and in an accumulation both belong to the end of the window",
+        facts=(f"update() after a backward() without a step: {event.facts['error']}",),
+        change=(
+            f"- {line}",
+            "  scaler.step(optimizer)",
+            f"+ {line}  # in an accumulation, both after its last backward()",
+        ),
+        site=event.site,
+    )
 
 
 RULE = Rule(
     code="UNSCALED_EVERY_MICRO_STEP",
-    name="unscaling inside an accumulation window",
+    name="unscale_() or update() before the step is due",
     rows=(4,),
     citations=("microsoft/Swin-Transformer#311", "huggingface/transformers#24840"),
     needs=frozenset({"loop"}),
