@@ -53,7 +53,7 @@ class PlainSteps:
         self._scaler, self._clipping = assembly.scales.shared, assembly.clipping
         self._accumulate = weights.accumulate
         hooks = assembly.hooks
-        self._measures = bool(assembly.clipping or hooks.step)
+        self._measures = bool(assembly.clipping)
         # A backward may be the first to meet parameters that were added to the optimizer.
         self._prepares = bool(self._scaler or hooks.before_backward or hooks.adopt)
         self._settles = bool(self._scaler or assembly.settlement.schedulers)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from halfstep.kernels.native import half
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -66,7 +68,9 @@ def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: tor
         device = group[0].device
         is_here = device == found_inf.device
         here = found_inf if is_here else torch.zeros_like(found_inf, device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(group, here, inverse.to(device))
+        factor = inverse.to(device)
+        if not half.unscale(group, factor, here):
+            torch._amp_foreach_non_finite_check_and_unscale_(group, here, factor)
         if not is_here:
             found_inf.copy_(torch.maximum(found_inf, here.to(found_inf.device)))
 

@@ -63,7 +63,9 @@ def round_to(
     return _overflowed(value, rounded, target, overflow)
 
 
-def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def round_stochastically(
+    value: torch.Tensor, generator: torch.Generator, into: torch.Tensor | None = None
+) -> torch.Tensor:
     """Round fp32 to bf16 so that the expected result is the value itself.
 
     bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
@@ -73,12 +75,15 @@ def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> tor
     Args:
         value: fp32 tensor of any shape.
         generator: Source of the random bits, on the device of `value`.
+        into: Where to write the result, bf16 and of the same shape; None makes a new tensor.
 
     Returns:
         A bf16 tensor of the same shape.
     """
     exact = value.detach().contiguous()
-    rounded = torch.empty_like(exact, dtype=torch.bfloat16)
+    if into is not None and not into.is_contiguous():
+        return into.copy_(round_stochastically(exact, generator))
+    rounded = torch.empty_like(exact, dtype=torch.bfloat16) if into is None else into
     if fused.round_stochastically(exact, rounded, generator):
         return rounded
     bits = exact.view(torch.int32)
@@ -86,7 +91,7 @@ def round_stochastically(value: torch.Tensor, generator: torch.Generator) -> tor
         1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator
     )
     drawn = ((bits + noise) & -(1 << 16)).view(torch.float32)
-    return torch.where(exact.isfinite(), drawn, exact).to(torch.bfloat16)
+    return rounded.copy_(torch.where(exact.isfinite(), drawn, exact))
 
 
 def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

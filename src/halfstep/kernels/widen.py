@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.kernels.scratch import scratch, wide_copies
+from halfstep.kernels.weight_gradients import weight_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +39,11 @@ class Widened:
             wide = _wide(args)
         if kwargs:
             kwargs = _wide_values(kwargs)
-        return narrowed(original(*wide, **kwargs), dtype)
+        results = original(*wide, **kwargs)
+        if operator.name == "convolution_backward" and results[1] is not None:
+            images, weight, bias = results
+            return narrowed(images, dtype), weight_gradient(weight, dtype), narrowed(bias, dtype)
+        return narrowed(results, dtype)
 
     def attention(
         self,

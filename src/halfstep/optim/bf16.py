@@ -90,7 +90,7 @@ class Bf16StateOptimizer(ForeachOptimizer):
         generator = self._generator(params[0].device)
         for name, tensors in kept.items():
             for own, exact in zip(tensors, moments[name], strict=True):
-                own.copy_(round_stochastically(exact.float(), generator))
+                round_stochastically(exact.float(), generator, into=own)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         """Return the random numbers of this step; a resumed run draws the same."""

@@ -118,7 +118,7 @@ class RoundedUpdate(Technique):
 
     def _round_back(self, param: torch.Tensor, stand_in: torch.Tensor) -> None:
         if self._how == "stochastic":
-            param.copy_(round_stochastically(stand_in, self._generator(param.device)))
+            round_stochastically(stand_in, self._generator(param.device), into=param)
         else:
             rounded, self._compensations[param] = round_compensated(stand_in)
             param.copy_(rounded)

@@ -36,6 +36,7 @@ def round_stochastically(
     if state.numel() != _GENERATOR_BYTES or not _draws_as_torch():
         return False
     functions.stochastic_bf16(at(value), at(rounded), ctypes.c_int64(value.numel()), at(state))
+    torch.autograd.graph.increment_version(rounded)
     generator.set_state(state)
     return True
 

@@ -1,0 +1,91 @@
+"""Passes over gradients in C against the PyTorch that they stand for, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfstep.kernels import gradients
+from halfstep.kernels.native import half
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    if half.library() is None:
+        pytest.skip("no C compiler")
+
+
+def spread_over_all_bits(start: int, elements: int) -> torch.Tensor:
+    """fp32 values with every sign, exponent and NaN, and mantissas near those of half numbers."""
+    drawn = np.random.default_rng(start).integers(0, 1 << 32, elements, dtype=np.uint32)
+    ties = drawn & np.uint32(0xFFFFF000) | np.uint32(start % 3)
+    return torch.from_numpy(np.where(drawn % 2, drawn, ties).view(np.float32).copy())
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor; of NaN, those of one NaN."""
+    whole = torch.int32 if tensor.dtype == torch.float32 else torch.int16
+    return tensor.masked_fill(tensor.isnan(), torch.nan).view(whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(0, 3000), st.sampled_from(HALVES))
+def test_rounding_in_place_gives_what_two_casts_give(start, elements, dtype):
+    values = spread_over_all_bits(start, elements)
+    expected = values.to(dtype)
+    narrow = half.round_in_place(values, dtype)
+    if narrow is None:
+        pytest.skip("the processor rounds one number at a time")
+    assert torch.equal(bits(narrow), bits(expected))
+    assert torch.equal(bits(values), bits(expected.float()))
+
+
+def test_strides_are_kept_and_gaps_left_alone():
+    last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    expected = last.half()
+    narrow = half.round_in_place(last, torch.float16)
+    if narrow is None:
+        pytest.skip("the processor rounds one number at a time")
+    assert narrow.stride() == expected.stride()
+    assert torch.equal(narrow, expected)
+    assert half.round_in_place(torch.randn(8, 8)[:, ::2], torch.float16) is None
+    assert half.round_in_place(torch.randn(8).double(), torch.float16) is None
+
+
+def unscaled(grads: list[torch.Tensor], factor: float) -> tuple[list[torch.Tensor], float]:
+    grads = [grad.clone(memory_format=torch.preserve_format) for grad in grads]
+    found = torch.zeros(())
+    gradients.unscale(grads, torch.tensor(factor), found)
+    return grads, found.item()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bad", [None, torch.inf, -torch.inf, torch.nan])
+def test_unscaling_is_that_of_torch_on_any_number_of_threads(monkeypatch, bad, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    sizes = ((7, 3), (300_001,), (0,), (2, 3, 4, 4), ())
+    grads = [torch.randn(size) * 1e4 for size in sizes]
+    grads[0][0, 0] = 1e-42
+    grads[3] = grads[3].to(memory_format=torch.channels_last)
+    if bad is not None:
+        grads[1][300_000] = bad
+    ours, found = unscaled(grads, 2**-16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(half, "library", lambda: None)
+        theirs, expected = unscaled(grads, 2**-16)
+    assert found == expected == (bad is not None)
+    for mine, its in zip(ours, theirs, strict=True):
+        assert torch.equal(bits(mine), bits(its))
+        assert mine._version == its._version
+
+
+def test_a_gradient_with_gaps_is_unscaled_by_torch():
+    wide = torch.ones(4, 4)
+    found = torch.zeros(())
+    gradients.unscale([wide[:, ::2]], torch.tensor(0.5), found)
+    assert wide.tolist() == [[0.5, 1.0, 0.5, 1.0]] * 4
