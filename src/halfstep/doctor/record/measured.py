@@ -64,7 +64,6 @@ class Sample:
         parameter: Its name.
         format: Its format.
         gradient_format: The format of its gradient.
-        gradient_largest: Largest magnitude of its gradient.
         gradient_zeros: Share of its gradient that is exactly zero.
         gradient_subnormal: Share of what is not zero that fp16 has no normal number for.
         unchanged: Share of its elements that had a gradient and did not change in the step.
@@ -78,7 +77,6 @@ class Sample:
     parameter: str
     format: str
     gradient_format: str
-    gradient_largest: float
     gradient_zeros: float
     gradient_subnormal: float
     unchanged: float

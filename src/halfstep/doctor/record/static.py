@@ -17,7 +17,6 @@ class Environment:
         torch: Version of torch.
         devices: Types of device that parameters were on.
         processes: How many train together.
-        bf16_is_emulated: Whether the accelerator has no bf16 units.
         tf32: Whether fp32 products may be computed in TF32.
         hold_back: Whether doctor was to hold bad steps back.
         scaler_off: Whether a gradient scaler for CUDA was made where there is none, and is off.
@@ -26,7 +25,6 @@ class Environment:
     torch: str = ""
     devices: tuple[str, ...] = ()
     processes: int = 1
-    bf16_is_emulated: bool = False
     tf32: bool = False
     hold_back: bool = False
     scaler_off: bool = False

@@ -73,7 +73,6 @@ class Half:
 
     largest: float = 0.0
     largest_module: str = ""
-    largest_limit: float = 1.0
     bits: float = math.inf
 
 
@@ -326,7 +325,7 @@ class Tracer(TorchDispatchMode):
         limit = torch.finfo(output.dtype).max
         bits = math.log2(limit / largest) if largest else math.inf
         if bits < self.half.bits:
-            self.half = Half(largest, caller.module, limit, bits)
+            self.half = Half(largest, caller.module, bits)
 
     def verdict(self, ends: Any) -> tuple[Birth, ...]:
         """Return the births; the first that reached an end is the culprit.

@@ -101,7 +101,6 @@ class Look:
             parameter=self._names.get(id(parameter), ""),
             format=format_name(parameter.dtype),
             gradient_format=format_name(gradient.dtype),
-            gradient_largest=sizes.max().item(),
             gradient_zeros=share(~moved),
             gradient_subnormal=share(tiny),
             unchanged=share(update[moved] == 0) if count else 0.0,

@@ -60,7 +60,6 @@ def environment(tensors: Iterable[torch.Tensor]) -> Environment:
         torch=str(torch.__version__),
         devices=devices,
         processes=torch.distributed.get_world_size() if distributed else 1,
-        bf16_is_emulated=on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False),
         tf32=on_cuda
         and (torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32),
     )
