@@ -94,7 +94,7 @@ def breaks(subject: Subject, trial: Trial, without: str) -> bool:
         right = subject.loss(exact, batch)
         right.backward()
         optimizer.step()
-    if skipped > 2 or not math.isfinite(float(found)):
+    if skipped > 2 or not math.isfinite(float(found.detach())):
         return True
     off = {
         name: float((weights[name] - param).norm() / (param - start[name]).norm().clamp(min=1e-12))

@@ -10,6 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from halfstep.advise.answer import Answer, answer, verify
+from halfstep.advise.choose import rehearse
 from halfstep.advise.choose import solve as solving
 from halfstep.advise.choose.advice import advise
 from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
@@ -93,7 +94,7 @@ def test_wider_exceptions_are_taken_where_they_spare_casts_and_hold(
     assert left.trial.exceptions.keys() == {"gate.mul"}
     monkeypatch.undo()
     monkeypatch.setattr(forecaster, "predict", cheap)
-    monkeypatch.setattr(solving, "LIMIT", -1.0)  # nothing holds
+    monkeypatch.setattr(rehearse, "LIMIT", -1.0)  # nothing holds
     (choice,) = solving.solve(square, found.advice, [T4], forecaster)
     (left,) = (option for option in choice.options if option.trial.base == "fp16")
     assert left.trial.exceptions.keys() == {"gate.mul"}

@@ -196,7 +196,7 @@ def test_eps_that_is_zero_in_fp16_rejects_what_steps_in_fp16(
     recorded = record(usual)
     assert "eps of 1e-08 is zero in fp16" in survive(usual, recorded, "half").rejected
     for name in ("o2", "bf16-true", "fp16"):
-        assert "eps" not in survive(usual, recorded, name).rejected
+        assert "the optimizer's eps" not in survive(usual, recorded, name).rejected
     raised = asked(1e-4)
     assert "eps" not in survive(raised, record(raised), "half").rejected
 

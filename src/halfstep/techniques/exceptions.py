@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 OPERATOR = "op:"
 """What a pattern begins with that names an operator wherever it is called."""
+UNLISTED = frozenset(["hardsigmoid", "hardswish"])
+"""Functions that can be intercepted and that torch does not list among those."""
 
 
 class FormatExceptions(Technique):
@@ -154,7 +156,7 @@ def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 def known_operators() -> frozenset[str]:
     """Return the names of what can be intercepted: functions of torch and methods of tensors."""
     functions = get_overridable_functions().values()
-    return frozenset(operator_name(function) for group in functions for function in group)
+    return UNLISTED.union(operator_name(function) for group in functions for function in group)
 
 
 def _operators(given: Iterator[tuple[str, str]]) -> dict[str, torch.dtype]:

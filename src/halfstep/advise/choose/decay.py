@@ -10,8 +10,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.advise.choose.rehearse import rehearse
-from halfstep.advise.choose.survive import MOST_LOST
+from halfstep.advise.choose.rehearse import MOST_LOST, rehearse
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.record import Record
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 DECAY = 100
 """By how much a learning rate has fallen near the end of a usual schedule."""
-_EXACT = 1e-6
-"""Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
 
 def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 0) -> str:
@@ -36,9 +33,7 @@ def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 
         seed: Of what the recipe draws at random.
     """
     now = trial.rehearsal
-    if now is None or trial.recipe.keeps_small_updates:
-        return ""
-    if max(map(abs, now.updates_lost.values()), default=0.0) < _EXACT:
+    if now is None or trial.recipe.keeps_small_updates or not now.rounds_updates:
         return ""
     state = copy.deepcopy(dict(recorded.optimizer_state))
     for group in state["param_groups"]:

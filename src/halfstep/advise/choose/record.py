@@ -57,7 +57,9 @@ class Record:
         backward: Exponents of the gradients of that, over all steps.
         of_parameters: Exponents of the gradients of parameters, over all steps.
         gradient: That of the last step, by parameter.
-        noise: Variance of each parameter's gradient between batches, summed over its elements.
+        mean: Mean gradient over all steps, by parameter, fp32.
+        spread: Standard deviation of each element of the gradient between batches, by parameter.
+        noise_ratio: Noise of the gradient between batches over its norm, at least `LEAST_NOISE`.
         losses: Of each step.
         weights: State dict before the last step.
         optimizer_state: That of the optimizer, there.
@@ -72,7 +74,9 @@ class Record:
     backward: Mapping[Site, Exponents]
     of_parameters: Exponents
     gradient: Mapping[str, torch.Tensor]
-    noise: Mapping[str, float]
+    mean: Mapping[str, torch.Tensor]
+    spread: Mapping[str, torch.Tensor]
+    noise_ratio: float
     losses: Sequence[float]
     weights: Mapping[str, torch.Tensor]
     optimizer_state: Mapping[str, Any]
@@ -84,14 +88,6 @@ class Record:
     def calls_of(self, site: Site) -> list[Call]:
         """Return the calls of a site in the last step."""
         return [call for call in self.calls if call.key.site == site]
-
-    @property
-    def noise_ratio(self) -> float:
-        """Noise of the gradient between batches over its norm, at least `LEAST_NOISE`."""
-        squared = sum(float(grad.double().square().sum()) for grad in self.gradient.values())
-        if squared == 0:
-            return 1.0
-        return max(LEAST_NOISE, math.sqrt(sum(self.noise.values()) / squared))
 
 
 LEAST_NOISE = 0.05
@@ -143,13 +139,16 @@ def _record(subject: Subject) -> Record:
                 engine.zero_grad()
             else:
                 engine.step()
+    spread = noise.spread()
     return Record(
         calls,
         forward,
         backward,
         of_parameters,
         gradient,
-        noise.variance(),
+        noise.means,
+        spread,
+        _noise_ratio(spread, gradient),
         losses,
         weights,
         optimizer_state,
@@ -158,6 +157,14 @@ def _record(subject: Subject) -> Record:
         listener.lines,
         STEPS,
     )
+
+
+def _noise_ratio(spread: Mapping[str, torch.Tensor], gradient: Mapping[str, torch.Tensor]) -> float:
+    noise, squared = (
+        sum(float(each.double().square().sum()) for each in some.values())
+        for some in (spread, gradient)
+    )
+    return max(LEAST_NOISE, math.sqrt(noise / squared)) if squared > 0 else 1.0
 
 
 def _gradient(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -252,25 +259,32 @@ def _detached(tree: Any, *, copied: bool) -> Any:
 
 
 class _Noise:
-    """Variance of gradients between batches, one pass over them."""
+    """Mean and variance of gradients between batches, one pass over them.
+
+    Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products"
+    (Technometrics 4, 1962).
+    """
 
     def __init__(self) -> None:
-        self._sums: dict[str, torch.Tensor] = {}
-        self._squares: dict[str, float] = {}
+        self.means: dict[str, torch.Tensor] = {}
+        self._squares: dict[str, torch.Tensor] = {}
         self._count = 0
 
     def add(self, gradient: Mapping[str, torch.Tensor]) -> None:
-        """Take in the gradient of one more batch."""
+        """Take in the gradient of one more batch; one that a parameter has not is zero."""
         self._count += 1
         for name, grad in gradient.items():
-            wide = grad.double()
-            self._sums[name] = self._sums[name] + wide if name in self._sums else wide
-            self._squares[name] = self._squares.get(name, 0.0) + float(wide.square().sum())
+            if name not in self.means:
+                self.means[name] = torch.zeros_like(grad, dtype=torch.float32)
+                self._squares[name] = torch.zeros_like(self.means[name])
+        for name, before in self.means.items():
+            grad = gradient.get(name, torch.zeros_like(before))
+            apart = grad - before
+            self.means[name] = before + apart / self._count
+            self._squares[name] += apart * (grad - self.means[name])
 
-    def variance(self) -> dict[str, float]:
-        """Return the unbiased variance of each parameter's gradient, summed over its elements."""
+    def spread(self) -> dict[str, torch.Tensor]:
+        """Return the standard deviation of each element, unbiased in its square."""
         return {
-            name: max(0.0, self._squares[name] - float(total.square().sum()) / self._count)
-            / max(1, self._count - 1)
-            for name, total in self._sums.items()
+            name: (total / max(1, self._count - 1)).sqrt() for name, total in self._squares.items()
         }

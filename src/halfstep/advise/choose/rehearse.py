@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,8 +31,16 @@ if TYPE_CHECKING:
 
 
 MEMORY = 30
-"""Steps that a training remembers: over so many, errors of either sign average out and those of one
-sign add up."""
+"""Steps that a training remembers: over so many, errors of either sign average out and those that
+every step makes again add up."""
+LIMIT = 0.1
+"""Most damage that is free, in units of the gradient's noise: a batch ten per cent smaller."""
+MOST_LOST = 0.5
+"""Share of a parameter's update that may be lost to rounding."""
+TRAINING = 100
+"""Steps that a training has at least: errors that every step makes again add up over them."""
+EXACT = 1e-6
+"""Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +55,10 @@ class Rehearsal:
         birth: The site that first raised, or made inf or NaN of finite inputs; None where none did.
         nonfinite: Parameters whose gradient was inf or NaN.
         raised: What was raised instead; "" where nothing was.
-        update_noise: Squared error of the update across its own direction, in units of the
-            variance that updates have from batch to batch.
-        update_bias: The same along its direction: what every step loses.
+        update_noise: Squared error of the update, in units of the variance that updates have from
+            batch to batch.
+        drift: What of that every step makes again, by parameter; empty where rounding of either
+            sign averages out, or no update is rounded.
     """
 
     gradient_damage: float
@@ -57,7 +67,12 @@ class Rehearsal:
     nonfinite: tuple[str, ...]
     raised: str = ""
     update_noise: float = 0.0
-    update_bias: float = 0.0
+    drift: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def update_bias(self) -> float:
+        """Squared error that every step makes again, in the same units as `update_noise`."""
+        return max(0.0, sum(self.drift.values()))
 
     @property
     def damage(self) -> float:
@@ -65,7 +80,7 @@ class Rehearsal:
 
         The error of a gradient counts as it is, as noise that is no other between batches does.
         What the rounding of updates leaves averages out over `MEMORY` steps where it has either
-        sign, and adds up where every step loses it.
+        sign, and adds up where every step makes it again.
         """
         if self.breaks or self.broken_updates:
             return math.inf
@@ -81,9 +96,50 @@ class Rehearsal:
         """The parameters that are inf or NaN after the step."""
         return [name for name, lost in self.updates_lost.items() if math.isinf(lost)]
 
+    @property
+    def rounds_updates(self) -> bool:
+        """Whether some parameter is not where the update in fp32 takes it."""
+        return max(map(abs, self.updates_lost.values()), default=0.0) >= EXACT
+
     def stalled(self, most_lost: float) -> list[str]:
         """Return the parameters that lose more than a share of their update."""
         return [name for name, lost in self.updates_lost.items() if lost > most_lost]
+
+    def drifting(self, most: float) -> list[str]:
+        """Return the parameters of the largest drift, without which at most so much is left."""
+        smallest = sorted(self.drift, key=self.drift.__getitem__)
+        together = list(accumulate(self.drift[name] for name in smallest))
+        return [name for name, so_far in zip(smallest, together, strict=True) if so_far > most]
+
+    def wrong(self, recipe: Recipe) -> str:
+        """Say what goes wrong in the step that a training would not bear; "" where nothing does."""
+        if self.raised:
+            return self.raised
+        if self.breaks:
+            where = f", from {self.birth.pattern} on" if self.birth else ""
+            return f"gradients are inf or NaN{where}"
+        if self.gradient_damage > LIMIT:
+            return (
+                f"the gradient's squared error is {self.gradient_damage:.2g} times its variance "
+                "between batches"
+            )
+        return self._wrong_updates(recipe)
+
+    def _wrong_updates(self, recipe: Recipe) -> str:
+        if broken := self.broken_updates:
+            return f"updates of {len(broken)} parameters are inf or NaN, of {broken[0]} among them"
+        stalled = [] if recipe.keeps_small_updates else self.stalled(MOST_LOST)
+        if stalled:
+            return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
+        drift = TRAINING * self.update_bias
+        if drift == math.inf:
+            return f"weights become inf or NaN within {MEMORY} steps"
+        if drift > LIMIT:
+            return (
+                f"rounding of updates adds up: after {TRAINING} steps the squared error of the "
+                f"weights is {drift:.2g} times their variance between batches"
+            )
+        return ""
 
 
 def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0) -> Rehearsal:
@@ -131,15 +187,12 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     wanted = _update_in_fp32(subject, recorded, gradients)
     got = {name: after[name] - before[name] for name in names}
     lost = {name: _lost(got[name], wanted[name]) for name in names}
-    damage = _damage(gradients, recorded)
-    update_noise, update_bias = _update_errors(got, wanted, recorded.noise_ratio)
     return Rehearsal(
-        damage,
+        _damage(gradients, recorded),
         lost,
         births.first,
         wrong,
-        update_noise=update_noise,
-        update_bias=update_bias,
+        update_noise=_update_error(got, wanted, recorded.noise_ratio),
     )
 
 
@@ -181,17 +234,22 @@ def _update_in_fp32(
     optimizer = subject.optimizer(model)
     optimizer.load_state_dict(copy.deepcopy(dict(recorded.optimizer_state)))
     before = {name: param.detach().clone() for name, param in model.named_parameters()}
-    # The gradient of this loss is the one that is given; it has none where the step was skipped.
+    with Engine(model, optimizer, recipe="fp32") as engine:
+        step_on(engine, model, gradients)
+    return {name: param.detach() - before[name] for name, param in model.named_parameters()}
+
+
+def step_on(engine: Engine, model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
+    """Take a step on gradients that are given, by parameter; none of no gradients."""
+    # The gradient of this loss is the one that is given.
     parts = [
-        (param * gradients[name]).sum()
+        (param.float() * gradients[name]).sum()
         for name, param in model.named_parameters()
         if name in gradients
     ]
     if parts:
-        with Engine(model, optimizer, recipe="fp32") as engine:
-            engine.backward(torch.stack(parts).sum())
-            engine.step()
-    return {name: param.detach() - before[name] for name, param in model.named_parameters()}
+        engine.backward(torch.stack(parts).sum())
+        engine.step()
 
 
 def _finite(tensor: torch.Tensor) -> bool:
@@ -214,18 +272,15 @@ def _damage(gradients: Mapping[str, torch.Tensor], recorded: Record) -> float:
     return lost / noise if noise > 0 else math.inf
 
 
-def _update_errors(
+def _update_error(
     got: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], noise_ratio: float
-) -> tuple[float, float]:
-    """Return the squared errors of an update across and along it, in units of its noise."""
+) -> float:
+    """Return the squared error of an update in units of its noise."""
     energy = sum(float(each.double().square().sum()) for each in wanted.values())
     if energy == 0:
-        return 0.0, 0.0
-    along = sum(float((got[name].double() * wanted[name]).sum()) for name in wanted) / energy
-    across = sum(
-        float((got[name].double() - along * wanted[name]).square().sum()) for name in wanted
-    )
-    return across / energy / noise_ratio**2, ((1 - along) / noise_ratio) ** 2
+        return 0.0
+    error = sum(float((got[name] - wanted[name]).double().square().sum()) for name in wanted)
+    return error / energy / noise_ratio**2
 
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:

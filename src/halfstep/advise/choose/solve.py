@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.advice import MOST_PASSES
+from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import rehearse
-from halfstep.advise.choose.survive import LIMIT, MOST_LOST
 from halfstep.advise.forecast import GAIN
 from halfstep.advise.memory import usable
 from halfstep.errors import UserError
@@ -191,8 +191,9 @@ def _wider(trial: Trial) -> Iterator[Trial]:
 
 
 def _holds(subject: Subject, advice: Advice, trial: Trial, seed: int) -> bool:
-    found = rehearse(subject, advice.recorded, trial.recipe, seed=seed)
+    recorded, recipe = advice.recorded, trial.recipe
+    found = rehearse(subject, recorded, recipe, seed=seed)
+    found = followed(found, subject, recorded, recipe, seed=seed)
     advice.trial(trial.base).passes += 1
     trial.rehearsal = found
-    stalled = [] if trial.recipe.keeps_small_updates else found.stalled(MOST_LOST)
-    return not (found.breaks or found.gradient_damage > LIMIT or stalled)
+    return not found.wrong(recipe)

@@ -22,7 +22,8 @@ from halfstep.advise.choose.borders import (
     leaving,
     overflowed_before,
 )
-from halfstep.advise.choose.rehearse import Rehearsal, rehearse
+from halfstep.advise.choose.drift import followed
+from halfstep.advise.choose.rehearse import LIMIT, MOST_LOST, TRAINING, Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale, overflows
 from halfstep.advise.choose.trial import Trial
 from halfstep.advise.choose.whatif import (
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
     from halfstep.advise.subject import Subject
     from halfstep.recipe import Recipe
 
-LIMIT = 0.1
-"""Most damage that is free, in units of the gradient's noise: a batch ten per cent smaller."""
-MOST_LOST = 0.5
-"""Share of a parameter's update that may be lost to rounding."""
 ROUNDS = 8
 FORWARD, WHAT_IF = 1 / 3, 2
 """Passes that it takes to see the formats of all calls, and to make each again in fp32 and half."""
@@ -153,7 +150,7 @@ class _Search:
                 trial.rejected = str(error)
                 return
             trial.rehearsal = self._rehearse(trial.exceptions)
-            trial.rejected = self._wrong(trial.rehearsal)
+            trial.rejected = trial.rehearsal.wrong(self._base)
             if not trial.rejected:
                 return
             if not self._can_take(1):
@@ -180,7 +177,7 @@ class _Search:
             }
             wider[close.module] = "results in it come near the largest value of the format"
             found = self._rehearse(wider)
-            if self._wrong(found) or wider == trial.exceptions:
+            if found.wrong(self._base) or wider == trial.exceptions:
                 return
             trial.exceptions, trial.rehearsal = wider, found
 
@@ -194,7 +191,7 @@ class _Search:
             if not self._can_take(1):
                 break
             found = self._rehearse(fewer)
-            if not self._wrong(found):
+            if not found.wrong(self._base):
                 trial.exceptions, trial.rehearsal = fewer, found
         self._look_at_all_steps()
         trial.recipe = self._with(trial.exceptions)
@@ -251,35 +248,20 @@ class _Search:
             "between batches"
         )
 
-    def _wrong(self, found: Rehearsal) -> str:
-        if found.raised:
-            return found.raised
-        if found.breaks:
-            where = f", from {found.birth.pattern} on" if found.birth else ""
-            return f"gradients are inf or NaN{where}"
-        if found.gradient_damage > LIMIT:
-            return (
-                f"the gradient's squared error is {found.gradient_damage:.2g} times its variance "
-                "between batches"
-            )
-        if broken := found.broken_updates:
-            return f"updates of {len(broken)} parameters are inf or NaN, of {broken[0]} among them"
-        stalled = [] if self._base.keeps_small_updates else found.stalled(MOST_LOST)
-        if stalled:
-            return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
-        return ""
-
     def _add(self, found: Rehearsal) -> bool:
         """Except more for what went wrong; False where nothing is left to except."""
         exceptions = self._trial.exceptions
         if not found.breaks and found.gradient_damage <= LIMIT:
-            stalled = found.stalled(MOST_LOST)
-            modules = {name.rpartition(".")[0] for name in stalled}
-            if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
+            why = "its updates are too small and are rounded away"
+            if found.broken_updates:
+                why = "its updates are inf or NaN"
+            wrong = found.stalled(MOST_LOST)
+            if not wrong:
+                why = "rounding of its updates adds up from step to step"
+                wrong = found.drifting(LIMIT / TRAINING)
+            modules = {name.rpartition(".")[0] for name in wrong}
+            if "" in modules or self._elements(wrong) > 0.9 * self._elements(found.updates_lost):
                 return False
-            why = "its updates are inf or NaN"
-            if not found.broken_updates:
-                why = "its updates are too small and are rounded away"
             exceptions |= dict.fromkeys(modules, why)
             return True
         if found.birth is not None and not covered(found.birth, exceptions):
@@ -314,7 +296,7 @@ class _Search:
             return
         self._lower_scale()
         found = self._rehearse(self._trial.exceptions)
-        if self._wrong(found):
+        if found.wrong(self._base):
             self._scale = before
         else:
             self._trial.rehearsal = found
@@ -375,7 +357,11 @@ class _Search:
 
     def _rehearse(self, exceptions: Mapping[str, str]) -> Rehearsal:
         self._trial.passes += 1
-        return rehearse(self._subject, self._recorded, self._with(exceptions), seed=self._seed)
+        subject, recorded, recipe = self._subject, self._recorded, self._with(exceptions)
+        found = rehearse(subject, recorded, recipe, seed=self._seed)
+        if found.wrong(self._base):
+            return found
+        return followed(found, subject, recorded, recipe, seed=self._seed)
 
     def _with(self, exceptions: Mapping[str, str]) -> Recipe:
         changes: dict[str, object] = {}
