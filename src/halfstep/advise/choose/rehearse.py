@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +37,7 @@ LIMIT = 0.1
 MOST_LOST = 0.5
 """Share of a parameter's update that may be lost to rounding."""
 TRAINING = 100
-"""Steps that a training has at least: errors that every step makes again add up over them."""
+"""Steps of a short training, over which errors that every step makes again are followed."""
 EXACT = 1e-6
 """Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
@@ -57,8 +56,8 @@ class Rehearsal:
         raised: What was raised instead; "" where nothing was.
         update_noise: Squared error of the update, in units of the variance that updates have from
             batch to batch.
-        drift: What of that every step makes again, by parameter; empty where rounding of either
-            sign averages out, or no update is rounded.
+        drift: What of that every step makes again; 0 where rounding of either sign averages out,
+            or no update is rounded.
     """
 
     gradient_damage: float
@@ -67,12 +66,7 @@ class Rehearsal:
     nonfinite: tuple[str, ...]
     raised: str = ""
     update_noise: float = 0.0
-    drift: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def update_bias(self) -> float:
-        """Squared error that every step makes again, in the same units as `update_noise`."""
-        return max(0.0, sum(self.drift.values()))
+    drift: float = 0.0
 
     @property
     def damage(self) -> float:
@@ -84,7 +78,7 @@ class Rehearsal:
         """
         if self.breaks or self.broken_updates:
             return math.inf
-        return self.gradient_damage + self.update_noise / MEMORY + MEMORY * self.update_bias
+        return self.gradient_damage + self.update_noise / MEMORY + MEMORY * self.drift
 
     @property
     def breaks(self) -> bool:
@@ -104,12 +98,6 @@ class Rehearsal:
     def stalled(self, most_lost: float) -> list[str]:
         """Return the parameters that lose more than a share of their update."""
         return [name for name, lost in self.updates_lost.items() if lost > most_lost]
-
-    def drifting(self, most: float) -> list[str]:
-        """Return the parameters of the largest drift, without which at most so much is left."""
-        smallest = sorted(self.drift, key=self.drift.__getitem__)
-        together = list(accumulate(self.drift[name] for name in smallest))
-        return [name for name, so_far in zip(smallest, together, strict=True) if so_far > most]
 
     def wrong(self, recipe: Recipe) -> str:
         """Say what goes wrong in the step that a training would not bear; "" where nothing does."""
@@ -131,9 +119,9 @@ class Rehearsal:
         stalled = [] if recipe.keeps_small_updates else self.stalled(MOST_LOST)
         if stalled:
             return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
-        drift = TRAINING * self.update_bias
+        drift = TRAINING * self.drift
         if drift == math.inf:
-            return f"weights become inf or NaN within {MEMORY} steps"
+            return f"weights become inf or NaN within {TRAINING} steps"
         if drift > LIMIT:
             return (
                 f"rounding of updates adds up: after {TRAINING} steps the squared error of the "

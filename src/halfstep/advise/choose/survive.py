@@ -23,7 +23,7 @@ from halfstep.advise.choose.borders import (
     overflowed_before,
 )
 from halfstep.advise.choose.drift import followed
-from halfstep.advise.choose.rehearse import LIMIT, MOST_LOST, TRAINING, Rehearsal, rehearse
+from halfstep.advise.choose.rehearse import LIMIT, MOST_LOST, Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale, overflows
 from halfstep.advise.choose.trial import Trial
 from halfstep.advise.choose.whatif import (
@@ -252,18 +252,16 @@ class _Search:
         """Except more for what went wrong; False where nothing is left to except."""
         exceptions = self._trial.exceptions
         if not found.breaks and found.gradient_damage <= LIMIT:
-            why = "its updates are too small and are rounded away"
-            if found.broken_updates:
-                why = "its updates are inf or NaN"
-            wrong = found.stalled(MOST_LOST)
-            if not wrong:
-                why = "rounding of its updates adds up from step to step"
-                wrong = found.drifting(LIMIT / TRAINING)
-            modules = {name.rpartition(".")[0] for name in wrong}
-            if "" in modules or self._elements(wrong) > 0.9 * self._elements(found.updates_lost):
+            stalled = found.stalled(MOST_LOST)
+            modules = {name.rpartition(".")[0] for name in stalled}
+            if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
                 return False
+            why = "its updates are inf or NaN"
+            if not found.broken_updates:
+                why = "its updates are too small and are rounded away"
             exceptions |= dict.fromkeys(modules, why)
-            return True
+            # Drift is no matter of some modules: those whose weights are small now grow into it.
+            return bool(modules)
         if found.birth is not None and not covered(found.birth, exceptions):
             why = found.raised or "it makes inf or NaN of finite values"
             exceptions[found.birth.pattern] = why
