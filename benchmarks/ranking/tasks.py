@@ -1,4 +1,4 @@
-"""Twenty small tasks to train, with which the measure of damage was chosen."""
+"""Twenty small tasks to train, with which the first measure of damage was chosen."""
 
 from __future__ import annotations
 
