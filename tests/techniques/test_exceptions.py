@@ -184,6 +184,31 @@ def test_an_operator_computes_in_its_own_format_forward_and_backward(name: str) 
         assert set(observed(engine).seen["bmm"]) <= set(HALVES)
 
 
+@pytest.mark.parametrize("operator", ["hardswish", "hardsigmoid"])
+def test_an_activation_that_torch_does_not_list_can_be_an_exception(operator: str) -> None:
+    formats: list[torch.dtype] = []
+
+    class Activated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            active = getattr(nn.functional, operator)(self.head(x))
+            formats.append(active.dtype)
+            return active
+
+    model = Activated()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    exceptions = {f"op:{operator}": "fp32"}
+    with (
+        Engine(model, optimizer, recipe={"base": "fp16", "exceptions": exceptions}) as engine,
+        engine.autocast(),
+    ):
+        engine.model(torch.randn(2, 4))
+    assert formats == [torch.float32]
+
+
 def test_an_operator_of_one_module_leaves_others_alone() -> None:
     with engine_for("half", {"blocks.1.attn.softmax": "fp32"}) as engine:
         assert observed(engine).seen["softmax"] == [torch.float16, torch.float32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,22 +23,33 @@ class RandomNumbers:
     """
 
     def __init__(self, seed: int) -> None:
-        outside = capture()
-        try:
+        with kept():
             torch.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: NPY002  (the one that the user's code draws from)
             self._state = capture()
-        finally:
-            restore(outside)
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
         """Draw from them inside; what is drawn outside goes on as if nothing had been."""
-        outside = capture()
-        restore(self._state)
-        try:
+        with drawn_from(self._state):
             yield
-        finally:
             self._state = capture()
-            restore(outside)
+
+
+@contextmanager
+def drawn_from(state: dict[str, Any]) -> Iterator[None]:
+    """Draw random numbers from a state that `capture` returned, and leave those outside alone."""
+    with kept():
+        restore(state)
+        yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put random numbers back at the end to where they were."""
+    outside = capture()
+    try:
+        yield
+    finally:
+        restore(outside)

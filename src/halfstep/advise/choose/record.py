@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
+from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.engine import Engine
 from halfstep.techniques.interception import is_in_place
+from halfstep.train.store.random_state import capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +66,7 @@ class Record:
         weights: State dict before the last step.
         optimizer_state: That of the optimizer, there.
         batch: The last step's.
-        random_state: Of the CPU's generator before the last step.
+        random_state: Of all random numbers before the last step.
         lines: Where in the model's code each site is, as "file:line".
         steps: How many forward and backward passes it took.
     """
@@ -81,7 +83,7 @@ class Record:
     weights: Mapping[str, torch.Tensor]
     optimizer_state: Mapping[str, Any]
     batch: Any
-    random_state: torch.Tensor
+    random_state: dict[str, Any]
     lines: Mapping[Site, str]
     steps: int
 
@@ -104,8 +106,7 @@ def record(subject: Subject, *, seed: int = 0) -> Record:
     Raises:
         ValueError: If fp32 itself gives a loss or a gradient that is not finite.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with RandomNumbers(seed).drawn():
         return _record(subject)
 
 
@@ -123,7 +124,7 @@ def _record(subject: Subject) -> Record:
             last = step == STEPS - 1
             weights = copy.deepcopy(model.state_dict()) if last else {}
             optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
-            random_state = torch.get_rng_state()
+            random_state = capture() if last else {}
             calls: list[Call] = []
             with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
                 loss = subject.loss_of(model, batch)

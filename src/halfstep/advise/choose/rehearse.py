@@ -15,6 +15,7 @@ import torch
 
 from halfstep.advise.choose.record import floating
 from halfstep.advise.choose.sites import CallKey, Listener, Site
+from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
 from halfstep.errors import reason
 from halfstep.techniques import LossScaleCollapse
@@ -158,9 +159,8 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
     try:
         # An average of one step's weights is these weights, as precise as the recipe keeps them.
         engine = Engine(model, optimizer, recipe=recipe, average=SWA(), seed=seed)
-        with torch.random.fork_rng(), engine:
+        with engine, drawn_from(recorded.random_state):
             before = _weights(engine.averaged_state_dict(), names)
-            torch.set_rng_state(recorded.random_state)
             with engine.autocast(), Listener(model, births.look):
                 loss = subject.loss(engine.model, recorded.batch)
             engine.backward(loss)

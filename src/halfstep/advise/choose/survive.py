@@ -32,6 +32,7 @@ from halfstep.advise.choose.whatif import (
     damages,
     formats_under,
 )
+from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import Engine
 from halfstep.errors import reason
 from halfstep.formats import FORMATS, format_name
@@ -96,7 +97,7 @@ def _vanishing_eps(optimizer: torch.optim.Optimizer) -> str:
                 return (
                     f"the optimizer's eps of {eps:g} is zero in {format_name(param.dtype)}, so "
                     "that updates become inf or NaN where gradients are small; keep master "
-                    "weights, as o2 does, or raise eps to 1e-4"
+                    "weights, as o2 does"
                 )
     return ""
 
@@ -218,7 +219,8 @@ class _Search:
             if not self._base.keeps_small_updates:
                 self._trial.rejected = _vanishing_eps(optimizer)
             self._trial.passes += FORWARD
-            dtypes = formats_under(engine, subject, recorded.batch)
+            with drawn_from(recorded.random_state):
+                dtypes = formats_under(engine, subject, recorded.batch)
             self._formats = half_sites(dtypes)
             self._trial.passes += WHAT_IF
             self._trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)

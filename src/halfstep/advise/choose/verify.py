@@ -15,8 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
+from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.errors import reason
@@ -213,10 +212,9 @@ def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
     losses: list[float] = []
     try:
         with (
-            torch.random.fork_rng(),
             Engine(model, optimizer, recipe=recipe, scheduler=scheduler, seed=seed) as engine,
+            RandomNumbers(seed).drawn(),
         ):
-            torch.manual_seed(seed)
             for _, batch in zip(range(steps), subject.training(seed), strict=False):
                 with engine.autocast():
                     loss = subject.loss(engine.model, batch)
