@@ -165,7 +165,8 @@ def _native(result: dict[str, Any]) -> str:
 def _kept(result: dict[str, Any]) -> str:
     of = result["sets"]
     return (
-        f"a batch of CIFAR-10 in {of['one array, halfstep']} ms; timm {of['create_dataset, timm']}"
+        f"a batch of CIFAR-10 in {of['one array, halfstep']} ms; "
+        f"timm {of['create_dataset, timm']} ms"
     )
 
 
