@@ -68,6 +68,7 @@ LONGEST = (
     "train/observers/test_probes.py",
     "train/loop/test_loop.py",
     "engine/test_contract.py",
+    "engine/test_every_recipe.py",
     "test_package.py",
 )
 """Files of tests by the time that they take."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -30,6 +31,15 @@ def digits_net(seed: int = 0) -> DigitsNet:
     """Return the same `DigitsNet` for the same seed."""
     torch.manual_seed(seed)
     return DigitsNet()
+
+
+def fp64_digits_net(seed: int = 0) -> DigitsNet:
+    """A model in a format that no recipe leaves it in."""
+    return digits_net(seed).double()
+
+
+def sgd(model: nn.Module, lr: float = 0.05) -> SGD:
+    return SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
 def mlp(seed: int = 0, *, norm: bool = False) -> nn.Sequential:
