@@ -1,8 +1,11 @@
 """The programs under examples/ run and show what they say."""
 
 import importlib.util
+import io
 import math
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from torchvision.io import write_png
 
 from halfstep.doctor import Watch, diagnose
+from halfstep.doctor.report.show import print_diagnosis
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,6 +24,21 @@ def load(name: str):
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def without_places(text: str) -> str:
+    """Return a text without the lines and counts in which programs with one cause differ."""
+    return re.sub(r"examples/\w+\.py:\d+|in \d+ of \d+", "PLACE", text)
+
+
+def said_by_doctor(diagnosis) -> str:
+    """Return what doctor prints, without the names and counts of this program."""
+    verdict = diagnosis.verdicts[0]
+    site = replace(verdict.finding.site, file="examples/a.py")
+    verdict = replace(verdict, finding=replace(verdict.finding, site=site))
+    text = io.StringIO()
+    print_diagnosis(replace(diagnosis, verdicts=(verdict,)), text)
+    return without_places("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
 def test_the_second_step_applies_the_gradients_that_the_scaler_skipped(monkeypatch, capsys):
@@ -47,10 +66,13 @@ def test_the_double_step_on_pictures_of_leaves_is_named(tmp_path, monkeypatch):
     with Watch() as observer:
         losses = example.main(arguments)
     assert not math.isfinite(losses[1])
-    verdict = diagnose(observer.close()).verdicts[0]
+    diagnosis = diagnose(observer.close())
+    verdict = diagnosis.verdicts[0]
     assert verdict.code == "STEP_BYPASSES_SCALER"
     page = EXAMPLES.parent / "docs" / "experiments" / "double-step.md"
     assert f"  examples/leaves_double_step.py:{verdict.finding.site.line} " in page.read_text()
+    for quoting in (page, EXAMPLES.parent / "README.md", EXAMPLES.parent / "docs" / "doctor.md"):
+        assert said_by_doctor(diagnosis) in without_places(quoting.read_text())
     assert all(map(math.isfinite, example.main([*arguments, "--mended"])))
 
 
