@@ -41,3 +41,17 @@ def test_histograms_add_up() -> None:
     parts = Exponents.of(values[:40]) + Exponents.of(values[40:])
     assert torch.equal(whole.counts, parts.counts)
     assert torch.allclose(whole.squares, parts.squares)
+
+
+def test_squares_are_summed_by_binade_down_to_the_smallest_subnormal() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.exp2(torch.randint(-160, 127, (5000,), generator=generator).double())
+    values = (torch.randn(5000, generator=generator).double() * sizes).float()
+    values = values[values.isfinite()]
+    found = Exponents.of(values)
+    wanted = [0.0] * len(found.squares)
+    for value in values.double().tolist():
+        if value:
+            wanted[math.frexp(value)[1] - 1 - LOWEST] += value**2
+    assert found.squares.tolist() == pytest.approx(wanted)
+    assert int(found.counts.sum()) + found.zeros == len(values)

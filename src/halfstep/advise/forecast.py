@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.advise.cost import step_time
 from halfstep.advise.interval import around, half_width, speed_up
 from halfstep.advise.memory import largest_batch, needed, usable
-from halfstep.advise.step import samples, traced
+from halfstep.advise.step import samples, traced_at
 from halfstep.advise.workload import workload
 from halfstep.files import json_text
 from halfstep.recipe import recipe as find_recipe
@@ -162,7 +162,7 @@ class Forecaster:
         if key not in self._traces:
             self._tell(f"cost of {recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
-            self._traces[key] = tuple(traced(self._subject, recipe, size) for size in sizes)
+            self._traces[key] = traced_at(self._subject, recipe, sizes)
         return self._traces[key]
 
     def _one(

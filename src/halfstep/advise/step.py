@@ -22,6 +22,8 @@ from halfstep.errors import UserError
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfstep.advise.subject import Subject
     from halfstep.advise.trace import Trace
     from halfstep.recipe import Recipe
@@ -46,6 +48,23 @@ def traced(
         UserError: If a CPU's step does not tell what a GPU would run under the recipe, or if the
             model cannot be run without values.
     """
+    return traced_at(subject, recipe, [batch or samples(subject.batches[0])], exact=exact)[0]
+
+
+def traced_at(
+    subject: Subject, recipe: str | Recipe, batches: Sequence[int], *, exact: bool = False
+) -> tuple[Trace, ...]:
+    """Trace a step at each of several batch sizes, after a step that gives the optimizer its state.
+
+    Args:
+        subject: What is trained.
+        recipe: Under which recipe.
+        batches: Samples of a micro-step.
+        exact: Whether memory counts as asked for, not as CUDA's allocator hands it out.
+
+    Raises:
+        UserError: As `traced` does.
+    """
     found = find_recipe(recipe)
     if found.untraceable:
         raise UserError(
@@ -57,7 +76,7 @@ def traced(
         try:
             # oneDNN has an LSTM of its own, for fp32 alone.
             with torch.backends.mkldnn.flags(enabled=False):
-                return _second_step(subject, found, batch, exact=exact)
+                return _steps(subject, found, batches, exact=exact)
         except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise UserError(
@@ -65,19 +84,25 @@ def traced(
             ) from error
 
 
-def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: bool) -> Trace:
+def _steps(
+    subject: Subject, recipe: Recipe, batches: Sequence[int], *, exact: bool
+) -> tuple[Trace, ...]:
     size = samples(subject.batches[0])
+    found = []
     with recorded(exact=exact) as recorder:
         model = _fake_model(subject.model)
         optimizer = as_on_a_gpu(subject.optimizer(model))
-        given = tree_map(lambda leaf: _resized(leaf, size, batch or size), subject.batches[0])
         # Closed inside, as its last read of the device's values is answered by the recorder alone.
         micro_steps = min(subject.accumulate, _TRACED)
         with Engine(
             model, optimizer, recipe=recipe, accumulate=micro_steps, clip_norm=subject.clip_norm
         ) as engine:
-            for _ in range(2):
-                recorder.begin()
+            for place, batch in enumerate([batches[0], *batches]):
+                given = None  # that of the step before is not held in this one
+                given = tree_map(
+                    lambda leaf, to=batch: _resized(leaf, size, to), subject.batches[0]
+                )
+                recorder.begin(listed=place > 0)
                 for number in range(micro_steps):
                     recorder.times = 1 + (subject.accumulate - micro_steps) * (number == 1)
                     recorder.phase = "forward"
@@ -88,7 +113,9 @@ def _second_step(subject: Subject, recipe: Recipe, batch: int | None, *, exact: 
                     del loss
                     recorder.phase = "optimizer"
                     engine.step()
-            return recorder.trace(batch or size)
+                if place > 0:
+                    found.append(recorder.trace(batch))
+    return tuple(found)
 
 
 def samples(batch: Any) -> int:

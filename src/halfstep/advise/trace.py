@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Phase = Literal["forward", "backward", "optimizer"]
 
+_DEVICE = torch.ops.prim.device.default
 _SOFTMAX_BACKWARD = ("_softmax_backward_data", "_log_softmax_backward_data")
 
 
@@ -100,6 +101,7 @@ class Recorder(TorchDispatchMode):
         self._held = self.live.now
         self._saved = 0
         self._reads = 0
+        self._listed = True
         self._calls: Counter[tuple[Op, Phase]] = Counter()
         self._mask: int | None = None
         self._last: tuple[Op | None, int | None] = None, None
@@ -113,6 +115,8 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Run an operator and write it down; a value that the host asks for is zero."""
         del types
+        if func is _DEVICE and not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device  # the short way: asked more often than there are operators
         if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
@@ -122,8 +126,9 @@ class Recorder(TorchDispatchMode):
             self._reads += self.times
             return False  # as of values in general
         out = as_allocated(func, args, func(*args, **(kwargs or {})))
-        for op in described(func, args, kwargs or {}, out):
-            self._enter(op, args, out)
+        if self._listed:
+            for op in described(func, args, kwargs or {}, out):
+                self._enter(op, args, out)
         self.live.see(tensors(out))
         return out
 
@@ -161,8 +166,13 @@ class Recorder(TorchDispatchMode):
         self._calls[op, self.phase] += self.times
         self._last = op, _address(out)
 
-    def begin(self) -> None:
-        """Start a step: forget what was written down; what is alive now is held."""
+    def begin(self, *, listed: bool = True) -> None:
+        """Start a step: forget what was written down; what is alive now is held.
+
+        Args:
+            listed: Whether to write its operators down, or only to follow which storages are alive.
+        """
+        self._listed = listed
         self._calls.clear()
         self._reads = self._saved = 0
         self._held = self.live.peak = self.live.now

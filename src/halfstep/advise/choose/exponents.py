@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from halfstep.formats import Format
 
 LOWEST, HIGHEST = -149, 127  # exponents of fp32, subnormals included
+_NORMAL = -126 - LOWEST  # place of the lowest one of normal values
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,23 @@ class Exponents:
     def of(cls, values: torch.Tensor) -> Self:
         """Count the values of a floating-point tensor of any shape."""
         flat = values.detach().reshape(-1).float()
-        finite = flat[flat.isfinite()]
-        nonzero = finite[finite != 0]
-        index = (torch.frexp(nonzero).exponent - 1 - LOWEST).clamp_(min=0)
-        size = HIGHEST - LOWEST + 1
-        counts = torch.bincount(index, minlength=size)
-        squares = torch.bincount(index, weights=nonzero.double().square(), minlength=size)
-        return cls(counts, squares, finite.numel() - nonzero.numel(), flat.numel() - finite.numel())
+        # The exponent's bits as they are stored: 0 of zeros and subnormals, 255 of inf and NaN.
+        stored = (flat.view(torch.int32) >> 23) & 255
+        of_stored = torch.bincount(stored, minlength=256)
+        squares_stored = torch.bincount(stored, flat.double().square_(), minlength=256)
+        found = cls.none()
+        found.counts[_NORMAL:] = of_stored[1:255]
+        found.squares[_NORMAL:] = squares_stored[1:255]
+        zeros = int(of_stored[0])
+        if zeros:
+            small = flat[stored == 0]
+            small = small[small != 0]
+            index = torch.frexp(small).exponent - 1 - LOWEST
+            size = len(found.counts)
+            found.counts.add_(torch.bincount(index, minlength=size))
+            found.squares.add_(torch.bincount(index, small.double().square(), minlength=size))
+            zeros -= len(small)
+        return cls(found.counts, found.squares, zeros, int(of_stored[255]))
 
     def __add__(self, other: Self) -> Exponents:
         return Exponents(

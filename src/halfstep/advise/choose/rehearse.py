@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.advise.choose.record import floating
+from halfstep.advise.choose.record import floating, is_finite
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
@@ -169,7 +169,7 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
             after = _weights(engine.averaged_state_dict(), names)
     except (RuntimeError, TypeError, ValueError, LossScaleCollapse) as error:
         return Rehearsal(math.inf, {}, births.first, (), reason(error))
-    wrong = tuple(name for name, grad in gradients.items() if not bool(grad.isfinite().all()))
+    wrong = tuple(name for name, grad in gradients.items() if not is_finite(grad))
     if not stepped and not wrong:
         wrong = ("every parameter",)
     wanted = _update_in_fp32(subject, recorded, gradients)
@@ -202,13 +202,13 @@ class _Births:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run an operator, and look at what comes out."""
-        clean = self.first is None and all(map(_finite, floating((args, kwargs))))
+        clean = self.first is None and all(map(is_finite, floating((args, kwargs))))
         try:
             result = func(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError):
             self.first = self.first or key.site
             raise
-        if clean and not all(map(_finite, floating(result))):
+        if clean and not all(map(is_finite, floating(result))):
             self.first = key.site
         return result
 
@@ -240,10 +240,6 @@ def step_on(engine: Engine, model: nn.Module, gradients: Mapping[str, torch.Tens
         engine.step()
 
 
-def _finite(tensor: torch.Tensor) -> bool:
-    return bool(tensor.isfinite().all())
-
-
 def _owned(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     names = {param: name for name, param in model.named_parameters()}
     return [names[param] for group in optimizer.param_groups for param in group["params"]]
@@ -273,7 +269,7 @@ def _update_error(
 
 def _lost(got: torch.Tensor, wanted: torch.Tensor) -> float:
     """Return how much of an update is missing along its own direction, where noise cancels."""
-    if not _finite(got):
+    if not is_finite(got):
         return math.inf
     energy = float(wanted.double().square().sum())
     return 1 - float((got.double() * wanted).sum()) / energy if energy > 0 else 0.0

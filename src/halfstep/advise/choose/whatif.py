@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from halfstep.advise.choose.record import floating
+from halfstep.advise.choose.record import floating, is_finite
 from halfstep.advise.choose.sites import CallKey, Listener
 from halfstep.errors import reason
 from halfstep.techniques.base import HALVES
@@ -238,19 +238,20 @@ class _Rerun:
 
 
 def _only_here_nonfinite(half: torch.Tensor, exact: torch.Tensor) -> int:
+    if is_finite(half):
+        return 0
     return int((~half.isfinite() & exact.isfinite()).sum())
 
 
 def _difference(half: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    rounded, right = half.detach(), exact.detach()
-    both = rounded.isfinite() & right.isfinite()
-    return torch.where(both, rounded.double() - right.double(), 0.0)
+    # In double, a difference is finite exactly where both values are.
+    return (half.detach().double() - exact.detach().double()).nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _error(half: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
     """Return the norm of the difference over that of the exact values, all tensors together."""
-    lost = sum(float(_difference(*pair).square().sum()) for pair in zip(half, exact, strict=True))
+    lost = sum(float(_difference(*pair).square_().sum()) for pair in zip(half, exact, strict=True))
     energy = sum(
-        float(torch.where(right.isfinite(), right.double(), 0.0).square().sum()) for right in exact
+        float(right.detach().double().nan_to_num_(0.0, 0.0, 0.0).square_().sum()) for right in exact
     )
     return math.sqrt(lost / energy) if energy > 0 else 0.0
