@@ -15,7 +15,7 @@ from halfstep.advise import step
 from halfstep.advise.forecast import forecast
 from halfstep.advise.gpus import gpu
 from halfstep.advise.memory import largest_batch, needed, usable
-from halfstep.advise.step import traced
+from halfstep.advise.step import traced, traced_at
 from halfstep.advise.subject import Subject
 from halfstep.advise.trace import Trace
 from halfstep.cli import main
@@ -61,6 +61,13 @@ def test_tracing_leaves_model_batches_and_random_numbers_as_they_are() -> None:
         assert torch.equal(value, before[name]), name
     assert all(param.grad is None for param in given.model.parameters())
     assert len(given.batches[0][0]) == 4
+
+
+def test_a_batch_size_traced_after_another_is_as_if_traced_alone() -> None:
+    alone = traced(subject(), "o2", 8)
+    after = traced_at(subject(), "o2", [4, 8])[1]
+    assert Counter(after.calls) == Counter(alone.calls)
+    assert replace(after, calls=()) == replace(alone, calls=())
 
 
 def test_products_run_in_the_formats_of_the_recipe(plain: Trace) -> None:
