@@ -16,8 +16,10 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import docs_table
 import quiet_machine
@@ -30,12 +32,14 @@ from halfstep import Engine
 from halfstep.advise.forecast import Forecaster
 from halfstep.advise.gpus import gpu as find_gpu
 from halfstep.advise.subject import Subject
+from halfstep.kernels import weight_gradients
+from halfstep.kernels.native import half
 from halfstep.kernels.native.memory import freed_memory_kept
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.environment import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch.autograd.profiler_util import FunctionEvent
 
@@ -70,11 +74,15 @@ PRODUCTS = {"mkldnn_convolution", "convolution_backward", "addmm", "mm"}
 CALLERS = {"convolution", "conv2d", "_convolution", "linear"}
 """Operators that only call others; under a half recipe, the kernels in Python that do so."""
 CASTS = {"copy_", "_to_copy", "to"}
+PASSES_IN_C = ((weight_gradients, "round_in_place"), (half, "unscale"))
+"""Functions that pass over memory in C, which the profiler does not see by itself."""
 
 
 def kind(event: FunctionEvent) -> str:
     """Return the kind of work that an event does by itself, without the events in it."""
     library, _, name = event.name.partition("::")
+    if library == "halfstep":
+        return UNSCALE if name == "unscale" else f"{_stage(event)}: casts"
     if library != "aten" or name in CALLERS:
         return BETWEEN
     stage = _stage(event)
@@ -126,13 +134,22 @@ def profiled(recipe: str, steps: int, warmup: int = 5) -> tuple[float, dict[str,
         for _ in range(warmup):
             step()
         plain = [_milliseconds(step) for _ in range(steps)]
-        with profile(activities=[ProfilerActivity.CPU]) as found:
+        with _passes_in_c_recorded(), profile(activities=[ProfilerActivity.CPU]) as found:
             for _ in range(steps):
                 step()
     taken: dict[str, float] = defaultdict(float)
     for event in found.events():
         taken[kind(event)] += event.self_cpu_time_total / 1e3 / steps
     return statistics.median(plain), {each: taken[each] for each in KINDS}
+
+
+@contextmanager
+def _passes_in_c_recorded() -> Iterator[None]:
+    with ExitStack() as patches:
+        for module, name in PASSES_IN_C:
+            recorded = record_function(f"halfstep::{name}")(getattr(module, name))
+            patches.enter_context(patch.object(module, name, recorded))
+        yield
 
 
 def _milliseconds(step: Callable[[], None]) -> float:

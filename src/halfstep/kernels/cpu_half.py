@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.kernels.pooling import fast_half_pooling
 from halfstep.kernels.products import ON
 from halfstep.kernels.scratch import scratch, wide_copies
 from halfstep.kernels.widen import Widened
@@ -49,7 +50,8 @@ def cpu_half() -> Iterator[None]:
     with _lock:
         _contexts += 1
     try:
-        with freed_memory_kept(), ON["cpu"].computed(dict.fromkeys(_HALVES, _WIDENED)):
+        products = ON["cpu"].computed(dict.fromkeys(_HALVES, _WIDENED))
+        with freed_memory_kept(), fast_half_pooling(), products:
             yield
     finally:
         with _lock:

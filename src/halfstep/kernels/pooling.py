@@ -1,0 +1,53 @@
+"""Max pooling of half CPU tensors through `channels_last`, several times as fast as PyTorch's own.
+
+PyTorch's kernel for contiguous images compares one number at a time, in fp32 and in half; its
+kernel for `channels_last` compares many channels at once. Both choose the same element, NaN
+included, so values, indices and strides are those of the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from halfstep.kernels.registration import Overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from halfstep.kernels.registration import Kernel
+
+FEWEST_CHANNELS = 16
+"""Below, too few are compared at once to pay for the two changes of layout."""
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def fast_half_pooling() -> AbstractContextManager[None]:
+    """Pool half CPU images so, in every thread of the process."""
+    return _overrides.held()
+
+
+def _max_pool2d(
+    original: Callable[..., Any], images: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    pays = (
+        images.dtype in _HALVES
+        and images.ndim == 4
+        and images.shape[1] >= FEWEST_CHANNELS
+        and images.is_contiguous()
+    )
+    if not pays:
+        return original(images, *args, **kwargs)
+    last = images.contiguous(memory_format=torch.channels_last)
+    values, indices = original(last, *args, **kwargs)
+    return values.contiguous(), indices.contiguous()
+
+
+def _kernels() -> dict[str, Kernel | None]:
+    return {"max_pool2d_with_indices": _max_pool2d}
+
+
+_overrides = Overrides("CPU", _kernels)
