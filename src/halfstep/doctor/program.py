@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from halfstep.doctor.bundle.files import write_evidence
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.show import as_json, print_diagnosis
-from halfstep.doctor.saved import explain, is_saved
+from halfstep.doctor.saved import explain, is_saved, saved_in
 from halfstep.doctor.watching.watch import Watch
 from halfstep.errors import UserError
 from halfstep.files import write_atomically
@@ -50,7 +50,7 @@ def run_program(
 
     Args:
         argv: The script and its arguments; "-m", the module and its arguments; or what a report
-            has left, to be explained here: a bundle, or a JSON file with evidence.
+            has left, to be explained here: its directory, a bundle, or a JSON file with evidence.
         report: Directory for `diagnosis.json` and a bundle of a bad step; created if need be.
         hold_back: Whether fused optimizers are to skip bad steps.
         page: Returns the report as HTML, for `diagnosis.html`; None for none.
@@ -62,9 +62,9 @@ def run_program(
         UserError: If there is nothing to run.
     """
     name = _of_rank("bundle")
-    if argv and is_saved(Path(argv[0])):
+    if argv and is_saved(saved := saved_in(Path(argv[0]))):
         refuse_arguments(argv)
-        return _explain(Path(argv[0]), report, page)
+        return _explain(saved, report, page)
     watch = Watch(hold_back=hold_back, bundle=None if report is None else report / name)
     error: BaseException | None = None
     code = 0

@@ -25,6 +25,12 @@ def is_saved(path: Path) -> bool:
     return path.suffix == ".json" or (path / STEP).is_file()
 
 
+def saved_in(path: Path) -> Path:
+    """Return what a report's directory has: its bundle or else its evidence; any other path."""
+    inside = (path / "bundle", path / "diagnosis.json")
+    return next((each for each in inside if each.exists() and is_saved(each)), path)
+
+
 def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
     """Explain a bundle, or the evidence in a JSON file.
 

@@ -142,10 +142,16 @@ def test_the_command_explains_a_bundle_and_evidence_alone(bundle, tmp_path, caps
     report = tmp_path / "report"
     assert main(["doctor", "--report", str(report), str(bundle / "evidence.json")]) == 0
     assert "LOG_OF_ZERO" in capsys.readouterr().err
-    assert main(["doctor", str(report / "diagnosis.json")]) == 0
-    said = capsys.readouterr().err
-    assert "LOG_OF_ZERO" in said
-    assert "repeats" not in said
+    for alone in (report / "diagnosis.json", report):
+        assert main(["doctor", str(alone)]) == 0
+        said = capsys.readouterr().err
+        assert "LOG_OF_ZERO" in said
+        assert "repeats" not in said
+
+
+def test_the_directory_of_a_report_stands_for_its_bundle(bundle, capsys) -> None:
+    assert main(["doctor", str(bundle.parent)]) == 0
+    assert "step 2 repeats here with the same bits" in capsys.readouterr().err
 
 
 def change(path, edit) -> None:
