@@ -49,7 +49,7 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         ),
         (["digits", "--grid", "recipe=fp32,fp16"], "--grid sets 'recipe', .* write --recipes"),
         (["digits", "--grid", "epochs=1,2", "--options", "epochs=3"], "epochs is in --options and"),
-        (["digits", "--devices", "cpu,0"], "--devices is 'cpu,0'; allowed: numbers of GPUs"),
+        (["digits", "--devices", "cpu,0"], "--devices is 'cpu,0'; allowed: GPU numbers"),
         (["digits", "--devices", "cpu", "--device", "cpu"], "are both given; write one"),
         (["digits", "--processes", "2", "--options", "probes=true"], "write probes=false"),
         (["digits", "--time-limit", "soon"], "--time-limit is 'soon'; allowed: hours"),
@@ -161,7 +161,7 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
         assert ended.err.splitlines() == [
             (
                 "interrupted; 0 of 1 cells have a result in 'runs/compare/digits'; "
-                "the same command goes on from there"
+                "the same command continues from there"
             )
         ]
     with pytest.raises(ProcessLookupError):

@@ -34,7 +34,7 @@ def test_other_figures_than_recorded_exit_with_1(halfstep, run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "'nowhere' is no run directory: it does not exist; write"),
+        (["nowhere"], "'nowhere' is not a run directory: it does not exist; write"),
         ([RUN, "--checkpoint", "worst"], "Invalid value for '--checkpoint'"),
         ([RUN, "--device", "cuda:99"], "device is 'cuda:99'"),
     ],
@@ -51,7 +51,7 @@ def test_damaged_checkpoint_is_one_line_and_exit_code_2(halfstep, run):
     file.write_bytes(file.read_bytes()[:1000])
     code, _, err = halfstep("eval", run)
     assert code == 2
-    assert "is damaged or no checkpoint of halfstep" in err
+    assert "is damaged or not a checkpoint of halfstep" in err
     assert err.count("\n") == 1
 
 
@@ -73,7 +73,7 @@ def test_list_of_images_is_evaluated_without_a_record(halfstep, run, tmp_path):
     found = json.loads(out)
     assert found["matches"] is None
     assert found["recall"] == {"3": found["measured"]["accuracy"]}
-    assert "left out: images.csv, row 3: broken.png is no image" in err
+    assert "left out: images.csv, row 3: broken.png is not an image" in err
 
 
 def test_columns_are_those_of_the_run_or_of_the_flag(halfstep, run, tmp_path):

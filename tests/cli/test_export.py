@@ -24,7 +24,7 @@ def test_program_is_written_where_it_is_asked_for(halfstep, run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "'nowhere' is no run directory"),
+        (["nowhere"], "'nowhere' is not a run directory"),
         ([RUN, "--format", "keras"], "Invalid value for '--format'"),
         ([RUN, "--out", "runs/digits"], "cannot write 'runs/digits'"),
     ],

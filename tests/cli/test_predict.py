@@ -35,7 +35,7 @@ def test_image_that_cannot_be_read_is_named_and_exits_with_1(halfstep, files):
     code, out, err = halfstep("predict", RUN, "a.png", "broken.png")
     assert code == 1
     assert len(out.splitlines()) == 2
-    assert err.startswith("left out: broken.png is no image")
+    assert err.startswith("left out: broken.png is not an image")
     assert err.count("\n") == 1
 
 
@@ -56,14 +56,14 @@ def test_runs_and_mirror_images_are_averaged(halfstep, files):
     assert (code, flipped) == (0, alone)
     code, _, err = halfstep(*arguments, "--ensemble", "nowhere")
     assert (code, err.count("\n")) == (2, 1)
-    assert "'nowhere' is no run directory" in err
+    assert "'nowhere' is not a run directory" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ([RUN, "a.png", "--probabilities", "--top-k", "2"], "are both given; write one of them"),
-        (["nowhere", "a.png"], "'nowhere' is no run directory"),
+        (["nowhere", "a.png"], "'nowhere' is not a run directory"),
         ([RUN, "c.png"], "'c.png' does not exist; write images, folders, or a CSV file"),
         ([RUN], "Missing argument 'IMAGES'"),
     ],

@@ -20,7 +20,7 @@ def test_runs_are_listed_with_their_best_figures(halfstep, run):
 def test_no_runs_and_no_folder_are_told_apart(halfstep, tmp_path):
     code, _, err = halfstep("runs")
     assert (code, err.count("\n")) == (2, 1)
-    assert "'runs' is no folder" in err
+    assert "'runs' is not a folder" in err
     (tmp_path / "runs").mkdir()
     code, out, err = halfstep("runs")
     assert (code, out) == (0, "")

@@ -56,7 +56,7 @@ def test_resolved_config_of_a_run_is_itself_a_config(halfstep, tiny_arguments):
         (["digits", "--recipe", "fp16+bf16"], "'fp16' and 'bf16' disagree on autocast"),
         (["digits", "--options", "model.name=resnet81"], "did you mean 'resnet18'"),
         (["digits", "--tag", "a/b"], "--tag is 'a/b'; allowed: letters"),
-        (["digits", "--device", "gpu"], "'gpu' is no device; allowed: auto, cpu, cuda"),
+        (["digits", "--device", "gpu"], "'gpu' is not a device; allowed: auto, cpu, cuda"),
         (["digits", "--device", "cuda:99"], "device is 'cuda:99'.*allowed: cpu.*write --device"),
         (["digits", "--out", "file/run"], "cannot write the run directory 'file/run': Not a dir"),
     ],
@@ -87,7 +87,7 @@ def test_run_is_not_replaced_without_a_word(halfstep, tiny_arguments):
     code, out, err = halfstep(*arguments)
     assert (code, out) == (2, "")
     assert re.fullmatch(
-        "error: 'run' holds a finished run; write --resume auto to go on from it, --tag with a new "
+        "error: 'run' holds a finished run; write --resume auto to continue it, --tag with a new "
         "name to keep both, or --overwrite to replace it\n",
         err,
     )
@@ -194,7 +194,7 @@ def test_signal_saves_and_exits_with_its_code(halfstep, tiny_arguments, monkeypa
     assert exit_code == code
     assert err == (
         "interrupted in epoch 1; the run lies in 'runs/digits/fp32-seed0'; no epoch was finished; "
-        "--resume auto goes on from step-00000006.pt\n"
+        "--resume auto continues from step-00000006.pt\n"
     )
     monkeypatch.undo()
 

@@ -197,7 +197,9 @@ def test_an_option_behind_a_run_or_a_bundle_is_refused(kind, tmp_path, capsys) -
     (tmp_path / "config.yaml").touch()
     assert main(["doctor", str(given), "--report", "out"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {given} is no program and takes no arguments, but --report out")
+    assert err.startswith(
+        f"error: {given} is not a program and takes no arguments, but --report out"
+    )
     assert err.endswith(f"halfstep doctor --report DIR {given}\n")
 
 

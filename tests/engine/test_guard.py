@@ -198,7 +198,7 @@ def test_a_plain_optimizer_may_not_step_what_an_open_engine_has_changed(recipe: 
     plain = SGD(model.parameters(), lr=0.1)
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe=recipe) as engine:
         take_step(engine)
-        with pytest.raises(RuntimeError, match=r"SGD\.step\(\) would move parameters.*close\(\)"):
+        with pytest.raises(RuntimeError, match=r"SGD\.step\(\) would update parameters.*close\(\)"):
             plain.step()
         SGD(other.parameters(), lr=0.1).step()
     model(INPUTS).sum().backward()

@@ -43,7 +43,7 @@ def test_a_step_past_the_engine_is_refused_until_it_closes() -> None:
     with Engine(model, optimizer) as engine:
         engine.backward(loss_of(engine))
         before = copy.deepcopy(model.state_dict())
-        with pytest.raises(RuntimeError, match=r"SGD.step\(\) was called past the engine"):
+        with pytest.raises(RuntimeError, match=r"SGD.step\(\) was called directly, but the engine"):
             optimizer.step()
         assert not differences(model.state_dict(), before)
         assert engine.step().stepped
@@ -255,7 +255,9 @@ def test_lbfgs_past_the_engine_is_told_of_the_closure() -> None:
     model = mlp()
     with Engine(model, LBFGS(model.parameters())) as engine:
         words = r"write engine\.step\(closure=closure\), where closure\(\) calls engine\.zero_grad"
-        with pytest.raises(RuntimeError, match=f"LBFGS.step.. was called past the engine.*{words}"):
+        with pytest.raises(
+            RuntimeError, match=f"LBFGS.step.. was called directly, but the engine.*{words}"
+        ):
             engine.optimizer.step(lambda: 0.0)
         engine.backward(loss_of(engine))
         with pytest.raises(TypeError, match=f"LBFGS evaluates the loss inside its step; {words}"):

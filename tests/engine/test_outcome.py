@@ -64,12 +64,12 @@ def test_a_scheduler_that_the_loop_steps_too_is_refused(build) -> None:
         take_step(engine)
         take_step(engine)
         scheduler.step()
-        with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+        with pytest.raises(RuntimeError, match=r"called directly, but the engine.*delete the line"):
             take_step(engine)
     engine = Engine(model, optimizer, scheduler=scheduler)
     take_step(engine)
     scheduler.step()
-    with pytest.raises(RuntimeError, match=r"called past the engine.*delete the line"):
+    with pytest.raises(RuntimeError, match=r"called directly, but the engine.*delete the line"):
         engine.close()
 
 

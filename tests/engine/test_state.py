@@ -100,7 +100,7 @@ def test_a_run_may_go_on_under_another_recipe(first: str, second: str) -> None:
     model = mlp()
     with Engine(model, SGD(model.parameters(), lr=0.1, momentum=0.9), recipe=second) as engine:
         model.load_state_dict(saved["model"])
-        with pytest.warns(EngineWarning, match=f"under recipe '{first}' and goes on under"):
+        with pytest.warns(EngineWarning, match=f"under recipe '{first}' and is loaded under"):
             engine.load_state_dict(saved["engine"])
         assert engine.steps == 3
         assert engine.loss_scale == (2.0**16 if second == "fp16" else 1.0)
@@ -116,7 +116,7 @@ def test_a_half_filled_window_of_another_recipe_is_dropped_aloud() -> None:
         micro_step(engine, 0)
         saved = engine.state_dict()
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe="bf16", accumulate=2) as engine:
-        with pytest.warns(EngineWarning, match="a half-filled window is dropped"):
+        with pytest.warns(EngineWarning, match="a partly filled window is dropped"):
             engine.load_state_dict(saved)
         assert all(param.grad is None for param in model.parameters())
         micro_step(engine, 0)
@@ -131,7 +131,7 @@ def test_a_changed_setting_of_the_same_name_is_another_recipe() -> None:
         saved = engine.state_dict()
     recipe = {"base": "fp16", "loss_scale": 1024}
     with Engine(model, SGD(model.parameters(), lr=0.1), recipe=recipe) as engine:
-        with pytest.warns(EngineWarning, match="the loss scale starts anew"):
+        with pytest.warns(EngineWarning, match="the loss scale restarts"):
             engine.load_state_dict(saved)
         assert engine.loss_scale == 1024
 

@@ -49,7 +49,7 @@ def test_the_double_step_is_named_with_its_line(run, capsys):
     assert found["right"][-1] < 0.3
     assert "STEP_BYPASSES_SCALER (certain)" in printed
     assert "the line: optimizer.step()" in printed
-    assert "was called past the engine" in printed
+    assert "was called directly, but the engine" in printed
 
 
 def test_rates_break_every_precision_and_adamw_pure_half_alone(run, capsys):

@@ -215,10 +215,10 @@ def test_a_file_that_changes_is_read_again_and_its_parts_are_told_apart(tmp_path
 def test_what_is_no_cache_stays_and_another_size_begins_anew(tmp_path):
     file = tmp_path / "leaf.jpg"
     file.write_bytes(b"some photograph")
-    with pytest.raises(UserError, match=r"leaf\.jpg' is no cache of images; write another file"):
+    with pytest.raises(UserError, match=r"leaf\.jpg' is not an image cache; write another file"):
         ImageCache(file, gigabytes=GB)
     assert file.read_bytes() == b"some photograph"
-    with pytest.raises(UserError, match="cannot be made: Is a directory"):
+    with pytest.raises(UserError, match="cannot be created: Is a directory"):
         ImageCache(tmp_path, gigabytes=GB)
     with pytest.raises(UserError, match=r"a cache of 1e-06 GB holds no image"):
         ImageCache(gigabytes=1e-6)

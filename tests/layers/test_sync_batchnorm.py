@@ -67,5 +67,5 @@ def test_a_batch_norm_that_does_more_is_refused():
         def forward(self, input):  # noqa: A002  (torch's name)
             return 2 * super().forward(input)
 
-    with pytest.raises(TypeError, match="Doubling is a batch norm with a forward of its own"):
+    with pytest.raises(TypeError, match="Doubling is a batch norm with its own forward"):
         convert(nn.Sequential(Doubling(4)))

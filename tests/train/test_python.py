@@ -55,7 +55,7 @@ def test_a_run_goes_on_and_is_watched(tiny_file):
     )
     assert summary.epochs == 2
     assert steps.seen == [7, 8, 9, 10, 11, 12]
-    with pytest.raises(ValueError, match=r"write --resume auto to go on|--overwrite"):
+    with pytest.raises(ValueError, match=r"write --resume auto to continue|--overwrite"):
         halfstep.train(tiny_file, overrides=longer, out="run", quiet=True)
 
 

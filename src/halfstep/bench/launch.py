@@ -104,5 +104,5 @@ def seconds_to_first_step(config: Path, way: Way, processes: int) -> float:
     done = bool(metrics_log.read(run, "train"))
     shutil.rmtree(run)
     if not done:
-        raise UserError("a run that was to be timed ended without a training step")
+        raise UserError("a timed run ended without a training step")
     return seconds

@@ -176,7 +176,7 @@ def _configs(
         mine = None if spelled_out is not None and name == spelled_out.name else name
         found[name] = load(config, options, {"device": device, "recipe": mine})
         if found[name].build_recipe().name != name:
-            raise UserError("--options sets 'recipe', which every row has its own of")
+            raise UserError("--options sets 'recipe', which bench sets for each row")
     return found
 
 

@@ -75,4 +75,4 @@ def training(
         end([process])
         raise
     if code:
-        raise UserError(f"a run that was to be timed failed: {reason(code, errors)}")
+        raise UserError(f"a timed run failed: {reason(code, errors)}")

@@ -112,5 +112,5 @@ def _what_is_left(plan: Plan, results: Sequence[Result]) -> str:
     done = sum(result.status != "pending" for result in results)
     return (
         f"interrupted; {done} of {len(results)} cells have a result in {str(plan.directory)!r}; "
-        "the same command goes on from there"
+        "the same command continues from there"
     )

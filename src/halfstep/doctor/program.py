@@ -99,8 +99,8 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     """
     if len(argv) > 1:
         raise UserError(
-            f"{argv[0]} is no program and takes no arguments, but {' '.join(argv[1:])} comes after "
-            f"it; write options of doctor before it: halfstep doctor --report DIR {argv[0]}"
+            f"{argv[0]} is not a program and takes no arguments, but {' '.join(argv[1:])} follows "
+            f"it; write doctor's options before it: halfstep doctor --report DIR {argv[0]}"
         )
 
 

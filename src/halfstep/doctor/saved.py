@@ -54,7 +54,7 @@ def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
         return diagnose(evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(
-            f"{path} is not what doctor wrote: what it observed does not fit together "
+            f"{path} is not a valid doctor file: its record contradicts itself "
             f"({type(error).__name__}: {error})"
         ) from error
 

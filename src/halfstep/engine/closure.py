@@ -40,7 +40,7 @@ def refuse_recipe(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
         if reason:
             raise TypeError(
                 f"{type(optimizer).__name__} evaluates the loss inside its step, which recipe "
-                f"{recipe.name!r} cannot let it: {reason}; write recipe='fp32' or 'bf16'"
+                f"{recipe.name!r} does not support: {reason}; write recipe='fp32' or 'bf16'"
             )
 
 

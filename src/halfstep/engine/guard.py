@@ -86,9 +86,9 @@ class ParameterGuard:
         groups = () if optimizer in _owned or not self._reshapes else optimizer.param_groups
         if not all(self.params.isdisjoint(group["params"]) for group in groups):
             raise RuntimeError(
-                f"{type(optimizer).__name__}.step() would move parameters that the recipe of an "
-                "open engine has changed, past the engine; give it this optimizer too, or call "
-                "close() on the engine first (one that was dropped in a reference cycle ends at "
+                f"{type(optimizer).__name__}.step() would update parameters that the recipe of an "
+                "open engine has changed; pass this optimizer to the engine too, or call close() "
+                "on the engine first (an engine dropped in a reference cycle is closed at "
                 "gc.collect())"
             )
 
@@ -155,12 +155,12 @@ class StepGuard:
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
         if not self._open and needs_closure(optimizer):
             raise RuntimeError(
-                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
+                f"{type(optimizer).__name__}.step() was called directly, but the engine owns this "
                 f"optimizer; {CLOSURE}"
             )
         if not self._open:
             raise RuntimeError(
-                f"{type(optimizer).__name__}.step() was called past the engine, which owns this "
+                f"{type(optimizer).__name__}.step() was called directly, but the engine owns this "
                 "optimizer: a second step would apply the same gradients again, or gradients that "
                 "are still multiplied by the loss scale; delete the line, engine.step() is enough"
             )

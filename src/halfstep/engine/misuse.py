@@ -67,8 +67,9 @@ def warn_touched() -> None:
 def warn_new_recipe(saved: str, here: str, *, lost_window: bool) -> None:
     """Warn that gradients and loss scales made under another recipe are not taken over."""
     warnings.warn(
-        f"the state was saved under recipe {saved!r} and goes on under {here!r}: the loss scale "
-        "starts anew" + (", and a half-filled window is dropped" if lost_window else ""),
+        f"the state was saved under recipe {saved!r} and is loaded under {here!r}: the loss scale "
+        "restarts from its initial value"
+        + (", and a partly filled window is dropped" if lost_window else ""),
         EngineWarning,
         stacklevel=3,
     )

@@ -226,8 +226,9 @@ def refuse_double_schedule(scheduler: LRScheduler) -> None:
     """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
     name = type(scheduler).__name__
     raise RuntimeError(
-        f"{name}.step() was called past the engine, which steps this scheduler once for each real "
-        f"optimizer step; delete the line, or leave scheduler={name}(...) out of Engine(...)"
+        f"{name}.step() was called directly, but the engine steps this scheduler after each "
+        f"optimizer step that is not skipped; delete the line, or leave scheduler={name}(...) out "
+        "of Engine(...)"
     )
 
 

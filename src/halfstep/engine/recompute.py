@@ -39,7 +39,7 @@ def recompute(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> No
     """
     chosen = list(blocks or _repeated(model) or filter(_has_parts, outermost(model)))
     if not chosen:
-        raise ValueError("it has no blocks of several layers, whose activations to compute again")
+        raise ValueError("it has no blocks of several layers to recompute")
     for block in dict.fromkeys(chosen):
         mix_in(block, Recomputed)
 
@@ -88,7 +88,7 @@ class Recomputed(nn.Module):
         if before != [each._version for each in inputs]:
             raise ValueError(
                 f"{type(self).__name__.removeprefix('Recomputed')} changes its input in place, so "
-                "that its activations cannot be computed again; write checkpoint_activations=false"
+                "its activations cannot be recomputed; write checkpoint_activations=false"
             )
         return outputs
 

@@ -183,7 +183,8 @@ class LossScales:
         grads = [p.grad.to(gradients.wide(p.grad.dtype)) for p in reached if p.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise TypeError(
-                f"loss_id={loss_id!r} keeps gradients apart, which sparse ones cannot be; "
+                f"loss_id={loss_id!r} keeps gradients separate, which does not work for sparse "
+                "gradients; "
                 "leave loss_id out, or write sparse=False in the embedding"
             )
         found = torch.zeros((), device=self._device)

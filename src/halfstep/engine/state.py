@@ -72,9 +72,10 @@ def load_assembly(
     holds_window = any(window["backwards"] for window in state["windows"])
     if holds_window and state["accumulate"] != weights.accumulate:
         raise ValueError(
-            f"the state holds a window half-filled under accumulate={state['accumulate']}, and "
-            f"this engine has accumulate={weights.accumulate}; resume with the same, or save "
-            "where a window has closed"
+            f"the state holds a window that was partly filled under "
+            f"accumulate={state['accumulate']}, and "
+            f"this engine has accumulate={weights.accumulate}; resume with the same value, or save "
+            "after a window has closed"
         )
     kinds: dict[str, Sized] = {
         "optimizers": assembly.windows,

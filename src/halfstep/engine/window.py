@@ -130,8 +130,8 @@ class Window:
         """
         if saved is None:
             raise ValueError(
-                "the state of a ZeroRedundancyOptimizer is whole on the first process only; load "
-                "what that one saved on every process"
+                "the state of a ZeroRedundancyOptimizer is complete on rank 0 only; load the state "
+                "of rank 0 on every process"
             )
         self._load(self.optimizer, saved)
 

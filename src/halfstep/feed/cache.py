@@ -62,7 +62,7 @@ class ImageCache:
             images = self._in_memory() if path is None else self._on_disk(path)
         except OSError as error:
             raise UserError(
-                f"the cache of images {str(path or 'in memory')!r} cannot be made: "
+                f"the cache of images {str(path or 'in memory')!r} cannot be created: "
                 f"{error.strerror or error}; write another file"
             ) from error
         except ValueError as error:
@@ -148,7 +148,7 @@ class ImageCache:
         if file.exists():
             there = ImageFile(os.open(file, os.O_RDWR), self._most_bytes)
             if not there.is_ours:
-                raise UserError(f"{str(file)!r} is no cache of images; write another file")
+                raise UserError(f"{str(file)!r} is not an image cache; write another file")
             if there.fits:
                 with _alone(there.descriptor):
                     there.mend()

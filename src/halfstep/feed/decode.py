@@ -131,12 +131,12 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
     except UnknownRange as error:
         raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
-        raise CorruptImage(f"{name} is no image; restore it, or leave it out") from error
+        raise CorruptImage(f"{name} is not an image; restore it, or leave it out") from error
     except MemoryError:  # which says nothing of the file
         raise
     except Exception as error:  # what a damaged file raises depends on the format
         raise CorruptImage(
-            f"{name} holds no whole image ({reason(error)}); restore it, or leave it out"
+            f"{name} holds an incomplete image ({reason(error)}); restore it, or leave it out"
         ) from error
     image: torch.Tensor = functional.pil_to_tensor(upright)
     return image

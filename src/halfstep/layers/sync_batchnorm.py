@@ -205,8 +205,8 @@ def activates(layer: nn.Module) -> bool:
     ):
         return True
     raise TypeError(
-        f"{type(layer).__name__} is a batch norm with a forward of its own, which sync_batchnorm "
-        "would lose; write sync_batchnorm=False, or synchronize it in the model"
+        f"{type(layer).__name__} is a batch norm with its own forward, which sync_batchnorm would "
+        "replace; write sync_batchnorm=False, or synchronize it in the model"
     )
 
 

@@ -164,7 +164,8 @@ def _operators(given: Iterator[tuple[str, str]]) -> dict[str, torch.dtype]:
     for name, format_ in given:
         if name not in known_operators():
             raise ValueError(
-                f"exceptions names operator {name!r}, which torch has not; allowed: a function of "
+                f"exceptions names operator {name!r}, which torch does not have; allowed: a "
+                "function of "
                 f"torch or torch.nn.functional, such as 'op:softmax'"
                 f"{closest(name, known_operators())}"
             )

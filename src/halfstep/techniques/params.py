@@ -101,10 +101,10 @@ class ParameterFormat(Technique):
             if not (_HALF.search(said) and _WIDE.search(said)):
                 raise
             raise TypeError(
-                f"a wider tensor met {self._dtype} parameters: {said}. Only engine.model(inputs) "
-                "casts what goes in: to call another method write "
-                f"engine.model.method(inputs.to({self._dtype})), and make tensors inside the model "
-                "in the dtype of its inputs"
+                f"a wider tensor was combined with {self._dtype} parameters: {said}. Only "
+                "engine.model(inputs) casts its inputs: to call another method, write "
+                f"engine.model.method(inputs.to({self._dtype})), and create tensors inside the "
+                "model with the dtype of its inputs"
             ) from error
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ def test_one_loss_too_many_and_closures_are_refused(wrapped):
     model, optimizer = wrapped
     backward(model, optimizer, 1.0)
     backward(model, optimizer, 1.0)
-    with pytest.raises(RuntimeError, match=r"told of 2; write.*num_loss=3"):
+    with pytest.raises(RuntimeError, match=r"called for 2; write.*num_loss=3"):
         backward(model, optimizer, 1.0)
     with pytest.raises(NotImplementedError, match="`closure` argument is unsupported"):
         optimizer.step(lambda: None)

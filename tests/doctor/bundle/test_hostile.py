@@ -142,7 +142,7 @@ def test_evidence_that_does_not_fit_together_is_refused(theirs, capsys, harm, gi
     change(theirs / "evidence.json", harm)
     code, err = said(capsys, given)
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{given} is not what doctor wrote: what it observed does not fit together" in err
+    assert f"{given} is not a valid doctor file: its record contradicts itself" in err
 
 
 @pytest.mark.parametrize("text", [DEEP, "null", "[1]", '{"diagnosis": 1, "evidence": {}}'])

@@ -167,15 +167,18 @@ def first_operator(record) -> dict:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda b: (b / "step.json").write_text("{}"), "step.json is not what doctor wrote: about"),
-        (lambda b: (b / "step.json").write_text("not"), "step.json is not what doctor wrote"),
+        (
+            lambda b: (b / "step.json").write_text("{}"),
+            "step.json is not a valid doctor file: about",
+        ),
+        (lambda b: (b / "step.json").write_text("not"), "step.json is not a valid doctor file"),
         (lambda b: (b / "tensors.safetensors").unlink(), "there is no file"),
         (lambda b: (b / "tensors.safetensors").write_bytes(b"zip"), "tensors.safetensors is not"),
         (lambda b: save_file({}, b / "tensors.safetensors"), "tensors.safetensors lacks tensor"),
         (lambda b: (b / "evidence.json").write_text('{"loop": 3}'), "evidence.json is not"),
         (
             lambda b: (b / "evidence.json").write_text("{}"),
-            "evidence.json is not what doctor wrote",
+            "evidence.json is not a valid doctor file",
         ),
         (lambda b: (b / "step.json").unlink(), "neither a run's directory nor a bundle"),
         (lambda b: change(b / "step.json", lambda r: r["about"].update(format=9)), "has format 9"),
@@ -229,6 +232,6 @@ def test_parameters_and_batch_lie_in_the_bundle_by_their_names(bundle) -> None:
 
 def test_a_step_that_is_too_large_is_not_written_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(recorder, "MOST_BYTES", 100)
-    with pytest.raises(AssertionError, match="no bundle of step 2: the step rests on more than"):
+    with pytest.raises(AssertionError, match="no bundle of step 2: the step needs more than"):
         leave(tmp_path / "bundle", FAULTS[4][0])
     assert not (tmp_path / "bundle").exists()

@@ -328,7 +328,7 @@ def check_zero_redundancy_optimizer(rank: int, world: int) -> None:
     model.load_state_dict(found)
     with Engine(model, sharded(model), recipe=RECIPES["fp16"], parallel="ddp") as engine:
         if rank > 0:
-            with pytest.raises(ValueError, match="whole on the first process only"):
+            with pytest.raises(ValueError, match="complete on rank 0 only"):
                 engine.load_state_dict(state)
         engine.load_state_dict(box[0])
         follow(engine, "fp16", 1, rank, world)

@@ -344,7 +344,7 @@ def test_a_cpu_is_refused(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match=r"needs GPUs, and torch sees none.*parallel='ddp'"):
         engine_over(model, parallel="dp")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(RuntimeError, match=r"one is on cpu; write model\.cuda\(\) before"):
+    with pytest.raises(RuntimeError, match=r"a model is on cpu; write model\.cuda\(\) before"):
         engine_over(model, parallel="dp")
 
 

@@ -51,6 +51,6 @@ def test_a_checkpoint_of_two_resumes_in_one(directory: Path, recipe: str) -> Non
 
 
 def test_half_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    said = r"no whole checkpoint: \.metadata or rest\.pt"
+    said = r"not a complete checkpoint: \.metadata or rest\.pt"
     with adamw_engine("fp64", sharded=False) as engine, pytest.raises(ValueError, match=said):
         load_sharded(tmp_path, engine)

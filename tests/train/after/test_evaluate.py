@@ -59,7 +59,7 @@ def test_losses_match_to_rounding_and_accuracies_exactly():
 def test_what_is_no_run_is_refused(tmp_path, make, said):
     if make:
         make(tmp_path / "run")
-    with pytest.raises(UserError, match=f"is no run directory: it {said}; write"):
+    with pytest.raises(UserError, match=f"is not a run directory: it {said}; write"):
         evaluate(tmp_path / "run")
 
 
@@ -113,7 +113,7 @@ def test_image_that_cannot_be_read_is_named_and_the_others_count(pictures, pictu
     result = evaluate_on(pictures_run, listed(pictures(), ["broken.png,dark", *ROWS]))
     assert int(result.measured.confusion.sum()) == 6
     (line,) = result.unreadable
-    assert "row 2: broken.png is no image" in line
+    assert "row 2: broken.png is not an image" in line
     with pytest.raises(UserError, match=r"lists no image that can be read; the first: .*row 2"):
         evaluate_on(pictures_run, listed(pictures(), ["broken.png,dark"]))
     broken.unlink()

@@ -92,7 +92,7 @@ def test_batches_hold_the_pixels_of_validation_and_name_what_cannot_be_read(
         str(folder / file) for file in readable
     ]
     broken, missing = (line for batch in found for line in batch.faults)
-    assert "a/b.png is no image" in broken
+    assert "a/b.png is not an image" in broken
     assert missing == "X cannot be read: No such file or directory"
 
 
@@ -116,4 +116,6 @@ def test_what_a_data_set_of_ones_own_did_to_its_pixels_is_asked_for(folder, said
         (*_, last) = image_files.batches(trained, image_files.find([folder]))
     assert last.images.shape == (1, 1, 8, 8)
     told = [each for each in heard if each.category is DataWarning]
-    assert ["my_data:Scans gave float32" in str(each.message) for each in told] == [True] * warns
+    assert ["my_data:Scans returned float32" in str(each.message) for each in told] == [
+        True
+    ] * warns

@@ -51,7 +51,9 @@ def test_when_is_the_last_time_that_the_run_wrote(root):
 
 def test_a_folder_without_runs_has_none_and_no_folder_is_refused(tmp_path):
     assert find(tmp_path) == []
-    with pytest.raises(UserError, match=r"nowhere' is no folder; write one that runs lie in"):
+    with pytest.raises(
+        UserError, match=r"nowhere' is not a folder; write a folder that contains runs"
+    ):
         find(tmp_path / "nowhere")
 
 

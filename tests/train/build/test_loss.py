@@ -56,7 +56,7 @@ def test_a_loss_of_ones_own_is_imported():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["loss.name=hinge"], "'hinge' is no loss; allowed: cross-entropy, bce, focal"),
+        (["loss.name=hinge"], "'hinge' is not a loss; allowed: cross-entropy, bce, focal"),
         (["loss={name: bce, class_weights: [1, 2]}"], "class_weights have no effect on bce"),
         (["loss.gamma=1"], "gamma has no effect on cross-entropy; write name: focal"),
         (["loss.class_weights=[1, 2]"], "has 2 values, but there are 4 classes"),
@@ -64,7 +64,7 @@ def test_a_loss_of_ones_own_is_imported():
         (["loss.name=import:nowhere:at_all"], "loss.name: cannot import 'nowhere'"),
         (
             ["loss.name=import:torch.nn.functional:nll_loss", "label_smoothing=0.1"],
-            "does not see; write label_smoothing=0",
+            "does not support; write label_smoothing=0",
         ),
     ],
 )

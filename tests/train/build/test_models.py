@@ -90,7 +90,7 @@ def test_trying_a_model_on_an_image_leaves_no_trace():
         ("torchvision:alexnet", {"layers": 1}, "torchvision's alexnet refuses"),
         ("torchvision:alexnet", {}, "cannot take 1x16x16 images"),
         ("timm:resnet18", {"layers": [1, 1, 1]}, "cannot take 1x16x16 images"),
-        ("timm:resnet18", {"num_classes": 3, **SMALL}, "does not return 7 logits an image"),
+        ("timm:resnet18", {"num_classes": 3, **SMALL}, "does not return 7 logits per image"),
         (
             "torchvision:googlenet",
             {"init_weights": False},
@@ -164,7 +164,7 @@ def test_pretrained_weights_are_asked_of_timm_and_a_new_last_layer_is_said(monke
     make("timm:resnet18", SMALL, pretrained=True)
     assert any(asked)
     said = capsys.readouterr().err
-    assert "resnet18's weights are of 1000 classes: its last layer starts anew" in said
+    assert "resnet18's weights are of 1000 classes: its last layer is initialized randomly" in said
 
 
 @pytest.mark.parametrize("name", ["timm:test_resnet", "torchvision:squeezenet1_1"])

@@ -188,9 +188,9 @@ def test_torchs_optimizers_under_timms_names_are_fused_too(name, fused):
         ("lam", {}, "optimizer.name is 'lam'; allowed: sgd, adam, adamw, .*did you mean 'lamb'"),
         ("admw", {}, "did you mean 'adamw'"),
         ("lookahead_lam", {}, "optimizer.name is 'lookahead_lam'"),
-        ("lamb", {"bettas": 1}, "'lamb' cannot be had with args .*bettas"),
-        ("lamb", {"betas": "many"}, "'lamb' cannot be had with args .*many"),
-        ("lamb", {"eps": [1]}, "'lamb' cannot be had with args"),
+        ("lamb", {"bettas": 1}, "'lamb' cannot be built with args .*bettas"),
+        ("lamb", {"betas": "many"}, "'lamb' cannot be built with args .*many"),
+        ("lamb", {"eps": [1]}, "'lamb' cannot be built with args"),
         ("adahessian", {}, "needs second derivatives"),
     ],
 )

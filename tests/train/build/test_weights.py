@@ -96,7 +96,7 @@ def test_last_layer_of_another_number_of_classes_starts_anew_and_that_is_said(ca
     assert torch.equal(here.conv1.weight, there["conv1.weight"])
     said = capsys.readouterr().err
     assert "file.pth: the last layer (fc." in said
-    assert "starts anew, for 3 classes" in said
+    assert "is initialized randomly, for 3 classes" in said
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "model.", "net.backbone."])
@@ -106,12 +106,12 @@ def test_prefix_of_what_wraps_a_model_is_taken_off_and_that_is_said(capsys, pref
     assert torch.equal(here.layer1[0].conv1.weight, there["layer1.0.conv1.weight"])
     said = capsys.readouterr().err
     assert f"file.pth: the prefix {prefix!r} is taken off its names\n" in said
-    assert "starts anew, for 3 classes" in said
+    assert "is initialized randomly, for 3 classes" in said
 
 
 def test_what_else_lies_beside_a_wrapped_model_is_named():
     given = {f"model.{name}": value for name, value in small(seed=1).state_dict().items()}
-    with pytest.raises(UserError, match=r"holds 'loss.weight', which the model has not"):
+    with pytest.raises(UserError, match=r"holds 'loss.weight', which the model does not have"):
         fit(small(), {**given, "loss.weight": torch.ones(3)})
 
 
@@ -139,7 +139,7 @@ def test_weights_for_colour_are_summed_for_grey():
     ("change", "said"),
     [
         (lambda s: s.pop("layer1.0.conv1.weight"), "has no 'layer1.0.conv1.weight'"),
-        (lambda s: s.update(other=torch.ones(1)), "holds 'other', which the model has not"),
+        (lambda s: s.update(other=torch.ones(1)), "holds 'other', which the model does not have"),
         (
             lambda s: s.update({"layer1.0.conv1.weight": torch.ones(2, 2)}),
             r"'layer1.0.conv1.weight' is of shape \(2, 2\), and the model's of \(8, 64, 3, 3\)",

@@ -31,5 +31,7 @@ def test_schedule_written_in_full_is_read_back(config):
 def test_warm_up_is_given_once():
     with pytest.raises(ValidationError, match=r"warmup is 0\.1 and warmup_epochs is 5\.0; write"):
         CosineConfig(name="cosine", warmup=0.1, warmup_epochs=5)
-    with pytest.raises(ValidationError, match=r"\(warmup: 0\.3 is as if it were not written\)"):
+    with pytest.raises(
+        ValidationError, match=r"\(warmup: 0\.3 is the default and counts as not given\)"
+    ):
         OneCycleConfig(name="one-cycle", warmup=0.1, warmup_epochs=5)

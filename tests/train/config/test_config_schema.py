@@ -28,7 +28,7 @@ def test_every_field_is_described(section):
             "optimizer={name: sgd, momentum: 0, nesterov: true}",
             "nesterov is true but momentum is 0",
         ),
-        ("device=gpu", "'gpu' is no device; allowed: auto, cpu, cuda"),
+        ("device=gpu", "'gpu' is not a device; allowed: auto, cpu, cuda"),
         ("name=../elsewhere", "'../elsewhere' cannot name a folder"),
         ("name=/tmp", "cannot name a folder"),
         ("recipe=fp61", "did you mean 'fp16'"),

@@ -224,7 +224,7 @@ def check_all_split_when_memory_fails_one(processes, given) -> None:
     config = given.tiny(model, "batch_size=128", "auto_microbatch=true")
     with (
         mock.patch.object(loss, "functional", SimpleNamespace(cross_entropy=failing)),
-        pytest.warns(MicrobatchWarning, match="going on with 64 at a time"),
+        pytest.warns(MicrobatchWarning, match="continuing with 64 at a time"),
     ):
         found, pieces = first_gradients(config, processes)
     assert pieces == 2

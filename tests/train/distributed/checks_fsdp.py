@@ -91,7 +91,11 @@ def check_damaged_part_costs_what_came_after_the_checkpoint_before(processes, gi
         newest, before = rotation.newest_first(run)
         named = checkpoint.named_parts(newest)
         damage(newest.with_name(named["directory"]) / "__1_0.distcp")
-        with pytest.warns(rotation.CheckpointWarning, match=rf"__1_0.*going on from {before.name}"):
+        with pytest.warns(
+            rotation.CheckpointWarning,
+            match=rf"__1_0.*continuing from "
+            f"{before.name}",
+        ):
             found = rotation.newest_whole(run)
         assert found[0] == before
 
@@ -107,7 +111,7 @@ def check_a_checkpoint_that_would_run_code_is_refused(processes, given) -> None:
     sums = {**stored.parts["sha256"], ".metadata": sha256(metadata.read_bytes()).hexdigest()}
     checkpoint.save(file, replace(stored, parts={**stored.parts, "sha256": sums}))
     assert checkpoint.look_into(file).step == stored.step
-    with pytest.raises(UserError, match="is no checkpoint of halfstep"):
+    with pytest.raises(UserError, match="is not a checkpoint of halfstep"):
         checkpoint.load(file)
     assert not witness.exists()
 

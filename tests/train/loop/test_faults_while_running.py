@@ -153,7 +153,7 @@ def test_memory_that_runs_out_while_loading_is_explained_and_the_run_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(listed, "read_image", read)
-        with pytest.raises(UserError, match="memory does not suffice for batches of 4 images"):
+        with pytest.raises(UserError, match="there is not enough memory for batches of 4 images"):
             train(pictures(f"data.workers={workers}"), tmp_path / "run", quiet=True)
     assert_resumes(pictures, tmp_path / "run", whole)
 
@@ -184,7 +184,7 @@ def test_image_that_memory_does_not_hold_is_no_damaged_image_and_the_run_resumes
     Image.new("RGB", (9000, 9000)).save(tmp_path / "data" / "train" / "dark" / "0.png")
     options = (f"data.root={tmp_path / 'data'}", "epochs=1", "data.on_error=skip")
     train(pictures(*options), tmp_path / "whole", quiet=True)
-    said = "memory does not suffice for batches of 4 images"
+    said = "there is not enough memory for batches of 4 images"
     with little_memory(150 * 2**20), pytest.raises(UserError, match=said):
         train(pictures(*options, f"data.workers={workers}"), tmp_path / "run", quiet=True)
     train(pictures(*options), tmp_path / "run", quiet=True, go_on="auto")
@@ -203,7 +203,9 @@ def test_memory_that_runs_out_in_a_step_is_explained_and_the_run_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(metrics.Metrics, "add", add)
-        with pytest.raises(UserError, match=r"memory does not suffice .* try auto_microbatch=true"):
+        with pytest.raises(
+            UserError, match=r"there is not enough memory .* try auto_microbatch=true"
+        ):
             train(pictures(), tmp_path / "run", quiet=True)
     assert_resumes(pictures, tmp_path / "run", whole)
 

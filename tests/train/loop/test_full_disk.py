@@ -87,7 +87,11 @@ def assert_claims_only_what_is_there(run):
     [
         ("checkpoint", 6, "checkpoints/last.pt could not be written; .*from step-00000008.pt"),
         ("checkpoint", 2, "best.pt and .*last.pt could not be written; .*from step-00000002.pt"),
-        ("checkpoint", 1, "best.pt and .*last.pt could not be written; .*starts anew, as nothing"),
+        (
+            "checkpoint",
+            1,
+            "best.pt and .*last.pt could not be written; .*starts from the beginning",
+        ),
         ("name", 1, "best.pt and .*last.pt could not be written; .*from step-00000003.pt"),
         ("tables", 1, "best.pt and .*last.pt could not be written; .*from step-00000002.pt"),
         ("metrics", 9, "last.pt could not be written; .*from step-0000000[46].pt"),
@@ -133,8 +137,8 @@ def test_nothing_newer_is_saved_while_the_best_validation_is_in_no_checkpoint(
         "step-00000002.pt"
     )
     assert halted == (
-        "the best validation so far, of epoch 1, is in no checkpoint; until a better one is saved, "
-        "no other is, so that --resume auto makes it again"
+        "the best validation so far, of epoch 1, could not be saved; no other checkpoint replaces "
+        "it until a better one is saved, so --resume auto repeats that epoch"
     )
     assert [file.name for file in rotation.newest_first(tmp_path)] == ["step-00000002.pt"]
 
@@ -185,7 +189,7 @@ def filled(config, run, size, whole, capsys):
         assert complete == (code == 0), said
         assert_claims_only_what_is_there(run)
         epochs = [checkpoint.epoch_of(checkpoint.path(run, name)) for name in ("best", "last")]
-        begins = re.search(r"goes on from (\S+)", said)
+        begins = re.search(r"continues from (\S+)", said)
         assert not begins or (run / "checkpoints" / begins[1]).is_file()
         subprocess.run(["mount", "-o", f"remount,{ROOM}", run], check=True)
         assert main(command) == 0, capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_damaged_newest_checkpoint_costs_only_what_came_after_the_one_before(
     if damage == "flipped":
         content[len(content) // 2] ^= 1
     newest.write_bytes({"torn": content[: len(content) // 2], "empty": b""}.get(damage, content))
-    with pytest.warns(CheckpointWarning, match=f"{newest.name}.*going on from {before.name}"):
+    with pytest.warns(CheckpointWarning, match=f"{newest.name}.*continuing from {before.name}"):
         train(pictures(), tmp_path, quiet=True, go_on="auto")
     assert_same_run(tmp_path, uninterrupted("fp32"))
 
@@ -146,7 +146,7 @@ def test_all_checkpoints_damaged_is_an_error_that_names_the_newest(
     files = rotation.newest_first(tmp_path)
     for file in files:
         file.write_bytes(b"x")
-    with pytest.raises(UserError, match=f"no checkpoint of .* is whole; .*{files[0].name}"):
+    with pytest.raises(UserError, match=f"no checkpoint of .* is complete; .*{files[0].name}"):
         train(pictures(), tmp_path, quiet=True, go_on="auto")
 
 
@@ -171,8 +171,8 @@ def test_wrong_paths_and_other_configs_are_refused_before_anything_is_written(
     run = tmp_path / "run"
     for wanted, said in (
         ("nowhere", "--resume is 'nowhere', which does not exist; allowed: auto"),
-        (str(tmp_path), "holds no checkpoint to go on from"),
-        (str(uninterrupted("fp32") / "config.yaml"), "is damaged or no checkpoint of halfstep"),
+        (str(tmp_path), "holds no checkpoint to resume from"),
+        (str(uninterrupted("fp32") / "config.yaml"), "is damaged or not a checkpoint of halfstep"),
     ):
         with pytest.raises(UserError, match=said):
             train(pictures(), run, quiet=True, go_on=wanted)
@@ -286,11 +286,11 @@ def test_unfinished_run_goes_on_to_more_or_fewer_epochs(pictures, killed_after, 
         (["schedule={name: cosine}"], ["epochs=3"], "schedule cosine is laid out over all epochs"),
         (["schedule={name: step, warmup: 0.1}"], ["epochs=3"], "schedule.warmup=0.1 is a share"),
         (["schedule={name: step, warmup_epochs: 2}"], ["epochs=3"], "warmup_epochs=2 is cut off"),
-        ([STEP, "max_steps=2"], ["epochs=3"], "was ended by max_steps=2, so that more epochs add"),
+        ([STEP, "max_steps=2"], ["epochs=3"], "was ended by max_steps=2, so more epochs would"),
         (
             [STEP, "epochs=4", "early_stopping={patience: 1, metric: loss}", "optimizer.lr=1e-9"],
             ["epochs=5"],
-            "was stopped early after 2, so that more epochs add nothing; write .* with epochs=4",
+            "was stopped early after 2, so more epochs would change nothing; write .* epochs=4",
         ),
         ([STEP, "epochs=2"], ["epochs=1"], "has finished 2, and the config says 1; write .*=3"),
     ],

@@ -244,7 +244,7 @@ def test_a_bad_config_or_a_full_memory_leaves_no_diagnosis(tiny, tmp_path, monke
         raise torch.OutOfMemoryError("can't allocate memory")
 
     monkeypatch.setattr(MicroBatches, "add", run_out)
-    with pytest.raises(UserError, match="memory does not suffice"):
+    with pytest.raises(UserError, match="there is not enough memory"):
         train(tiny("epochs=1"), tmp_path / "run", quiet=True)
     assert not diagnosis_file.files(tmp_path / "run")
 
@@ -285,7 +285,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_trained_again_from
 
 def test_a_run_that_goes_well_has_nothing_to_explain(finished_run, capsys) -> None:
     assert main(["doctor", str(finished_run)]) == 2
-    assert "has finished, and no loss was not finite" in capsys.readouterr().err
+    assert "has finished, and every loss was finite" in capsys.readouterr().err
 
 
 def test_a_run_that_starts_again_forgets_what_went_wrong_before(tiny, diverged, tmp_path) -> None:

@@ -76,9 +76,9 @@ def test_a_look_that_memory_does_not_suffice_for_ends_looking_and_not_the_run(
         raise torch.OutOfMemoryError("no room for a twin")
 
     monkeypatch.setattr("halfstep.train.observers.probe.Probe.gradients", fail)
-    with pytest.warns(UserWarning, match="memory does not suffice to look into the run") as said:
+    with pytest.warns(UserWarning, match="there is not enough memory for probes") as said:
         summary = train(tiny("epochs=2", "probes=true"), tmp_path / "run", quiet=True)
-    assert len([each for each in said if "look into" in str(each.message)]) == 1
+    assert len([each for each in said if "memory for probes" in str(each.message)]) == 1
     assert summary.status == "finished"
     assert lines(tmp_path / "run", "probe") == []
 

@@ -84,7 +84,7 @@ def test_split_batch_gives_the_gradient_of_the_whole_one(tiny, sizes, where, rec
     config = tiny("auto_microbatch=true")
     wanted, whole, pieces = gradients(config, 8, sizes, where, recipe)
     assert pieces == 1
-    with pytest.warns(MicrobatchWarning, match="going on with") as caught:
+    with pytest.warns(MicrobatchWarning, match="continuing with") as caught:
         found, parts, pieces = gradients(config, 2, sizes, where, recipe)
     assert -(-max(sizes) // pieces) == 2
     assert "BatchNorm" not in str(caught[0].message)
@@ -141,9 +141,9 @@ def test_out_of_memory_says_what_to_try(tiny, tmp_path, importable):
     with pytest.raises(UserError) as caught:
         hungry_run(tiny, tmp_path)
     assert str(caught.value) == (
-        "memory does not suffice for batches of 128 images (Tried to allocate 2.00 GiB); try "
+        "there is not enough memory for batches of 128 images (Tried to allocate 2.00 GiB); try "
         "auto_microbatch=true, batch_size=64 accumulate=2, recipe=fp16 or recipe=bf16, or a "
         "smaller data.resolution"
     )
-    with pytest.raises(UserError, match="memory does not suffice for a single image; write"):
+    with pytest.raises(UserError, match="there is not enough memory for a single image; write"):
         hungry_run(tiny, tmp_path / "other", "auto_microbatch=true", most=0)

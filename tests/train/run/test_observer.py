@@ -248,7 +248,11 @@ def test_a_config_names_a_users_own(tiny, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("wrong", ["my_observers:Norms", "import:my_observers", "import:a/b:c"])
 def test_what_is_no_import_path_is_refused(tiny, wrong):
-    with pytest.raises(UserError, match=r"is no observer; allowed: import:package.module:Class"):
+    with pytest.raises(
+        UserError,
+        match=r"is not an observer; allowed: "
+        "import:package.module:Class",
+    ):
         tiny(f"observers=['{wrong}']")
 
 

@@ -58,7 +58,7 @@ def test_signal_saves_where_it_is_and_the_run_goes_on_exactly(
     before = signal.getsignal(number)
     ask(*place, number, calls[place[1]])
     with pytest.raises(
-        Stopped, match=r"interrupted in epoch \d; .*--resume auto goes on from"
+        Stopped, match=r"interrupted in epoch \d; .*--resume auto continues from"
     ) as stop:
         train(pictures(recipe="fp16"), tmp_path, quiet=True)
     assert stop.value.number == number
@@ -88,7 +88,7 @@ def test_ctrl_c_that_reaches_the_workers_too_leaves_one_line(pictures_file, tmp_
     assert ended[:2] == (130, "")
     assert ended.err == (
         f"interrupted in epoch 1; the run lies in '{run}'; no epoch was finished; --resume auto "
-        "goes on from step-00000001.pt\n"
+        "continues from step-00000001.pt\n"
     )
 
 

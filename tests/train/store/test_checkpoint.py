@@ -55,7 +55,7 @@ def test_no_flipped_bit_changes_what_is_loaded_and_every_lost_byte_is_noticed(tm
         assert noticed >= sum(part.file_size for part in archive.infolist()) // 37
     for left in (len(whole) - 1, len(whole) // 2, 90, 1):
         file.write_bytes(whole[:left])
-        with pytest.raises(UserError, match="no checkpoint of halfstep"):
+        with pytest.raises(UserError, match="not a checkpoint of halfstep"):
             checkpoint.load(file)
 
 
@@ -71,7 +71,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, example):
     # One whose author knows how to make a checksum.
     checkpoint.save(tmp_path / "signed.pt", example(model={"weight": Malicious()}))
     for name in ("zip.pt", "raw.pt", "signed.pt"):
-        with pytest.raises(UserError, match="is damaged or no checkpoint"):
+        with pytest.raises(UserError, match="is damaged or not a checkpoint"):
             checkpoint.load(tmp_path / name)
     assert not witness.exists()
 
@@ -85,7 +85,7 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path, example):
     contents = [b"", b"no", whole[: len(whole) // 2], (tmp_path / "foreign.pt").read_bytes()]
     for content in [*contents, (tmp_path / "tensor.pt").read_bytes()]:
         file.write_bytes(content)
-        with pytest.raises(UserError, match="no checkpoint of halfstep") as caught:
+        with pytest.raises(UserError, match="not a checkpoint of halfstep") as caught:
             checkpoint.load(file)
         assert "\n" not in str(caught.value)
 

@@ -102,9 +102,9 @@ def refused(capsys, *arguments):
 def test_a_checkpoint_runs_nothing_and_takes_no_memory(inside, example, harm):
     file = inside / "checkpoints" / "step-00000003.pt"
     checkpoint.save(file, example(progress={"best": harm()}))
-    with pytest.raises(UserError, match="is damaged or no checkpoint of halfstep"):
+    with pytest.raises(UserError, match="is damaged or not a checkpoint of halfstep"):
         checkpoint.load(file)
-    with pytest.raises(UserError, match=r"no checkpoint of .* is whole"):
+    with pytest.raises(UserError, match=r"no checkpoint of .* is complete"):
         rotation.newest_whole(inside)
 
 
@@ -327,7 +327,7 @@ def test_shards_write_nothing_and_stay_small(inside, harm, pack):
         ("pipe:touch ../written.txt", "which no file matches"),
         ("http://x/{0..999999999}.tar", "1,000,000,000 shards"),
         ("{a,b}" * 40, "shards; allowed: up to 1,000,000"),
-        ("zeros.tar", "'1.png' promises 2,147,483,648 bytes; allowed: up to"),
+        ("zeros.tar", "'1.png' declares 2,147,483,648 bytes; allowed: up to"),
         ("packed.tar", "that is not compressed"),
     ],
 )

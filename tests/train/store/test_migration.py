@@ -61,5 +61,5 @@ def test_a_number_that_is_none_is_refused(tmp_path, example):
     file = tmp_path / "step.pt"
     checkpoint.save(file, example())
     rewritten(file, format="2")
-    with pytest.raises(UserError, match="is no checkpoint of halfstep"):
+    with pytest.raises(UserError, match="is not a checkpoint of halfstep"):
         checkpoint.load(file)

@@ -49,10 +49,10 @@ def earlier(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("finished", "options", "auto", "said"),
     [
-        (True, (), False, "holds a finished run; write --resume auto to go on from it, --tag"),
+        (True, (), False, "holds a finished run; write --resume auto to continue it, --tag"),
         (True, ("epochs=9",), False, "holds a finished run of another config; write --tag"),
         (True, ("epochs=9",), True, "holds a finished run of another config; write --tag"),
-        (False, (), False, "of a run that has not finished; write --resume auto to go on from it"),
+        (False, (), False, "of a run that has not finished; write --resume auto to continue it"),
         (False, ("epochs=9",), False, "that has not finished of another config; write --tag"),
         (False, (), True, "of a run that has not finished; write --tag .*, or --overwrite to rep"),
     ],

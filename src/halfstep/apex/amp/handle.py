@@ -233,7 +233,7 @@ def _scaler(loss_id: int) -> Scaler:
     scalers = _amp_state.loss_scalers
     if not -len(scalers) <= loss_id < len(scalers):
         raise IndexError(
-            f"loss_id is {loss_id}, and amp.initialize was told of {len(scalers)} loss(es); "
+            f"loss_id is {loss_id}, and amp.initialize was called for {len(scalers)} loss(es); "
             f"allowed: 0 to {len(scalers) - 1}; write amp.initialize(..., num_losses={loss_id + 1})"
         )
     return scalers[loss_id]

@@ -56,7 +56,7 @@ class OptimWrapper:
             return
         if self._loss_idx >= len(self._scalers):
             raise RuntimeError(
-                f"loss {self._loss_idx + 1} since the last step, and wrap_optimizer was told of "
+                f"loss {self._loss_idx + 1} since the last step, and wrap_optimizer was called for "
                 f"{len(self._scalers)}; write "
                 f"handle.wrap_optimizer(optimizer, num_loss={self._loss_idx + 1})"
             )

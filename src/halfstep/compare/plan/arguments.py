@@ -126,8 +126,8 @@ def parse_devices(text: str) -> tuple[str, ...]:
     matches = [_DEVICE.fullmatch(part) for part in given]
     if not given or not all(matches) or len({part == "cpu" for part in given}) > 1:
         raise UserError(
-            f"--devices is {text!r}; allowed: numbers of GPUs with commas (0,1,2,3), or cpu as "
-            "often as cells shall run at a time (cpu,cpu)"
+            f"--devices is {text!r}; allowed: GPU numbers with commas (0,1,2,3), or cpu once for "
+            "each run at a time (cpu,cpu)"
         )
     if given[0] == "cpu":
         return tuple(given)

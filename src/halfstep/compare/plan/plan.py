@@ -158,7 +158,7 @@ def _refuse_varied(options: Sequence[str], points: Sequence[Point]) -> None:
             # recipe.loss_scale=1024 changes every row's recipe and is no row of its own.
             if key in given and not isinstance(given[key], dict):
                 raise UserError(
-                    f"{flag} sets {key!r}, which every cell has its own of; write {instead}"
+                    f"{flag} sets {key!r}, which compare sets for each run; write {instead}"
                 )
     for key in (override.partition("=")[0] for override in points[0]):
         if any(option.startswith(f"{key}=") for option in options):

@@ -162,13 +162,13 @@ def _evidence(text: bytes) -> Evidence:
 
 def _parsed(path: Path, parse: Any) -> Any:
     if not path.is_file():
-        raise UserError(f"there is no file {path}; a bundle is the folder that --report leaves")
+        raise UserError(f"there is no file {path}; a bundle is the folder that --report writes")
     try:
         return parse(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole of it"
-        raise UserError(f"{path} is not what doctor wrote: {place}: {first['msg']}") from error
+        raise UserError(f"{path} is not a valid doctor file: {place}: {first['msg']}") from error
     except (ValueError, SafetensorError, OSError) as error:
         said = str(error).partition("\n")[0]
-        raise UserError(f"{path} is not what doctor wrote: {said}") from error
+        raise UserError(f"{path} is not a valid doctor file: {said}") from error

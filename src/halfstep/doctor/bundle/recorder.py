@@ -149,7 +149,7 @@ class Recorder:
     def _give(self, tensor: torch.Tensor, name: str) -> int:
         self._bytes += tensor.nbytes
         if self._bytes > MOST_BYTES:
-            raise TypeError(f"the step rests on more than {MOST_BYTES >> 30} GiB of tensors")
+            raise TypeError(f"the step needs more than {MOST_BYTES >> 30} GiB of tensors")
         number = self._new(tensor)
         self.tensors[number] = tensor.detach().to("cpu", copy=True)
         self.recording.given.append(

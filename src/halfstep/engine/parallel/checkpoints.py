@@ -154,7 +154,7 @@ def _read(
     from torch.distributed.checkpoint.state_dict_loader import load
 
     if not ((where / ".metadata").exists() and (where / REST).exists()):
-        raise ValueError(f"{where} is no whole checkpoint: .metadata or {REST} is missing")
+        raise ValueError(f"{where} is not a complete checkpoint: .metadata or {REST} is missing")
     refuse_code(where / ".metadata")
     saved = torch.load(where / REST, weights_only=True)
     tensors = {name: _room_for(place, like(name)) for name, place in _places(saved["state"])}

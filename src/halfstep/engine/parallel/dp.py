@@ -60,7 +60,7 @@ def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
     for model in models if reason else ():
         if isinstance(model, DataParallel) and len(model.device_ids) > 1:
             raise ValueError(
-                f"recipe {recipe.name!r} cannot be had with torch's DataParallel: {reason}; write "
+                f"recipe {recipe.name!r} cannot be used with torch's DataParallel: {reason}; write "
                 "Engine(model, ..., parallel='dp') with the bare model"
             )
 
@@ -78,14 +78,14 @@ def refuse_data_parallel(
     reason = recipe.refusal("data_parallel")
     if reason:
         raise ValueError(
-            f"recipe {recipe.name!r} cannot be had with DataParallel: {reason}; write "
+            f"recipe {recipe.name!r} cannot be used with DataParallel: {reason}; write "
             "parallel='ddp', or leave that field out"
         )
     # A replica has its model's attributes, and what was compiled would run the model itself.
     if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
         raise ValueError(
-            "parallel='dp' makes replicas of the model at every forward pass, which its compiled "
-            "forward does not know; leave out compile(), or write parallel='ddp'"
+            "parallel='dp' replicates the model at every forward pass, which does not work with a "
+            "compiled forward; leave out compile(), or write parallel='ddp'"
         )
     _refuse_off_gpus(models, options)
 
@@ -100,7 +100,7 @@ def _refuse_off_gpus(models: Iterable[nn.Module], options: Mapping[str, Any]) ->
         devices = list(dict.fromkeys(map(str, (t.device for t in _tensors(model)))))
         if len(devices) > 1 or not all(device.startswith("cuda") for device in devices):
             raise RuntimeError(
-                f"parallel='dp' makes replicas of a model that is on one GPU, but one is on "
+                f"parallel='dp' replicates a model from one GPU, but a model is on "
                 f"{' and '.join(devices)}; write model.cuda() before its optimizer"
             )
         given = [_on_gpu(each) for each in options.get("device_ids") or ()]

@@ -130,7 +130,7 @@ def refuse_limited_backward(*, of_all: bool) -> None:
     if not of_all:
         raise RuntimeError(
             "engine.backward(optimizers=[...]) cannot be limited under halfstep.shard; leave "
-            "optimizers out and detach() what the loss is not to reach, or write "
+            "optimizers out and detach() tensors that the loss must not reach, or write "
             "Engine(..., parallel='ddp')"
         )
 

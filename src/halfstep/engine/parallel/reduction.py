@@ -138,7 +138,7 @@ def average_grads(
         grads = [param.grad for param in group]
         if any(grad is not None and grad.is_sparse for grad in grads):
             raise TypeError(
-                "a sparse gradient was not reduced by the backward that made it, and cannot be "
+                "a sparse gradient was not reduced in its backward pass, and cannot be reduced "
                 "later; add up the losses of a forward pass and call engine.backward once, or "
                 "write sparse=False in the embedding"
             )

@@ -71,7 +71,7 @@ def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe, *, reshapes: bo
         if reason:
             sharded = "" if recipe.refusal("fully_shard") else _SHARD.format(recipe.name)
             raise TypeError(
-                "ZeroRedundancyOptimizer has dealt out the model's own parameters, and under "
+                "ZeroRedundancyOptimizer has partitioned the model's own parameters, and under "
                 f"recipe {recipe.name!r} {reason}; write {sharded}recipe='fp16' or 'bf16'"
             )
         if reshapes and getattr(optimizer, "parameters_as_bucket_view", False):

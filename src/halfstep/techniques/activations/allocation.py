@@ -47,9 +47,9 @@ def allocate(
     if left < 0:
         least = budget - left / exact
         raise ValueError(
-            f"activation_budget={budget} keeps less than {BITS[0]} bits an element take, "
+            f"activation_budget={budget} is less than {BITS[0]} bits per element need, "
             f"{least:.3f} of the exact bytes; write activation_budget={least + 0.005:.2f} or more, "
-            "or activations=2 in its place"
+            "or activations=2 instead"
         )
     wanted: list[tuple[float, str, int]] = []
 

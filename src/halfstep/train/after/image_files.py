@@ -117,9 +117,9 @@ def _warn_of_unknown_preprocessing(trained: Trained, augment: AugmentConfig) -> 
     taken_as_they_were = not any(mean) and all(value == 1.0 for value in std)
     if trained.config.data.name == "import" and taken_as_they_were and augment.mean is None:
         warnings.warn(
-            f"{trained.config.data.train.target} gave float32 pixels, and what it did to them is "
-            "not known: images are given to the model with values from 0 to 1; train with "
-            "data.augment.mean and std to say what it does",
+            f"{trained.config.data.train.target} returned float32 pixels with unknown "
+            "normalization: images are passed to the model with values from 0 to 1; train with "
+            "data.augment.mean and std to record the normalization",
             DataWarning,
             stacklevel=3,
         )

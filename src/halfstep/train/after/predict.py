@@ -103,8 +103,8 @@ def predict(
         classes = classes or trained.classes
         if trained.classes != classes:
             raise UserError(
-                f"{str(run)!r} has other classes than {str(runs[0])!r}, so that their "
-                "probabilities have no mean; write runs of the same classes"
+                f"{str(run)!r} has other classes than {str(runs[0])!r}, so their probabilities "
+                "cannot be averaged; write runs of the same classes"
             )
         if top is not None and top > len(classes):
             raise UserError(

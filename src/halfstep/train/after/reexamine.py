@@ -82,7 +82,7 @@ def _again(run: Path, scratch: Path, file: TextIO) -> Report:
         return found
     if error is not None:
         raise error
-    raise UserError(f"{str(run)!r} went through to its end this time: no loss was not finite")
+    raise UserError(f"{str(run)!r} finished this time: every loss was finite")
 
 
 def _failed_at(summary: dict[str, Any], run: Path) -> int:
@@ -92,7 +92,7 @@ def _failed_at(summary: dict[str, Any], run: Path) -> int:
         return int(first)
     if summary.get("status") == "finished":
         raise UserError(
-            f"the run in {str(run)!r} has finished, and no loss was not finite: there is nothing "
+            f"the run in {str(run)!r} has finished, and every loss was finite: there is nothing "
             "to explain"
         )
     step = int(summary["steps"])

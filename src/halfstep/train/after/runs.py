@@ -54,7 +54,8 @@ def find(root: Path) -> list[Run]:
     """Return the runs under a folder, by path."""
     if not root.is_dir():
         raise UserError(
-            f"{str(root)!r} is no folder; write one that runs lie in, such as runs, the default of "
+            f"{str(root)!r} is not a folder; write a folder that contains runs, such as runs, the "
+            "default of "
             "halfstep train"
         )
     configs = (file.parent for file in root.rglob("config.yaml"))

@@ -79,7 +79,8 @@ def config_of(run: Path, device: str | None = None, options: Sequence[str] = ())
         if run.exists():
             problem = "holds no config.yaml" if run.is_dir() else "is a file"
         raise UserError(
-            f"{str(run)!r} is no run directory: it {problem}; write one that halfstep train left, "
+            f"{str(run)!r} is not a run directory: it {problem}; write one that halfstep train "
+            "wrote, "
             "such as runs/digits/fp32-seed0"
         )
     return load(str(config_file), options, {"device": device})

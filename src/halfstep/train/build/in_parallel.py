@@ -43,7 +43,7 @@ def shared_out(model: nn.Module, config: Config) -> nn.Module:
     except (TypeError, ValueError, NotImplementedError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"distributed.strategy is 'fsdp', which model {config.model.name!r} cannot have: "
+            f"distributed.strategy is 'fsdp', which model {config.model.name!r} does not support: "
             f"{reason}; write distributed.strategy=ddp"
         ) from error
 
@@ -54,7 +54,8 @@ def computed_again(model: nn.Module, config: Config) -> None:
         recompute(model)
     except ValueError as error:
         raise UserError(
-            f"model.checkpoint_activations is true, which model {config.model.name!r} cannot have: "
+            f"model.checkpoint_activations is true, which model {config.model.name!r} does not "
+            "support: "
             f"{error}; write model.checkpoint_activations=false"
         ) from error
 
@@ -94,7 +95,7 @@ def _refuse_dp(config: Config, device: torch.device, processes: Processes) -> No
         )
     if config.model.compile:
         raise UserError(
-            "model.compile is true, which cannot be had together with distributed.strategy=dp; "
+            "model.compile is true, which cannot be used with distributed.strategy=dp; "
             "write model.compile=false, or distributed.strategy=ddp"
         )
 
@@ -104,7 +105,8 @@ def _refuse_fsdp(config: Config) -> None:
     reason = recipe.refusal("fully_shard")
     if reason:
         raise UserError(
-            f"recipe {recipe.name!r} cannot be had with distributed.strategy=fsdp: {reason}; write "
+            f"recipe {recipe.name!r} cannot be used with distributed.strategy=fsdp: {reason}; "
+            "write "
             "recipe=o2, or distributed.strategy=ddp"
         )
     if isinstance(config.optimizer, LowBitAdamConfig):
@@ -122,7 +124,7 @@ def _refuse_fsdp(config: Config) -> None:
     for field in ("compile", "channels_last"):
         if getattr(config.model, field):
             raise UserError(
-                f"model.{field} is true, which cannot be had together with distributed.strategy="
+                f"model.{field} is true, which cannot be used with distributed.strategy="
                 f"fsdp; write model.{field}=false, or distributed.strategy=ddp"
             )
     if config.auto_microbatch:

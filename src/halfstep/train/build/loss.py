@@ -33,7 +33,7 @@ def build(config: Config, classes: int, device: torch.device) -> Loss:
     if chosen.name.startswith("import:"):
         if smoothing:
             raise UserError(
-                f"label_smoothing is {smoothing}, which loss.name={chosen.name} does not see; "
+                f"label_smoothing is {smoothing}, which loss.name={chosen.name} does not support; "
                 "write label_smoothing=0"
             )
         return import_path.load(chosen.name.removeprefix("import:"), "loss.name")

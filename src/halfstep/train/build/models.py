@@ -129,7 +129,7 @@ def _with_published(
             state = choices.DEFAULT.get_state_dict(check_hash=True)
     except Exception as error:  # network, proxy, hash, disk, hub: each has its own
         raise UserError(
-            f"model.pretrained is true, but {library} has or reaches no weights of {name!r}: "
+            f"model.pretrained is true, but {library} cannot provide weights of {name!r}: "
             f"{reason(error)}; write --options model.pretrained=false model.weights=FILE with a "
             ".safetensors or .pth file of them"
         ) from error
@@ -142,7 +142,7 @@ def _with_published(
     theirs = published.get("num_classes")
     if theirs not in {None, classes}:
         weights.note(
-            f"{name}'s weights are of {theirs} classes: its last layer starts anew, "
+            f"{name}'s weights are of {theirs} classes: its last layer is initialized randomly, "
             f"for {classes} classes"
         )
     return model
@@ -228,6 +228,6 @@ def _try_on(model: nn.Module, name: str, image_shape: tuple[int, int, int], clas
         model.train(was_training)
     if not isinstance(logits, torch.Tensor) or logits.shape != (1, classes):
         raise UserError(
-            f"model.name is {name!r}, which does not return {classes} logits an image; "
+            f"model.name is {name!r}, which does not return {classes} logits per image; "
             "write the name of a classifier"
         )

@@ -107,8 +107,9 @@ def _groups(model: nn.Module, config: OptimizerConfig, lr: float) -> list[dict[s
     if config.layer_decay is not None:
         if not hasattr(model, "group_matcher"):
             raise UserError(
-                f"optimizer.layer_decay is {config.layer_decay}, but the model does not say which "
-                "layers follow which, as timm's do by group_matcher; write model.name=timm:... or "
+                f"optimizer.layer_decay is {config.layer_decay}, but the model does not define the "
+                "order of its layers, as timm models do with group_matcher; write "
+                "model.name=timm:... or "
                 "optimizer.layer_decay=null"
             )
         groups = param_groups_layer_decay(
@@ -173,7 +174,7 @@ def _timms(
         ) from error
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UserError(
-            f"optimizer {config.name!r} cannot be had with args {config.args}: {reason(error)}"
+            f"optimizer {config.name!r} cannot be built with args {config.args}: {reason(error)}"
         ) from error
     return built
 

@@ -88,7 +88,7 @@ def fit(
     anew = sorted(name for name in state if name.rpartition(".")[0] in head and name not in weights)
     for name, tensor in weights.items():
         if name not in state:
-            raise UserError(f"{source} holds {name!r}, which the model has not")
+            raise UserError(f"{source} holds {name!r}, which the model does not have")
         given, wanted = tuple(tensor.shape), tuple(state[name].shape)
         if given != wanted and len(wanted) == 4 and given == (wanted[0], 3, *wanted[2:]):
             tensor = adapt_input_conv(wanted[1], tensor)  # noqa: PLW2901  (the same, of other depth)
@@ -108,7 +108,10 @@ def fit(
         raise UserError(f"{source} has no {missing[0]!r}, which the model needs")
     model.load_state_dict(fitting, strict=False)
     if anew:
-        note(f"{source}: the last layer ({', '.join(anew)}) starts anew, for {classes} classes")
+        note(
+            f"{source}: the last layer ({', '.join(anew)}) is initialized randomly, for {classes} "
+            "classes"
+        )
 
 
 def _without_prefix(

@@ -34,7 +34,7 @@ class LossConfig(Section):
     def _is_a_loss(cls, given: str) -> str:
         if given not in NAMES and not re.fullmatch(r"import:[\w.]+:\w+", given):
             raise ValueError(
-                f"{given!r} is no loss; allowed: {', '.join(NAMES)}, or "
+                f"{given!r} is not a loss; allowed: {', '.join(NAMES)}, or "
                 "import:package.module:function"
             )
         return given

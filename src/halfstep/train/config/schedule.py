@@ -30,7 +30,7 @@ class _Warming(Section):
         if self.warmup_epochs and self.warmup != default:
             raise ValueError(
                 f"warmup is {self.warmup} and warmup_epochs is {self.warmup_epochs}; write one of "
-                f"them (warmup: {default} is as if it were not written)"
+                f"them (warmup: {default} is the default and counts as not given)"
             )
         return self
 

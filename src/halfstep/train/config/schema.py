@@ -140,7 +140,7 @@ class Config(Section):
     def _is_a_device(cls, given: str) -> str:
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given):
             raise ValueError(
-                f"{given!r} is no device; allowed: auto, cpu, cuda, or a number as in cuda:1"
+                f"{given!r} is not a device; allowed: auto, cpu, cuda, or a number as in cuda:1"
             )
         return given
 
@@ -150,7 +150,7 @@ class Config(Section):
         for each in given:
             if not re.fullmatch(r"import:[\w.]+:\w+", each):
                 raise ValueError(
-                    f"{each!r} is no observer; allowed: import:package.module:Class, such as "
+                    f"{each!r} is not an observer; allowed: import:package.module:Class, such as "
                     "import:my_observers:GradientNorms"
                 )
         return given

@@ -43,11 +43,13 @@ def declare_over(run: Path, summary: Summary, unsaved: Collection[Which]) -> Non
     except OSError as error:
         missing, reason = ["summary.json"], f" ({error.strerror or error})"
     newest = rotation.newest_first(run)
-    begins = f"goes on from {newest[0].name}" if newest else "starts anew, as nothing was saved"
+    begins = "starts from the beginning, because nothing was saved"
+    if newest:
+        begins = f"continues from {newest[0].name}"
     ended = f"{summary.status}: {summary.error}; " if summary.error else ""
     raise UserError(
-        f"{ended}the run in {str(run)!r} is not finished, as {' and '.join(missing)} could not be "
-        f"written{reason}; make room and write --resume auto, which {begins}"
+        f"{ended}the run in {str(run)!r} is not finished, because {' and '.join(missing)} could "
+        f"not be written{reason}; make room and write --resume auto, which {begins}"
     )
 
 
@@ -109,6 +111,6 @@ def what_is_left(training: Training) -> str:
     else:
         kept = "no finished epoch was saved"
     newest = rotation.newest_first(run)
-    on = f"; --resume auto goes on from {newest[0].name}" if newest else ""
+    on = f"; --resume auto continues from {newest[0].name}" if newest else ""
     interrupted = training.progress.epoch
     return f"interrupted in epoch {interrupted}; the run lies in {str(run)!r}; {kept}{on}"

@@ -69,7 +69,8 @@ def find(run: Path, wanted: str | None, config: Config, processes: int = 1) -> S
             return None
         if newest is None:
             raise UserError(
-                f"--resume is {wanted!r}, which holds no checkpoint to go on from; write a file in "
+                f"--resume is {wanted!r}, which holds no checkpoint to resume from; write a file "
+                "in "
                 "the checkpoints of a run, or --resume auto"
             )
         file, found = newest
@@ -152,7 +153,7 @@ def _refuse_another_config(stored: Checkpoint, config: Config, wanted: str, proc
             raise UserError(
                 f"--resume {wanted}: the checkpoint was made with {key}={json.dumps(before)}, and "
                 f"the config says {json.dumps(now)}; write the same, or leave --resume out to "
-                "start anew"
+                "start from the beginning"
             )
 
 
@@ -181,19 +182,20 @@ def _refuse_inexact(stored: Checkpoint, config: Config, file: Path) -> None:
     if reason:
         weights = file.with_name("last.pt")
         raise UserError(
-            f"{said}, and {reason}, so that it cannot go on as one of {now}; write --tag NEW "
+            f"{said}, and {reason}, so it cannot be extended to {now}; write --tag NEW "
             f"--options model.weights={weights} epochs={now - stored.epoch} without --resume for a "
             f"new run that starts from its weights, or --resume with epochs={before}"
         )
     if config.max_steps is not None and stored.step >= config.max_steps:
         raise UserError(
-            f"{said} and was ended by max_steps={config.max_steps}, so that more epochs add "
+            f"{said} and was ended by max_steps={config.max_steps}, so more epochs would change "
             f"nothing; write --resume with epochs={before}"
         )
     stopping = config.early_stopping
     if stopping is not None and waited(stored.observers) >= stopping.patience:
         raise UserError(
-            f"{said} and was stopped early after {stored.epoch}, so that more epochs add nothing; "
+            f"{said} and was stopped early after {stored.epoch}, so more epochs would change "
+            "nothing; "
             f"write --resume with epochs={before}"
         )
 

@@ -75,9 +75,9 @@ class CheckpointWriter:
         elif training.processes.is_first:
             if "best" in names and "best" not in self.unsaved:
                 rotation.warn(
-                    f"the best validation so far, of epoch {training.progress.epochs}, is in no "
-                    "checkpoint; until a better one is saved, no other is, so that --resume auto "
-                    "makes it again"
+                    f"the best validation so far, of epoch {training.progress.epochs}, could not "
+                    "be saved; no other checkpoint replaces it until a better one is saved, so "
+                    "--resume auto repeats that epoch"
                 )
             self.unsaved.update(names)
         return written

@@ -30,8 +30,8 @@ def named(config: Config) -> list[Observer]:
     """Make the observers that `observers` of a config names.
 
     Raises:
-        UserError: If one cannot be imported or made, or is no observer; or if a package is missing
-            that `tracking` needs.
+        UserError: If one cannot be imported or created, or is not an observer; or if a package
+            that `tracking` needs is missing.
     """
     sinks.require(config.tracking)
     found = []

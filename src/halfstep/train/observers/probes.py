@@ -82,7 +82,7 @@ class Probes(Observer):
         """Look at the weights that an epoch ended with; return the figures.
 
         A look needs the gradients of fp32, so where memory just suffices for training it does not
-        for the look: there is none from then on, and the run goes on.
+        for the look: there is none from then on, and the run continues.
         """
         if self._too_large:
             return {}
@@ -127,7 +127,7 @@ class Probes(Observer):
         if not is_out_of_memory(error):
             raise error
         self._too_large = True
-        said = "memory does not suffice to look into the run, which goes on without"
+        said = "there is not enough memory for probes; the run continues without them"
         warnings.warn(said, ProbeWarning, stacklevel=3)
 
     def _held(self) -> list[torch.Tensor]:

@@ -38,7 +38,7 @@ _EVERY_S = 1.0
 
 
 class TrackingWarning(UserWarning):
-    """Figures no longer reach one of the places where they should go; the run goes on."""
+    """Figures no longer reach one of the places where they should go; the run continues."""
 
 
 class Sink(Protocol):
@@ -58,7 +58,7 @@ class TensorBoard:
     """Event files in the run directory.
 
     Args:
-        resumed_at: The step that the run goes on from; what was written after it is hidden.
+        resumed_at: The step that the run continues from; what was written after it is hidden.
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
@@ -229,7 +229,7 @@ def build(
         run: The run directory.
         title: What the run is called.
         settings: The config, as plain data.
-        resumed_at: The step that the run goes on from, if it does.
+        resumed_at: The step that the run continues from, if it does.
     """
     require(names)
     own = {"tensorboard": partial(TensorBoard, run, resumed_at)}
@@ -270,7 +270,7 @@ class _Guarded:
             self._sink = None
             warnings.warn(
                 f"{self._name} gets no more figures of this run: {in_a_line(error)}; "
-                "the run goes on",
+                "the run continues",
                 TrackingWarning,
                 stacklevel=4,
             )

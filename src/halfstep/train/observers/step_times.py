@@ -109,10 +109,10 @@ class CoreWait:
         if self.share is not None and self.share >= DISTURBED:
             self._spins = False
             warnings.warn(
-                f"{self.share:.0%} of the time threads of this run waited for a core that other "
-                "processes had, and the others spun meanwhile, which makes steps several times "
-                "slower; write OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, or "
-                "run fewer at a time",
+                f"{self.share:.0%} of the time, threads of this run waited for a core that other "
+                "processes used. Spinning threads make this several times slower: write "
+                "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, or run fewer at "
+                "a time",
                 CoreWaitWarning,
                 stacklevel=2,
             )

@@ -83,7 +83,7 @@ class MicroBatches:
             Its mean loss, a scalar, and its logits (N, classes), both detached.
 
         Raises:
-            UserError: If memory does not suffice for a single image.
+            UserError: If there is not enough memory for a single image.
             RuntimeError: As torch does, if memory does not suffice and the batch may not be split.
         """
         if self._can_be_whole and self.progress.pieces == 1:
@@ -190,14 +190,15 @@ class MicroBatches:
     def _split(self, images: int) -> None:
         if self.progress.pieces >= images:
             raise UserError(
-                "memory does not suffice for a single image; write a smaller data.resolution or "
+                "there is not enough memory for a single image; write a smaller data.resolution or "
                 "model.name, or a recipe that needs less, such as recipe=fp16"
             )
         first = self.progress.pieces == 1
         self.progress.pieces *= 2
         size = -(-images // self.progress.pieces)
         said = (
-            f"memory does not suffice for {images} images at once; going on with {size} at a time"
+            f"there is not enough memory for {images} images at once; continuing with {size} at a "
+            "time"
         )
         if first and any(isinstance(each, _BatchNorm) for each in self.engine.model.modules()):
             said += (
@@ -219,7 +220,8 @@ def out_of_memory_explained(config: Config) -> Iterator[None]:
         smaller = f"batch_size={max(1, config.batch_size // 2)} accumulate={config.accumulate * 2}"
         narrow = "" if config.build_recipe().autocast else ", recipe=fp16 or recipe=bf16"
         raise UserError(
-            f"memory does not suffice for batches of {config.batch_size} images ({reason(error)}); "
+            f"there is not enough memory for batches of {config.batch_size} images "
+            f"({reason(error)}); "
             f"try {splitting}{smaller}{narrow}, or a smaller data.resolution"
         ) from error
 

@@ -151,7 +151,7 @@ def _refuse_other_types(stored: Checkpoint) -> None:
     sections = ("model", "engine", "schedule", "preprocessing", "rng", "progress", "config")
     numbers = {"epoch": int, "batch": int, "step": int, "validated": bool}
     if not all(isinstance(getattr(stored, name), dict) for name in (*sections, "observers")):
-        raise TypeError("a section is no mapping")
+        raise TypeError("a section is not a mapping")
     shape, *levels = (stored.preprocessing[key] for key in ("image_shape", "mean", "std"))
     weights = [stored.model, *([] if stored.averaged is None else [stored.averaged])]
     are_right = (
@@ -220,7 +220,7 @@ def explained(file: Path) -> Iterator[None]:
     except (UserError, torch.OutOfMemoryError, dist.DistError):
         raise  # They say nothing of the file.
     except (RuntimeError, *_OF_OTHER_CONTENT) as error:
-        raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+        raise UserError(f"{str(file)!r} is not a checkpoint of halfstep") from error
 
 
 @contextmanager
@@ -233,10 +233,10 @@ def _readable(file: Path) -> Iterator[None]:
         raise UserError(f"no checkpoint at {str(file)!r}; the run has finished no epoch") from error
     except _OF_DAMAGE as error:
         raise UserError(
-            f"{str(file)!r} is damaged or no checkpoint of halfstep: {reason(error)}"
+            f"{str(file)!r} is damaged or not a checkpoint of halfstep: {reason(error)}"
         ) from error
     except _OF_OTHER_CONTENT as error:
-        raise UserError(f"{str(file)!r} is no checkpoint of halfstep") from error
+        raise UserError(f"{str(file)!r} is not a checkpoint of halfstep") from error
 
 
 def refuse_compressed(file: Path) -> None:

@@ -27,8 +27,8 @@ def refuse(directory: Path, written: Iterable[Path]) -> None:
             if os.path.commonpath([home, target]) != home:
                 raise UserError(
                     f"{str(link)!r} is a symbolic link to {target!r}, outside of "
-                    f"{str(directory)!r}; only links within a directory are written through: "
-                    "remove it, or write --out with another directory, which may itself be a link"
+                    f"{str(directory)!r}; links out of the directory are not followed: remove it, "
+                    "or write --out with another directory, which may itself be a link"
                 )
 
 

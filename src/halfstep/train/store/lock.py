@@ -99,8 +99,8 @@ def _lock(lock: int, directory: Path) -> None:
         raise
     except OSError as error:  # some network file systems have no locks
         warnings.warn(
-            f"{str(directory)!r} cannot be locked: {error.strerror}; see to it that no other "
-            "process writes into it",
+            f"{str(directory)!r} cannot be locked: {error.strerror}; make sure that no other "
+            "process writes to it",
             LockWarning,
             stacklevel=2,
         )

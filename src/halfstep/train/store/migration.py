@@ -30,7 +30,7 @@ def migrated(state: Any) -> dict[str, Any]:
         raise TypeError("no mapping")
     written_in = state.get("format", 1)
     if not isinstance(written_in, int):
-        raise TypeError("the format is no number")
+        raise TypeError("the format is not a number")
     if written_in > FORMAT:
         raise NewerFormatError(
             f"has format {written_in} of a later halfstep, and this one reads up to {FORMAT}; "

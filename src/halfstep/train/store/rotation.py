@@ -27,7 +27,7 @@ _NAME = re.compile(r"step-(\d+)\.pt")
 
 
 class CheckpointWarning(UserWarning):
-    """A file could not be written or read, and the run goes on."""
+    """A file could not be written or read, and the run continues."""
 
 
 def warn(line: str) -> None:
@@ -123,10 +123,10 @@ def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
             damaged.append(str(error))
             continue
         for line in damaged:
-            warn(f"{line}; going on from {file.name}")
+            warn(f"{line}; continuing from {file.name}")
         return file, found
     if damaged:
-        raise UserError(f"no checkpoint of {str(run)!r} is whole; the newest: {damaged[0]}")
+        raise UserError(f"no checkpoint of {str(run)!r} is complete; the newest: {damaged[0]}")
     return None
 
 

@@ -176,7 +176,7 @@ def refuse_to_replace(run: Path, config: Config, *, auto: bool) -> None:
     if not replaced.holds_checkpoints(run) and (not finished or (auto and same)):
         return
     held = "a finished run" if finished else "the checkpoints of a run that has not finished"
-    go_on = "--resume auto to go on from it, " if same and not auto else ""
+    go_on = "--resume auto to continue it, " if same and not auto else ""
     raise UserError(
         f"{str(run)!r} holds {held}{'' if same else ' of another config'}; write {go_on}--tag with "
         "a new name to keep both, or --overwrite to replace it"

@@ -119,7 +119,7 @@ def test_unreadable_image_ends_the_run_and_is_named(folders, workers):
     ) as error:
         list(open_folders(folders, workers=workers).train.epoch(1))
     assert "\n" not in str(error.value)
-    assert str(error.value).endswith("or write data.on_error=skip to go on without such images")
+    assert str(error.value).endswith("or write data.on_error=skip to continue without such images")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

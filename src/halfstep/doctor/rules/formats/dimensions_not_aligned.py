@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="DIMENSIONS_NOT_ALIGNED",
-    name="dimensions that tensor cores are slow at",
+    name="dimensions that slow down tensor cores",
     rows=(55,),
     citations=("tensorflow/models#7407", "allenai/allennlp#4929"),
     needs=frozenset({"precision"}),

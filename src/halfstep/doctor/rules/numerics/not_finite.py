@@ -47,7 +47,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="NOT_FINITE",
-    name="inf or NaN of another cause",
+    name="inf or NaN from another cause",
     rows=(43, 49),
     citations=("pytorch/pytorch#160016",),
     needs=frozenset({"numbers", "births", "replays"}),

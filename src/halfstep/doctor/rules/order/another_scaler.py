@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="GRADIENTS_OF_ANOTHER_SCALER",
-    name="two scalers mixed up",
+    name="gradients of another scaler",
     rows=(6,),
     citations=("NVIDIA/apex#179", "huggingface/accelerate#174"),
     needs=frozenset({"loop", "static"}),

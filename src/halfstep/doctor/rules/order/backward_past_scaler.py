@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="BACKWARD_NOT_SCALED",
-    name="a backward past the gradient scaler",
+    name="a backward pass bypassing the gradient scaler",
     rows=(6,),
     citations=("huggingface/accelerate#174", "lucidrains/stylegan2-pytorch#100"),
     needs=frozenset({"loop"}),

@@ -46,7 +46,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="GRADIENTS_NOT_CLEARED",
-    name="gradients of earlier steps",
+    name="gradients that are not cleared",
     rows=(58,),
     citations=("docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad",),
     needs=frozenset({"loop"}),

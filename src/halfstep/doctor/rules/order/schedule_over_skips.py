@@ -93,7 +93,7 @@ def _always_moves(loop: Loop, number: int) -> bool:
 
 RULE = Rule(
     code="SCHEDULE_MOVES_OVER_SKIPS",
-    name="a scheduler that moves on skipped steps",
+    name="a scheduler that advances on skipped steps",
     rows=(10,),
     citations=("pytorch/pytorch#44511", "huggingface/transformers#11106"),
     needs=frozenset({"loop", "static", "numbers"}),

@@ -57,7 +57,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="STEP_BYPASSES_SCALER",
-    name="an optimizer step past the gradient scaler",
+    name="a step bypassing the gradient scaler",
     rows=(1,),
     citations=("IAHispano/Applio#860",),
     needs=frozenset({"loop"}),

@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="PARAMETER_IN_TWO_OPTIMIZERS",
-    name="a parameter with two owners",
+    name="a parameter in two optimizers",
     rows=(12,),
     citations=("THUDM/slime#1842", "HorizonRobotics/alf#1770"),
     needs=frozenset({"loop", "static"}),

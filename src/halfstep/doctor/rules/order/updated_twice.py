@@ -114,7 +114,7 @@ def _only_last(first: Event) -> tuple[str, ...]:
 
 RULE = Rule(
     code="SCALER_UPDATED_TWICE",
-    name="several updates of the loss scale an iteration",
+    name="several scaler updates per iteration",
     rows=(5,),
     citations=("huggingface/accelerate#439", "docs.pytorch.org/docs/stable/notes/amp_examples"),
     needs=frozenset({"loop"}),

@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="FOUND_INF_IGNORED",
-    name="a fused step in spite of overflow",
+    name="a fused optimizer that ignores overflow",
     rows=(45,),
     citations=("pytorch/pytorch#95847",),
     needs=frozenset({"static", "numbers", "loop", "environment"}),

@@ -73,7 +73,7 @@ def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> 
 
 RULE = Rule(
     code="SCALE_COLLAPSED",
-    name="a loss scale that falls without end",
+    name="a loss scale that keeps falling",
     rows=(43,),
     citations=("pytorch/pytorch#99640", "facebookresearch/fairseq#1529"),
     needs=frozenset({"numbers", "replays", "births", "own_scales"}),

@@ -33,7 +33,7 @@ Kind = Literal["refused", "missing", "unreadable", "conflict", "shared", "duplic
 MEANINGS: dict[Kind, str] = {
     "refused": "training refuses it",
     "missing": "the file does not exist",
-    "unreadable": "the file holds no whole image",
+    "unreadable": "the file holds an incomplete image",
     "conflict": "identical images with different labels",
     "shared": "identical images in training and in validation",
     "duplicate": "identical images with the same label",

@@ -35,7 +35,7 @@ def dead_workers_explained() -> Iterator[None]:
             raise
         raise UserError(
             f"a process that loads images has died ({reason(error)}), often because memory ran "
-            "out; write a smaller data.workers, and --resume auto to go on from the newest "
+            "out; write a smaller data.workers, and --resume auto to continue from the newest "
             "checkpoint"
         ) from error
 

@@ -46,9 +46,9 @@ def read(root: Path, name: str, *, train: bool) -> tuple[torch.Tensor, torch.Ten
             labels.extend(int(label) for label in content[_LABELS[name]])
             is_whole = pixels.dtype == np.uint8 and sum(map(len, images)) == len(labels)
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is no file of {name}: {error}") from error
+            raise UserError(f"{path} is not a file of {name}: {error}") from error
         if not is_whole:
-            raise UserError(f"{path} is no file of {name}: {len(labels)} labels, {pixels.shape}")
+            raise UserError(f"{path} is not a file of {name}: {len(labels)} labels, {pixels.shape}")
     known = len(classes(root, name))
     if not all(0 <= label < known for label in labels):
         raise UserError(f"{path} has the label {max(labels)}; allowed: 0 to {known - 1}")
@@ -61,7 +61,7 @@ def classes(root: Path, name: str) -> tuple[str, ...]:
     path, key = root / layout.base_folder / layout.meta["filename"], layout.meta["key"]
     content = _unpickle(path)
     if key not in content:
-        raise UserError(f"{path} is no file of {name}: it has no {key!r}")
+        raise UserError(f"{path} is not a file of {name}: it has no {key!r}")
     return tuple(str(each) for each in content[key])
 
 
@@ -74,9 +74,9 @@ def _unpickle(path: Path) -> dict[str, Any]:
             f"{path} cannot be read: {error.strerror}; write --options data.root=FOLDER"
         ) from error
     except Exception as error:  # whatever a damaged pickle raises
-        raise UserError(f"{path} is damaged or no file of CIFAR: {error}") from error
+        raise UserError(f"{path} is damaged or not a CIFAR file: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is no file of CIFAR: it holds a {type(content).__name__}")
+        raise UserError(f"{path} is not a CIFAR file: it holds a {type(content).__name__}")
     return content
 
 
@@ -85,5 +85,5 @@ class _Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in _HARMLESS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is refused")
+            raise pickle.UnpicklingError(f"it references {module}.{name}, which is not allowed")
         return super().find_class(module, name)

@@ -46,7 +46,9 @@ class Faults:
         """Take note of images that could not be read, a line for each."""
         for line in lines:
             if self.on_error == "fatal":
-                raise UserError(f"{line}; or write data.on_error=skip to go on without such images")
+                raise UserError(
+                    f"{line}; or write data.on_error=skip to continue without such images"
+                )
             if line not in self.seen:
                 self.seen.add(line)
                 warnings.warn(f"left out: {line}", DataWarning, stacklevel=2)

@@ -151,7 +151,7 @@ def _first(split: Imported, config: ImportConfig) -> tuple[torch.Tensor, int]:
             if config.on_error == "fatal":
                 raise UserError(
                     f"{split.where(index)} cannot be read: {error}; or write data.on_error=skip to "
-                    "go on without such images"
+                    "continue without such images"
                 ) from error
     raise UserError(f"not one image of {split.name} can be read; one of them: {split.where(0)}")
 
@@ -212,7 +212,8 @@ def _classes(config: ImportConfig, train: Any, val: Any) -> tuple[str, ...]:
         return tuple(str(name) for name in own)
     if config.classes is None:
         raise UserError(
-            f"{config.train.target} says nothing of its classes; write --options data.classes=N"
+            f"{config.train.target} does not say which classes it has; write --options "
+            "data.classes=N"
         )
     return tuple(str(number) for number in range(config.classes))
 

@@ -222,8 +222,8 @@ class _Member(tarfile.TarInfo):
         member = super().frombuf(buf, encoding, errors)
         if member.size > MOST_BYTES or member.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError(
-                f"{member.name!r} promises {member.size:,} bytes; allowed: up to {MOST_BYTES:,}, "
-                "all of them there"
+                f"{member.name!r} declares {member.size:,} bytes; allowed: up to {MOST_BYTES:,}, "
+                "all of them in the file"
             )
         return member
 
