@@ -235,6 +235,25 @@ def test_gradients_that_the_loop_changes_while_they_are_scaled_are_found() -> No
     assert watched(clipping, "fp16")[1] == ["GRADIENTS_CHANGED_WHILE_SCALED"]
 
 
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated, and gradients have changed
+def test_a_change_of_scaled_gradients_that_python_does_not_call_is_found() -> None:
+    clamp = torch.jit.CompilationUnit("def clamp(grad):\n    grad.clamp_(-1.0, 1.0)\n").clamp
+
+    def clamping(recipe: str) -> None:
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        with Engine(model, optimizer, recipe=recipe) as engine:
+            for images, labels in batches():
+                with engine.autocast():
+                    loss = functional.cross_entropy(engine.model(images), labels)
+                engine.backward(loss)
+                for param in model.parameters():
+                    clamp(param.grad)
+                engine.step()
+
+    assert watched(clamping, "fp16")[1] == ["GRADIENTS_CHANGED_WHILE_SCALED"]
+
+
 def test_a_loss_that_overflows_in_the_model_is_traced_to_its_line_under_every_recipe() -> None:
     class Large(nn.Module):
         def forward(self, features: torch.Tensor) -> torch.Tensor:
