@@ -179,6 +179,11 @@ def _memory(result: dict[str, Any]) -> str:
     return f"error of at most {max(result['worst'].values()):.1%} for 20 models"
 
 
+def _trace(result: dict[str, Any]) -> str:
+    of = {row["model"]: row for row in result["rows"]}["resnet50"]
+    return f"ResNet-50: {of['first_trace_seconds']:.1f} s, six recipes {of['table_seconds']:.0f} s"
+
+
 def _batch(result: dict[str, Any]) -> str:
     of = result["models"]["resnet50"]["batches"]
     compressed, exact = (of[way]["fits"] for way in ("act2", "exact"))
@@ -254,6 +259,7 @@ EVERY = (
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
     Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
     Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
+    Benchmark("advise_trace.py", "time of a prediction of cost", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
     Benchmark("advise_ranking.py", "order of recipes by advise", "training", _ranking),
     Benchmark(

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from halfstep.advise import step
-from halfstep.advise.forecast import forecast
+from halfstep.advise.choose import advice
+from halfstep.advise.forecast import Forecaster, forecast
 from halfstep.advise.gpus import gpu
 from halfstep.advise.memory import largest_batch, needed, usable
 from halfstep.advise.step import traced, traced_at
@@ -21,6 +22,7 @@ from halfstep.advise.trace import Trace
 from halfstep.cli import main
 from halfstep.engine import Engine
 from halfstep.errors import UserError
+from halfstep.recipe import recipe as find_recipe
 
 
 def subject(model: nn.Module | None = None) -> Subject:
@@ -198,6 +200,7 @@ def test_the_command_labels_every_figure_as_predicted(capsys: pytest.CaptureFixt
     assert "H100" in shown
     assert "predicted" in shown
     assert "nothing was run" in shown
+    assert "may still be unsafe for the model" in shown
     assert main([*asked, "h100", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["predicted"]["rows"]
     assert [row["recipe"] for row in rows] == ["tf32", "bf16"]
@@ -205,6 +208,38 @@ def test_the_command_labels_every_figure_as_predicted(capsys: pytest.CaptureFixt
     assert all(name.startswith(("predicted_", "unknown")) for name in figures)
     assert main([*asked, "h101"]) == 2
     assert "allowed:" in capsys.readouterr().err
+
+
+def test_the_cost_is_shown_before_recipes_are_tried(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise UserError("tried after that")
+
+    monkeypatch.setattr(advice, "advise", interrupted)
+    assert main(["advise", "digits", "--recipes", "bf16,fp8", "--gpu", "t4"]) == 2
+    shown = capsys.readouterr()
+    assert "tried after that" in shown.err
+    assert "safe for the model is tried next" in shown.out
+    assert [line.split()[0] for line in shown.out.splitlines() if "[" in line and "." in line][
+        :2
+    ] == ["fp32", "bf16"]
+    assert "fp8" not in shown.out  # which a CPU cannot trace, and which is no error here
+
+
+def test_a_loss_scale_of_another_size_costs_no_other_trace() -> None:
+    asked: list[str] = []
+    forecaster = Forecaster(subject(), largest=False, tell=asked.append)
+    whole = forecaster.predict(find_recipe("fp16"), gpu("t4"))
+    scaled = find_recipe({"base": "fp16", "loss_scale": 1024.0})
+    assert forecaster.predict(scaled, gpu("t4")).seconds.value > 0
+    dynamic = replace(find_recipe("fp16").scaling, init=8.0)
+    found = forecaster.predict(find_recipe({"base": "fp16", "loss_scale": dynamic}), gpu("t4"))
+    assert found.seconds == whole.seconds
+    alone = Forecaster(subject(), largest=False)
+    assert alone.predict(find_recipe({"base": "fp16", "loss_scale": dynamic}), gpu("t4")) == found
+    assert asked[0] == "cost of fp16"
+    assert len(asked) == 3  # fp16 once, fp32, and fp16 with a constant scale
 
 
 def test_a_step_of_micro_steps_is_traced_as_if_all_of_them_were(

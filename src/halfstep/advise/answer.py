@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose import advice as advices
 from halfstep.advise.choose.solve import Choice, solve
-from halfstep.advise.forecast import SHARE, Forecast, Forecaster, forecast
+from halfstep.advise.forecast import SHARE, Forecast, Forecaster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +80,7 @@ def answer(
     recipes: Sequence[str],
     gpus: Sequence[Gpu] = (),
     *,
-    cost_only: bool = False,
+    forecaster: Forecaster | None = None,
     batch: int | None = None,
     memory: float | None = None,
     seed: int = 0,
@@ -92,8 +92,8 @@ def answer(
         subject: What is trained; it is left as it is.
         recipes: Names, or names joined by "+".
         gpus: On which GPUs that are not here.
-        cost_only: Whether to predict cost alone.
-        batch: Samples of the step that is costed.
+        forecaster: What has traced steps of the subject already; a new one by default.
+        batch: For a new one: samples of the step that is costed.
         memory: Bytes that it may take; what the GPU has by default.
         seed: Of whatever is random.
         tell: Is told what is done next.
@@ -101,13 +101,10 @@ def answer(
     Raises:
         ValueError: If training in fp32 is not finite, a recipe is unknown, or cannot be traced.
     """
-    if cost_only:
-        costs = forecast(subject, recipes, gpus, batch=batch, tell=tell)
-        return Answer(subject, None, tuple(costs))
     advice = advices.advise(subject, recipes, seed=seed, tell=tell)
     if not gpus:
         return Answer(subject, advice)
-    forecaster = Forecaster(subject, batch=batch, tell=tell)
+    forecaster = forecaster or Forecaster(subject, batch=batch, tell=tell)
     choices = solve(subject, advice, gpus, forecaster, memory=memory, seed=seed)
     costs = []
     for choice in choices:

@@ -115,6 +115,9 @@ class Forecaster:
         batch: Samples of a micro-step; those of the subject's first batch by default.
         largest: Whether to look for the largest batch that fits, which takes a second trace.
         tell: Is told the recipe that is traced next.
+
+    Attributes:
+        tell: The same; may be changed.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Forecaster:
         self._subject = subject
         self._batch = batch or samples(subject.batches[0])
         self._largest = largest
-        self._tell = tell
+        self.tell = tell
         self._traces: dict[str, tuple[Trace, ...]] = {}
 
     def reference(self, gpu: Gpu) -> Forecast:
@@ -158,9 +161,10 @@ class Forecaster:
     def _traced(self, recipe: Recipe) -> tuple[Trace, ...]:
         if recipe == find_recipe("tf32"):  # the operators are those of fp32
             recipe = find_recipe("fp32")
-        key = json_text(recipe.settings())
+        scaling = recipe.scaling and replace(recipe.scaling, init=1.0)  # whose size costs nothing
+        key = json_text({**recipe.settings(), "loss_scale": repr(scaling)})
         if key not in self._traces:
-            self._tell(f"cost of {recipe.name}")
+            self.tell(f"cost of {recipe.name}")
             sizes = (self._batch, 2 * self._batch) if self._largest else (self._batch,)
             self._traces[key] = traced_at(self._subject, recipe, sizes)
         return self._traces[key]
@@ -208,15 +212,33 @@ def forecast(
     Raises:
         ValueError: If a recipe is unknown, or a step cannot be traced.
     """
+    return forecasts(Forecaster(subject, batch=batch, tell=tell), recipes, gpus)
+
+
+def forecasts(
+    forecaster: Forecaster, recipes: Sequence[str], gpus: Sequence[Gpu], *, partly: bool = False
+) -> list[Forecast]:
+    """Predict a step under recipes on GPUs; first on each is fp32, which others are held to.
+
+    Args:
+        forecaster: Predicts steps of what is trained.
+        recipes: Names, or names joined by "+".
+        gpus: Where.
+        partly: Whether to leave out recipes that a CPU cannot trace, rather than raise.
+
+    Raises:
+        ValueError: If a recipe is unknown, or a step cannot be traced.
+    """
     wanted = {found.name: found for found in map(find_recipe, recipes)}
-    forecaster = Forecaster(subject, batch=batch, tell=tell)
-    found = []
+    if partly:
+        wanted = {name: found for name, found in wanted.items() if not found.untraceable}
+    made = []
     for gpu in gpus:
         reference = forecaster.reference(gpu)
-        found.append(reference)
-        found += [
+        made.append(reference)
+        made += [
             forecaster.predict(recipe, gpu)
             for name, recipe in wanted.items()
             if name != reference.recipe
         ]
-    return found
+    return made

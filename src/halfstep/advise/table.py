@@ -22,6 +22,14 @@ _NOTE = (
     "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
     "run. 80 % of the intervals [low, high] should contain the true value."
 )
+NOT_TRIED = (
+    "Only cost is predicted here: a recipe of this table may still be unsafe for the model; leave "
+    "out --cost-only to find out."
+)
+TRIED_NEXT = (
+    "Only cost is predicted here, of each recipe as it is. Which of them are safe for the model is "
+    "tried next, in up to 60 forward and backward passes on this machine."
+)
 MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
 _COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
 _OF_TEXT = ("recipe", "bound by")
@@ -29,8 +37,15 @@ _MANY = 100_000
 """Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
 
 
-def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
-    """Print forecasts, a table for each GPU; every title says that they are predicted."""
+def show(console: Console, subject: str, found: Sequence[Forecast], note: str = "") -> None:
+    """Print forecasts, a table for each GPU; every title says that they are predicted.
+
+    Args:
+        console: Where.
+        subject: What is trained.
+        found: The forecasts.
+        note: What to say below besides.
+    """
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         title = f"{subject} on {gpu.name}, {found[0].samples} samples a step: predicted"
         table = Table(
@@ -56,6 +71,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast]) -> None:
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
     console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
+    if note:
+        console.print(note, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}

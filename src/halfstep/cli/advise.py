@@ -1,15 +1,21 @@
 """`halfstep advise`: recommends a recipe for a model before it is trained."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import OptionsFlag
 from halfstep.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from halfstep.advise.answer import Answer
+    from halfstep.advise.forecast import Forecast
 
 
 def register(app: typer.Typer) -> None:
@@ -132,22 +138,21 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     from halfstep.files import json_text
 
     with without_collections():
-        from halfstep.advise import answer, table
-        from halfstep.advise.choose import advice, show
+        from halfstep.advise import answer, forecast, table
+        from halfstep.advise.choose import advice
         from halfstep.advise.choose.verify import Verifier
         from halfstep.advise.gpus import GIB, parse_gpus
         from halfstep.advise.report import files
         from halfstep.advise.subject import find
 
     there = parse_gpus(gpu) if gpu is not None else ()
-    if not there and (cost_only or batch_size or max_memory):
-        raise UserError(
-            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100 besides"
-        )
-    if cost_only and (verify or budget or out):
-        raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
+    _refuse(
+        costed=not there and (cost_only or batch_size or max_memory),
+        tried=cost_only and (verify or budget or out),
+    )
     seconds = None if budget is None else parse_time_limit(budget, "--budget")
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
+    costs: list[forecast.Forecast] = []
     with _told(1 + len(names)) as tell:
         about = find(
             subject,
@@ -158,16 +163,26 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             learning_rate=lr,
             seed=seed,
         )
-        found = answer.answer(
-            about,
-            names,
-            there,
-            cost_only=cost_only,
-            batch=batch_size,
-            memory=max_memory and max_memory * GIB,
-            seed=seed,
-            tell=tell,
-        )
+        forecaster = forecast.Forecaster(about, batch=batch_size, tell=tell)
+        if there:
+            costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
+    console = Console()
+    if costs and not as_json:  # at once: what comes next takes far longer
+        table.show(console, about.name, costs, table.NOT_TRIED if cost_only else table.TRIED_NEXT)
+    if cost_only:
+        found = answer.Answer(about, None, tuple(costs))
+    else:
+        with _told(1 + len(names)) as tell:
+            forecaster.tell = tell
+            found = answer.answer(
+                about,
+                names,
+                there,
+                forecaster=forecaster,
+                memory=max_memory and max_memory * GIB,
+                seed=seed,
+                tell=tell,
+            )
     if verify or seconds is not None:
         with _told() as tell:
             found = answer.verify(found, Verifier(about, seed, seconds, tell))
@@ -175,24 +190,41 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))
     else:
-        console = Console()
-        if found.advice:
-            show.show(console, found)
-        if batches is not None:
+        _print(console, found, costs)
+        if found.advice and batches is not None:
             console.print(
                 f"{about.name} was trained by {optimizer} with a learning rate of {lr:g}, and what "
                 "it survives depends on both; write --optimizer and --lr for yours",
                 soft_wrap=True,
             )
-        if found.costs:
-            table.show(console, about.name, found.costs)
-        show.conclude(console, found)
         if out is not None:
             console.print(
                 f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True
             )
     if found.interrupted:
         raise KeyboardInterrupt
+
+
+def _refuse(*, costed: object, tried: object) -> None:
+    """Refuse flags about cost without a GPU, and flags about trials where only cost is wanted."""
+    if costed:
+        raise UserError(
+            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100 besides"
+        )
+    if tried:
+        raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
+
+
+def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]") -> None:
+    """Print an answer; of its costs, what is not in the tables that are shown already."""
+    from halfstep.advise import table
+    from halfstep.advise.choose import show
+
+    if found.advice:
+        show.show(console, found)
+    if any(each not in shown for each in found.costs):
+        table.show(console, found.subject.name, found.costs)
+    show.conclude(console, found)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.decay import lost_later
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import survive
+from halfstep.show import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.subject import Subject
 
+_WORTH_TELLING = 60
+"""Seconds from which the time that is left is told."""
 CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
 """What is tried by default: autocast, half parameters with masters, and without."""
 MOST_PASSES = 60
@@ -90,13 +94,14 @@ def advise(
     Raises:
         ValueError: If training in fp32 is not finite, or a recipe is unknown.
     """
+    began = time.monotonic()
     tell("fp32")
     recorded = record(subject, seed=seed)
     trials: list[Trial] = []
     later = {}
     for place, name in enumerate(recipes):
-        tell(name)
         spent = recorded.steps + sum(trial.passes for trial in trials)
+        tell(name + _left((time.monotonic() - began) / spent, len(recipes) - place))
         others = FEWEST_PASSES * (len(recipes) - place - 1)
         most = max(FEWEST_PASSES, MOST_PASSES - spent - others)
         trial = survive(subject, recorded, name, seed=seed, most=most - 1)
@@ -104,3 +109,11 @@ def advise(
         if not trial.rejected and (said := lost_later(subject, recorded, trial, seed=seed)):
             later[trial.base] = said
     return Advice(subject.name, recorded, tuple(trials), later)
+
+
+def _left(a_pass: float, recipes: int) -> str:
+    """Say about how long the recipes that are left take, from the seconds of a pass so far."""
+    seconds = a_pass * FEWEST_PASSES * recipes
+    if seconds < _WORTH_TELLING:
+        return ""
+    return f"; about {units.duration(seconds)} left, at {units.duration(a_pass)} a pass"
