@@ -185,11 +185,13 @@ def test_statistics_of_compiled_code_are_put_back_too(tiny, tmp_path, poison, mo
     """No hook runs in it, so the copy is made before it is entered."""
     poison((1, 2))
 
-    def compiled(model, config):
+    def compiled(model):
         model.compile(backend="eager")
         return model
 
     monkeypatch.setattr("halfstep.train.build.models.compiled", compiled)
-    train(tiny("on_nonfinite=skip", "epochs=1"), tmp_path / "run", quiet=True)
+    monkeypatch.setattr("halfstep.train.build.compiling.PAYS_FROM", 0)
+    config = tiny("on_nonfinite=skip", "epochs=1", "model.compile=true")
+    train(config, tmp_path / "run", quiet=True)
     state = last(tmp_path / "run").model
     assert all(bool(value.isfinite().all()) for value in state.values())

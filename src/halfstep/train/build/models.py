@@ -86,10 +86,9 @@ def load(model: nn.Module, weights: Mapping[str, torch.Tensor], otherwise: str) 
         raise UserError(f"{otherwise}: {reason(error)}") from error
 
 
-def compiled(model: nn.Module, config: ModelConfig) -> nn.Module:
-    """Compile a model in place, if its config says so: it stays what the engine owns."""
-    if config.compile:
-        model.compile()
+def compiled(model: nn.Module) -> nn.Module:
+    """Compile a model in place: it stays what the engine owns."""
+    model.compile()
     return model
 
 

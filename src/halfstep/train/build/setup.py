@@ -6,7 +6,7 @@ that can be wrong with a config is found here, before anything is written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from halfstep.engine import EMA, Engine
 from halfstep.engine.parallel.fsdp import sharded_as
 from halfstep.errors import UserError
 from halfstep.train import data
-from halfstep.train.build import in_parallel, loss, models, optim, schedules
+from halfstep.train.build import compiling, in_parallel, loss, models, optim, schedules
 from halfstep.train.data.pipeline.order import BatchShare
 from halfstep.train.data.pipeline.samples import LEAST
 from halfstep.train.data.sources.seeding import derive
@@ -45,6 +45,8 @@ class Setup:
         steps: Optimizer steps of the whole run.
         loss: What training minimises.
         processes: Those that train together.
+        compiled_for: Images of the batches that the model is compiled for; fewer run eagerly. None
+            where it is not compiled, and where batches are of any size.
     """
 
     engine: Engine
@@ -54,6 +56,7 @@ class Setup:
     steps: int
     loss: Loss
     processes: Processes = ALONE
+    compiled_for: int | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -122,13 +125,19 @@ def set_up(
     if weights is not None:
         models.load(model, weights, f"the weights do not fit model {config.model.name!r}")
     model.to(device)
+    compiles = config.model.compile and compiling.pays(model, config.batch_size, loaded.image_shape)
     parallel = in_parallel.way(config, processes)
     if parallel == "fsdp":
         model = in_parallel.shared_out(model, config)
     elif config.model.checkpoint_activations:
         in_parallel.computed_again(model, config)
     setup = assemble(config, loaded, model, device, processes, parallel=parallel)
-    models.compiled(setup.engine.model, config.model)
+    if compiles:
+        models.compiled(setup.engine.model)
+        # Pieces of a batch, and what several processes have of the last one, are of many sizes.
+        alone = processes.size == 1 and not config.auto_microbatch
+        if alone and len(loaded.train) > 1:
+            setup = replace(setup, compiled_for=config.batch_size)
     if processes.rank > 0:
         # The same weights everywhere, but not the same dropout.
         torch.manual_seed(derive(config.seed, processes.rank))
@@ -157,7 +166,7 @@ def assemble(
         config.optimizer,
         model,
         classes=len(loaded.classes),
-        fused=device.type == "cuda",
+        fused=device.type == "cuda" or (config.model.compile and parallel != "fsdp"),
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
         seed=config.seed,
     )

@@ -151,7 +151,14 @@ def assemble(training: Training, observers: Observers) -> Loop:
     return Loop(
         training,
         observers,
-        MicroBatches(setup.engine, training.config, training.progress, setup.processes, setup.loss),
+        MicroBatches(
+            setup.engine,
+            training.config,
+            training.progress,
+            setup.processes,
+            setup.loss,
+            setup.compiled_for,
+        ),
         CheckpointWriter(training, observers),
     )
 

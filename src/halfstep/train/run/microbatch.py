@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from halfstep import step_observer
 from halfstep.errors import UserError, reason
 from halfstep.techniques.base import HALVES
+from halfstep.train.build.compiling import as_compiled
 from halfstep.train.processes.processes import ALONE
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class MicroBatches:
     progress: Progress
     processes: Processes = ALONE
     loss: Loss = functional.cross_entropy
+    compiled_for: int | None = None
 
     def __post_init__(self) -> None:
         self._shared: tuple[bool, int] | None = None
@@ -102,7 +104,8 @@ class MicroBatches:
         """Run a micro-batch that is one piece, and all of it this process's, as most are."""
         engine = self.engine
         with engine.autocast():
-            logits = engine.model(images)
+            with as_compiled(len(labels), self.compiled_for):
+                logits = engine.model(images)
             loss = self.loss(logits, labels)
         engine.backward(loss, samples=len(labels) if self._weighted else None)
         with step_observer.active.aside():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halfstep.feed.prefetching import prefetch
+from halfstep.train.build.compiling import as_compiled
 from halfstep.train.run import sample_sheet
 from halfstep.train.run.in_step import in_step
 from halfstep.train.run.metrics import Metrics
@@ -58,6 +59,7 @@ def validate(setup: Setup) -> Figures:
     model = setup.engine.bare_model
     metrics = Metrics(len(data.classes), device, processes)
     samples = None
+    usual: int | None = None
     processes.take_buffers_of_first(model)
     with setup.engine.evaluating():
         for portion in prefetch(in_step(processes, data.val), device):
@@ -66,7 +68,10 @@ def validate(setup: Setup) -> Figures:
                     model(torch.zeros(1, *data.image_shape, device=device))
                 continue
             images, labels = data.prepare(*portion.batch, device=device, train=False)
-            logits = model(images)
+            if setup.compiled_for is not None:
+                usual = max(usual or 0, len(images))
+            with as_compiled(len(images), usual):
+                logits = model(images)
             metrics.add(logits, labels)
             if samples is None:
                 first = slice(sample_sheet.COUNT)
