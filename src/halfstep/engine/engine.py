@@ -246,35 +246,49 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
+        if step_observer.active is step_observer.NOBODY:
+            self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
+            return
         with step_observer.active.work():
-            if (
-                self._plain
-                and optimizers is None
-                and loss_id is None
-                and not self._autocast_in_doubt
-                and self._plain.backward(loss, samples, retain_graph=retain_graph)
-            ):
-                return
-            windows = self._chosen(optimizers)
-            if torch.is_autocast_enabled(loss.device.type):
-                misuse.warn_backward_in_autocast()
-            if self._autocast_in_doubt:
-                self._autocast_in_doubt = False
-                misuse.warn_outside_autocast(loss, self.recipe)
-            for window in windows:
-                window.finish_norm()
-                if window.lost_gradients:
-                    misuse.warn_lost()
-            loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
-            assembly, limited = self._assembly, optimizers is not None
-            try:
-                accumulate_gradients(
-                    assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
-                )
-            except BaseException:
-                # Out of memory, say: some gradients are there and some are not.
-                self.zero_grad(optimizers=optimizers)
-                raise
+            self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
+
+    def _backward(
+        self,
+        loss: torch.Tensor,
+        optimizers: Sequence[Optimizer] | None,
+        loss_id: Hashable,
+        samples: int | None,
+        *,
+        retain_graph: bool,
+    ) -> None:
+        if (
+            self._plain
+            and optimizers is None
+            and loss_id is None
+            and not self._autocast_in_doubt
+            and self._plain.backward(loss, samples, retain_graph=retain_graph)
+        ):
+            return
+        windows = self._chosen(optimizers)
+        if torch.is_autocast_enabled(loss.device.type):
+            misuse.warn_backward_in_autocast()
+        if self._autocast_in_doubt:
+            self._autocast_in_doubt = False
+            misuse.warn_outside_autocast(loss, self.recipe)
+        for window in windows:
+            window.finish_norm()
+            if window.lost_gradients:
+                misuse.warn_lost()
+        loss = self._weights.weigh(loss, samples, windows, self._assembly.ranks)
+        assembly, limited = self._assembly, optimizers is not None
+        try:
+            accumulate_gradients(
+                assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
+            )
+        except BaseException:
+            # Out of memory, say: some gradients are there and some are not.
+            self.zero_grad(optimizers=optimizers)
+            raise
 
     def grad(
         self,
@@ -333,35 +347,46 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
+        if step_observer.active is step_observer.NOBODY:
+            return self._step(optimizers, closure, close=close)
         with step_observer.active.work():
-            try:
-                self._assembly.settlement.settle()
-            except LossScaleCollapse:
-                self._assembly.unmake_statistics()
-                self.zero_grad()
-                raise
-            if self._plain and optimizers is None and closure is None:
-                result = self._plain.step(self.steps + 1, close=close)
-                if result is not None:
-                    self.steps += result is not OPEN_WINDOW
-                    return result
-            assembly = self._assembly
-            windows = self._chosen(optimizers)
-            if closure is None:
-                pending = [window for window in windows if window.pending]
-                if not pending or assembly.evaluates_inside:
-                    refuse_untimely(windows)
-            else:
-                refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
-                pending = windows
-            if assembly.scales and any(window.is_touched for window in pending):
-                misuse.warn_touched()
-            for window in pending:
-                window.end_micro_step()
-            closing = pending if close else self._closing(pending)
-            self._weights.set_remaining(closing, assembly.ranks)
-            self.steps += bool(closing)
-            return close_windows(assembly, closing, step=self.steps, closure=closure)
+            return self._step(optimizers, closure, close=close)
+
+    def _step(
+        self,
+        optimizers: Sequence[Optimizer] | None,
+        closure: Callable[[], float] | None,
+        *,
+        close: bool,
+    ) -> StepResult:
+        try:
+            self._assembly.settlement.settle()
+        except LossScaleCollapse:
+            self._assembly.unmake_statistics()
+            self.zero_grad()
+            raise
+        if self._plain and optimizers is None and closure is None:
+            result = self._plain.step(self.steps + 1, close=close)
+            if result is not None:
+                self.steps += result is not OPEN_WINDOW
+                return result
+        assembly = self._assembly
+        windows = self._chosen(optimizers)
+        if closure is None:
+            pending = [window for window in windows if window.pending]
+            if not pending or assembly.evaluates_inside:
+                refuse_untimely(windows)
+        else:
+            refuse_closure(len(windows), self.accumulate, assembly.clipping, self.recipe)
+            pending = windows
+        if assembly.scales and any(window.is_touched for window in pending):
+            misuse.warn_touched()
+        for window in pending:
+            window.end_micro_step()
+        closing = pending if close else self._closing(pending)
+        self._weights.set_remaining(closing, assembly.ranks)
+        self.steps += bool(closing)
+        return close_windows(assembly, closing, step=self.steps, closure=closure)
 
     def zero_grad(self, *, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Zero the gradients and restart the accumulation window."""

@@ -24,7 +24,7 @@ def warn_backward_in_autocast() -> None:
         "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
         "after the loss, so that gradients keep the formats of the forward pass",
         EngineWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -39,7 +39,7 @@ def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
             f"{format_name(found)}; write "
             "`with engine.autocast(): loss = criterion(engine.model(inputs), targets)`",
             EngineWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -49,7 +49,7 @@ def warn_lost() -> None:
         "gradients of this accumulation window are gone: something called zero_grad() between two "
         "engine.backward(); delete the line, engine.step() zeroes them when the window closes",
         EngineWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -60,7 +60,7 @@ def warn_touched() -> None:
         "by the loss scale; let the engine clip: Engine(..., clip_norm=1.0), and reach gradients "
         "only through engine.backward()",
         EngineWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

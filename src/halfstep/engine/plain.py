@@ -143,7 +143,9 @@ class PlainSteps:
         if window.micro_steps + 1 < self._accumulate:
             if close or self._loops.at_last_batch:
                 return None
-            self._end_micro_step()
+            if self._scaler and window.is_touched:
+                misuse.warn_touched()
+            window.end_micro_step()
             return OPEN_WINDOW
         if not window.is_as_held() or (
             window.counts_samples and window.samples != self._weights.full_samples
@@ -152,16 +154,12 @@ class PlainSteps:
         reached, grads = self._gradients()
         if not grads:
             return None
-        self._end_micro_step()
+        if self._scaler and window.is_touched:
+            misuse.warn_touched()
         try:
             return self._close(number, reached, grads)
         finally:
             window.zero_grad()
-
-    def _end_micro_step(self) -> None:
-        if self._scaler and self._window.is_touched:
-            misuse.warn_touched()
-        self._window.end_micro_step()
 
     def _gradients(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the parameters that have gradients, and these; none where they are not plain."""
@@ -203,33 +201,30 @@ class PlainSteps:
             window.found = {None: found_inf}
             gradients.unscale(grads, scaler.inverse(), found_inf)
             step_observer.active.unscales(scaler, window.optimizer)
-        norm = self._norm(grads)
-        if self._clipping and window.grad_norm is not None:
-            self._clipping.apply(reached, grads, window.grad_norm, assembly.full_precision)
-        done = OptimizerStep(
-            closed=True,
-            has_gradients=True,
-            _found_inf=window.found_inf,
-            _grad_norm=norm,
-            _loss_scale=window.loss_scale,
-        )
-        self._take_step()
+        norm: torch.Tensor | GradientNorm
+        if self._norm_can_wait():
+            norm = GradientNorm(grads)
+            window.wait_for(norm)
+        else:
+            window.each_norm = gradients.norms(grads)
+            norm = window.grad_norm = torch.linalg.vector_norm(window.each_norm)
+            if self._clipping:
+                self._clipping.apply(reached, grads, norm, assembly.full_precision)
+        done = OptimizerStep(True, True, window.found_inf, norm, window.loss_scale)  # noqa: FBT003
+        if scaler or assembly.moving or step_observer.active is not step_observer.NOBODY:
+            self._take_step()
+        else:
+            take_step(self._hooks, window, None)
         if self._settles:
             updates = assembly.scales.update([window], ())
             assembly.settlement.add(outcome_of(number, [window], updates))
         return StepResult((done,))
 
-    def _norm(self, grads: list[torch.Tensor]) -> torch.Tensor | GradientNorm:
-        """Return the norm of the true gradients: now if the step needs it, else when it is read."""
-        window, scaler = self._window, self._scaler
-        collapses = scaler is not None and self._assembly.scales.may_collapse
-        if self._measures or collapses or not window.norm_can_wait:
-            window.each_norm = gradients.norms(grads)
-            window.grad_norm = torch.linalg.vector_norm(window.each_norm)
-            return window.grad_norm
-        norm = GradientNorm(grads)
-        window.wait_for(norm)
-        return norm
+    def _norm_can_wait(self) -> bool:
+        """Tell whether the norm of the true gradients is not needed before it is read."""
+        if self._measures or not self._window.norm_can_wait:
+            return False
+        return self._scaler is None or not self._assembly.scales.may_collapse
 
     def _take_step(self) -> None:
         """Let the optimizer step, unless the host finds, or it finds itself, that it must not."""

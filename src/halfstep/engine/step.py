@@ -161,14 +161,16 @@ def take_step(
         take = partial(optimizer.step, closure)
     for step in hooks.step:
         take = partial(step, optimizer, take)
-    window.about_to_step()
-    if found_inf is None:
-        with window.guard:
+    if window.learns:
+        window.about_to_step()
+    with window.guard:
+        if found_inf is None:
             take()
-    else:
-        with window.guard, skipping(optimizer, found_inf):
-            take()
-    window.has_stepped()
+        else:
+            with skipping(optimizer, found_inf):
+                take()
+    if window.learns:
+        window.has_stepped()
     for after_step in hooks.after_step:
         after_step(optimizer)
 

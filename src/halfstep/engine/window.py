@@ -231,16 +231,19 @@ class Window:
         """Whether the optimizer surely writes to no gradient, as none of its steps has."""
         return self._keeps_gradients is True and is_steady(self.optimizer)
 
+    @property
+    def learns(self) -> bool:
+        """Whether it is not known yet if a step of the optimizer writes to gradients."""
+        return self._keeps_gradients is None
+
     def about_to_step(self) -> None:
         """Note the gradients before the first step, to learn whether it writes to them."""
-        if self._keeps_gradients is None:
-            self._before_step = _versions(self.params)
+        self._before_step = _versions(self.params)
 
     def has_stepped(self) -> None:
         """Note what it has written to."""
-        if self._before_step:
-            self._keeps_gradients = self._before_step == _versions(self.params)
-            self._before_step = []
+        self._keeps_gradients = self._before_step == _versions(self.params)
+        self._before_step = []
 
     def wait_for(self, norm: GradientNorm) -> None:
         """Take note of a norm that has the gradients of the step."""
@@ -274,8 +277,9 @@ class Window:
 
     def finish_norm(self) -> None:
         """Compute the norm of the step before, if its result is kept, and let its gradients go."""
-        norm = None if self._later is None else self._later()
-        self._later = None
+        if self._later is None:
+            return
+        norm, self._later = self._later(), None
         if norm is not None:
             norm.compute()
 

@@ -34,7 +34,8 @@ class ModelConfig(Section):
     """Whether to recompute the activations of each block in the backward pass (activation
     checkpointing). This saves memory and takes time; training results do not change."""
     compile: bool = False
-    """Whether to compile the model with `torch.compile`, at the first step."""
+    """Whether to compile the model with `torch.compile`, at the first step, and to update all
+    parameters in one kernel. On a CPU, very small models are not compiled."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> ModelConfig:
