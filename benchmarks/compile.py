@@ -1,10 +1,11 @@
 """Compiled models on a CPU: steps of the engine and of PyTorch's own loop, eager and compiled.
 
 The engine's model is compiled as the trainer does it under `model.compile: true`: in place, the
-recipe prepared before. Variants of a recipe take turns; a ratio is to the engine's eager step. The
-kernels of a model and recipe start from an empty cache, which the raw loop then finds filled, so
-the seconds of compiling are the engine's: its first step's, less those of an eager one's, in CPU
-time with the C++ compiler that it starts. PyTorch has no counterpart of o2.
+recipe prepared before, with a fused optimizer, and not at all where it is too small. Variants of a
+recipe take turns; a ratio is to the engine's eager step. The kernels of a model and recipe start
+from an empty cache, which the raw loop then finds filled, so the seconds of compiling are the
+engine's: its first step's, less those of an eager one's, in CPU time with the C++ compiler that it
+starts. PyTorch has no counterpart of o2.
 
     python benchmarks/compile.py         # or a part: --models mlp --recipes fp32 bf16
 
@@ -19,6 +20,7 @@ import json
 import multiprocessing
 import os
 import tempfile
+import warnings
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,7 @@ from torch.nn.functional import cross_entropy
 
 from halfstep import Engine
 from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.train.build.compiling import CompileWarning, pays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,19 +86,23 @@ class Told:
         return float(max(abs(mine - its) / abs(its) for mine, its in pairs))
 
 
-def parts(model: str) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
+def parts(
+    model: str, *, fused: bool = False
+) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
     """Return a model, its optimizer, images and labels."""
     its = MODELS[model]
     net = its.build()
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((its.batch, 1, its.pixels, its.pixels), generator=generator)
     labels = torch.randint(10, (its.batch,), generator=generator)
-    return net, torch.optim.SGD(net.parameters(), **SGD), images, labels
+    return net, torch.optim.SGD(net.parameters(), fused=fused, **SGD), images, labels
 
 
 def engine(model: str, recipe: str, told: Told, *, compiled: bool) -> Callable[[], None]:
     """Return the step of an engine."""
-    net, optimizer, images, labels = parts(model)
+    net, optimizer, images, labels = parts(model, fused=compiled)
+    with warnings.catch_warnings(action="ignore", category=CompileWarning):
+        compiled = compiled and pays(net, len(images), tuple(images.shape[1:]))
     its = Engine(net, optimizer, recipe=recipe)
     cpu_half.HELD.enter_context(freed_memory_kept())  # as the trainer does
     if compiled:
@@ -169,7 +176,7 @@ def table(record: dict[str, Any]) -> list[str]:
         ratios = " | ".join(_ratio(rows.get((model, recipe, name))) for name in others)
         lines.append(
             f"| {model}, {recipe} | {eager['milliseconds']:.2f} ms | {ratios} "
-            f"| {its['compile_seconds']:.0f} s | {_pays(eager, its)} | {its['graphs']} "
+            f"| {_seconds(its)} | {_pays(eager, its)} | {its['graphs']} "
             f"| {its['loss_difference']:.1g} |"
         )
     return lines
@@ -179,8 +186,14 @@ def _ratio(row: dict[str, Any] | None) -> str:
     return f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})" if row else "-"
 
 
+def _seconds(its: dict[str, Any]) -> str:
+    return f"{its['compile_seconds']:.0f} s" if its["graphs"] else "-"
+
+
 def _pays(eager: dict[str, Any], its: dict[str, Any]) -> str:
     """Return the steps after which compiling has saved what it took, to a hundred."""
+    if not its["graphs"]:
+        return "-"
     saved = (1 - its["ratio"]) * eager["milliseconds"] / 1e3
     return f"{round(its['compile_seconds'] / saved, -2):,.0f} steps" if saved > 0 else "never"
 

@@ -155,11 +155,12 @@ def test_compiled_models(script):
     assert between("performance.md", "compiled") == script("compile").table(result)
     compiled = [each for each in result["rows"] if each["variant"] == "engine, compiled"]
     for each in compiled:
-        # The page says that compiling is slower on the MLP and by a fifth to a quarter faster here.
-        if each["model"] == "mlp":
-            assert each["low"] > 1
-        else:
-            assert 0.75 <= each["ratio"] <= 0.83
         assert each["loss_difference"] < 1e-3
+        # The page says that the MLP is not compiled, and the ResNet faster by a fifth to a quarter.
+        if each["model"] == "mlp":
+            assert each["ratio"] < 1.01  # as fast as eager, to the noise
+            assert each["graphs"] == 0
+            continue
+        assert 0.75 <= each["ratio"] <= 0.83
         assert each["graphs"] == (3 if (each["model"], each["recipe"]) == _CASTS_APART else 1)
     assert len(compiled) == 8

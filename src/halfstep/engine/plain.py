@@ -207,9 +207,9 @@ class PlainSteps:
             window.wait_for(norm)
         else:
             window.each_norm = gradients.norms(grads)
-            norm = window.grad_norm = torch.linalg.vector_norm(window.each_norm)
+            norm = total = window.grad_norm = torch.linalg.vector_norm(window.each_norm)
             if self._clipping:
-                self._clipping.apply(reached, grads, norm, assembly.full_precision)
+                self._clipping.apply(reached, grads, total, assembly.full_precision)
         done = OptimizerStep(True, True, window.found_inf, norm, window.loss_scale)  # noqa: FBT003
         if scaler or assembly.moving or step_observer.active is not step_observer.NOBODY:
             self._take_step()

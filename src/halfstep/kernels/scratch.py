@@ -72,6 +72,10 @@ class _Copy:
 class WideCopies:
     """Copies of half tensors from a forward kernel to its backward.
 
+    A write through `.data` in between is not seen, as it counts in no version: the backward then
+    uses the values of its forward. To see it, each backward would have to compare every element
+    with its copy, which takes as long as widening again.
+
     Args:
         most: Bytes of all copies together, beyond which none is kept.
     """

@@ -77,4 +77,5 @@ def as_compiled(images: int, usual: int | None) -> AbstractContextManager[object
     """
     if usual is None or images >= usual:
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    eagerly: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return eagerly
