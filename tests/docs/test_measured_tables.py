@@ -91,12 +91,11 @@ def test_trust_in_advice(script):
         assert needed in text
     ranking, memory = module.result("ranking"), module.result("memory")
     seen, held_out = (ranking["summary"][name] for name in ("in view", "held out"))
-    assert held_out["tasks"] >= 10
-    assert seen["tau"] >= 0.7
+    assert held_out["tasks"] >= 20
+    assert min(seen["tau"], held_out["tau"]) >= 0.7
     assert not seen["unsafe"]
-    # What the page says of them: eps in fp16, and weights in bf16.
-    names = {each.rpartition(": ")[2] for each in held_out["unsafe"]}
-    assert names <= {"half", "half-bn32", "bf16-true"}
+    # What the page says of it: values that grow later in training.
+    assert [each.rpartition(": ")[2] for each in held_out["unsafe"]] == ["fp16+act2"]
     assert len({row["model"] for row in memory["rows"]}) == 20
     assert max(memory["worst"].values()) <= 0.03
 
