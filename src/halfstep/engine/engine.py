@@ -200,7 +200,7 @@ class Engine:
 
         Args:
             loader: Any iterable of batches.
-            to: A GPU to copy each batch to while the step before it is computed; see
+            to: A GPU. Each batch is copied to it while the GPU computes the previous step; see
                 `halfstep.feed.prefetch`. By default, and on a CPU, batches are not copied.
         """
         return Batches(loader if to is None else prefetch(loader, to), self._loops)

@@ -83,7 +83,7 @@ class Recipe:
         return next((part.value for part in self.parts if part.field == field), None)
 
     def settings(self) -> dict[str, Any]:
-        """Return the fields that are set as plain data for JSON and YAML, without the name."""
+        """Return plain data for JSON and YAML: the fields that are set, without the name."""
         return {part.field: part.plain for part in self.parts}
 
     def __add__(self, other: Recipe) -> Recipe:
@@ -138,7 +138,7 @@ class Recipe:
 
     @property
     def untraceable(self) -> list[str]:
-        """Fields that a CPU rehearses with operators that a GPU would not run, as printed."""
+        """The fields, as text, that a CPU rehearses with other operators than a GPU runs."""
         return [str(part) for part in self.parts if not part.traceable]
 
     @property
@@ -193,7 +193,7 @@ class Recipe:
         return found
 
     def refusal(self, use: Use) -> str | None:
-        """Return why this recipe cannot be used in a way of training, or None if it can."""
+        """Return why this recipe does not work with FSDP2 or another `use`, or None if it does."""
         reasons = (part.refuses(use, self) for part in self.parts)
         return next((reason for reason in reasons if reason), None)
 

@@ -28,11 +28,11 @@ class Activations(Part):
         "rounding; saved without compression if not set."
     )
     allowed = {
-        2: "2 bits per element; gradients are noisy but correct on average",
+        2: "2 bits per element, with noisy gradients that are correct on average",
         3: "3 bits per element",
         4: "4 bits per element",
-        8: "8 bits per element; very little noise",
-        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; the longest match applies",
+        8: "8 bits per element, with very little noise",
+        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module, where the longest match applies",
     }
 
     @classmethod

@@ -23,7 +23,7 @@ class Autocast(Part):
     place = 30
     purpose = "Format in which `torch.autocast` computes matrix products and convolutions."
     allowed = {
-        "fp16": "half precision; small gradients need a loss scale",
+        "fp16": "half precision, in which small gradients need a loss scale",
         "bf16": "bfloat16, with the range of fp32",
     }
 

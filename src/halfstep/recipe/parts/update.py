@@ -20,7 +20,7 @@ class Update(Part):
     place = 110
     purpose = "How updates of bf16 parameters are rounded; to nearest if not set."
     allowed = {
-        "stochastic": "randomly up or down; the expected value is exact",
+        "stochastic": "randomly up or down, so that the expected value is exact",
         "kahan": "to nearest, with a compensation term that keeps the rounding error",
     }
 

@@ -16,7 +16,7 @@ _NEAR = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find torch's refusal, or where torch does not refuse what comes of it."""
+    """Find torch's error or, without one, a non-finite value or half-precision input."""
     ending = evidence.ending
     site = None
     if ending.kind == "RuntimeError" and "unsafe to autocast" in ending.message:

@@ -14,12 +14,12 @@ SKIPS = 4
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scale of a scaler, or of the loop's own, that no overflow depends on."""
+    """Find a loss scale that falls although lowering it does not remove the overflow."""
     return _by_scaler(evidence) or _by_hand(evidence)
 
 
 def _by_scaler(evidence: Evidence) -> Finding | None:
-    """Find steps that are skipped one after the other, and are not finite at scale 1 either."""
+    """Find consecutive skipped steps that are not finite at a loss scale of 1 either."""
     numbers = evidence.numbers
     if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
         return None
@@ -37,7 +37,7 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
-    """Find a number of the loop's that fell to nothing, with no step any more."""
+    """Find a loss scale of the loop's own code that fell below 1 without any step."""
     plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
     if not plain or plain[-1].finite:
         return None
