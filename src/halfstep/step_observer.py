@@ -34,6 +34,21 @@ class StepObserver:
         """What happens inside is done to nothing that is trained: meters, logs, progress."""
         return _NOTHING
 
+    def runs(
+        self,
+        model: Any,
+        criterion: Callable[..., Any],
+        images: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> None:
+        """A micro-batch is about to run: `criterion(model(images), labels)`, and a backward."""
+
+    def ran(self, loss: torch.Tensor) -> None:
+        """The loss of a micro-batch that was told of is there."""
+
+    def evaluates(self) -> None:
+        """A model is about to be validated."""
+
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was made of another one."""
 

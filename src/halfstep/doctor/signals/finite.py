@@ -23,6 +23,41 @@ SMALL = 4096
 STRIDE = 64
 
 
+WHOLE = 2**16
+"""Elements that are gone through whole in less time than a sample takes."""
+
+
+class Finite:
+    """Asks whether gradients on the host are finite: all of small ones, a sample of others.
+
+    Versions of gradients may count up, though nothing in them changes.
+    """
+
+    def __init__(self) -> None:
+        self._found, self._one = torch.zeros(()), torch.ones(())
+        self._whole: bool | None = None
+
+    def __call__(self, gradients: list[torch.Tensor], number: int) -> bool:
+        """Return whether they are.
+
+        Args:
+            gradients: Of the shapes and formats that they had at first.
+            number: Of the step: chooses rows and columns.
+        """
+        if self._whole is None:
+            self._whole = sum(map(torch.numel, gradients)) <= WHOLE and all(
+                type(each) is torch.Tensor
+                and each.dtype == torch.float32
+                and each.layout == torch.strided
+                for each in gradients
+            )
+        if not self._whole:
+            return sample_is_finite(gradients, number)
+        with torch.no_grad():  # Multiplies by one, and looks at each element on the way.
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
+        return not self._found.item()
+
+
 def sample_is_finite(gradients: Iterable[torch.Tensor], number: int) -> bool:
     """Return whether a sample of gradients holds only finite numbers; reads the device.
 

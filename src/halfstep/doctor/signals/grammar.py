@@ -45,7 +45,12 @@ SHAPES = 64
 
 
 class Grammar:
-    """Takes events in, one after the other; gives `Loop` out."""
+    """Takes events in, one after the other; gives `Loop` out.
+
+    Attributes:
+        iteration: The number of the iteration that runs, from 0.
+        latest: What stands for the shape of the iteration that was closed last.
+    """
 
     def __init__(self) -> None:
         self.iteration = 0
@@ -56,6 +61,7 @@ class Grammar:
         self._stepped = False
         self._since_update: dict[int, list[int]] = {}
         self._factors: dict[Mark | None, float] = {}
+        self.latest: Any = None
 
     def follow(
         self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
@@ -95,6 +101,7 @@ class Grammar:
         if not self._events:
             return
         key = tuple(self._events)
+        self.latest = key
         known = self._shapes.get(key)
         if known is not None:
             known[0] += 1
@@ -103,6 +110,35 @@ class Grammar:
             self._shapes[key] = [1, self.iteration, self.iteration]
         self._events = []
         self.iteration += 1
+
+    def repeat(self, shape: Any, count: int) -> None:
+        """Note so many iterations that were like an earlier one; none is under way."""
+        self.iteration += count
+        self.latest = shape
+        known = self._shapes.get(shape)
+        if known is not None and count:
+            known[0] += count
+            known[2] = self.iteration - 1
+
+    def reopen(self) -> None:
+        """Take back that the latest iteration was closed."""
+        self.iteration -= 1
+        self._events, self._stepped = list(self.latest), True
+        known = self._shapes.get(self.latest)
+        if known is not None:
+            known[0] -= 1
+            known[2] = self.iteration - 1
+
+    def take_as_cleared(self) -> None:
+        """Take all gradients for what comes of the next backward."""
+        for gradients in self._gradients.values():
+            self._forget(gradients)
+            gradients.seen = ((0, 0),) * len(gradients.probes)
+
+    def expect_more(self) -> None:
+        """Take all gradients for what comes of the next backward and those before."""
+        for gradients in self._gradients.values():
+            gradients.seen = tuple([(each, version - 1) for each, version in gradients.look()])
 
     @property
     def made(self) -> int:

@@ -55,6 +55,9 @@ class Reading:
 class Series:
     """Collects readings.
 
+    Attributes:
+        troubles: How many steps were skipped or not finite.
+
     Args:
         on_bad: Called with the first step whose loss or gradients are not finite though its
             optimizer goes on with them, and with each step that a scaler skips.
@@ -67,11 +70,12 @@ class Series:
         self._taken: Counter[int] = Counter()
         self._troubled: Counter[int] = Counter()
         self._waiting: deque[Reading] = deque()
-        self._first: list[StepNumbers] = []
-        self._latest: deque[StepNumbers] = deque(maxlen=LATEST)
+        self._first: list[StepNumbers | tuple[Any, ...]] = []
+        self._latest: deque[StepNumbers | tuple[Any, ...]] = deque(maxlen=LATEST)
         self._skips = self._run = self._longest = 0
         self._smallest: float | None = None
         self._first_bad: StepNumbers | None = None
+        self.troubles = 0
 
     def take(
         self,
@@ -111,6 +115,22 @@ class Series:
             reading = Reading(iteration, optimizer, learning_rate, skipped)
             self._send(reading, (loss, norm, scale, found_inf), device)
         return [each for each in (loss, norm) if each is not None]
+
+    def pass_by(
+        self,
+        iteration: int,
+        optimizer: int,
+        loss: float,
+        norm: float | None,
+        scale: float | None,
+        learning_rate: float,
+    ) -> None:
+        """Take a step that is known to be sound; see `StepNumbers` for the arguments."""
+        step = (iteration, optimizer, loss, norm, scale, False, learning_rate)
+        (self._first if len(self._first) < FIRST else self._latest).append(step)
+        self._run = 0
+        if scale is not None and (self._smallest is None or scale < self._smallest):
+            self._smallest = scale
 
     def _goes_through(
         self, gradients: list[torch.Tensor], optimizer: int, device: torch.device
@@ -173,6 +193,7 @@ class Series:
         if self._first_bad is None and not is_good(step):
             self._first_bad = step
         if skipped or not is_good(step):
+            self.troubles += 1
             self._troubled[reading.optimizer] = self._taken[reading.optimizer]
             self._on_bad(step)
 
@@ -190,12 +211,16 @@ class Series:
         """Return what has been measured, all of it read."""
         self.settle()
         return Numbers(
-            steps=(*self._first, *self._latest),
+            steps=tuple([_numbers(each) for each in (*self._first, *self._latest)]),
             skips=self._skips,
             longest_run_of_skips=self._longest,
             smallest_scale=self._smallest,
             first_bad=self._first_bad,
         )
+
+
+def _numbers(step: StepNumbers | tuple[Any, ...]) -> StepNumbers:
+    return step if isinstance(step, StepNumbers) else StepNumbers(*step)
 
 
 def runs_behind(device: torch.device) -> bool:

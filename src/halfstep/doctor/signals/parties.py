@@ -230,13 +230,7 @@ class Parties:
         if count <= FIRST_STEPS or count % EVERY == 0:
             everything = [*self._trained(), *self._moved_by(optimizer)]
             self._waiting += [weakref.ref(each) for each in everything]
-        waiting = {
-            id(each): each for reference in self._waiting if (each := reference()) is not None
-        }
-        self._reached |= {key for key, each in waiting.items() if each.grad is not None}
-        self._waiting = [
-            weakref.ref(each) for key, each in waiting.items() if key not in self._reached
-        ]
+        self.note_gradients()
         if count == 1:
             self.read()
             notes.has_trained = True
@@ -246,6 +240,21 @@ class Parties:
                 self.models[model].has_trained |= any(
                     id(each) in mine for each in model.parameters()
                 )
+
+    @property
+    def waits_for_gradients(self) -> bool:
+        """Whether a parameter never had a gradient until now."""
+        return bool(self._waiting)
+
+    def note_gradients(self) -> None:
+        """Take in which of those parameters have one."""
+        waiting = {
+            id(each): each for reference in self._waiting if (each := reference()) is not None
+        }
+        self._reached |= {key for key, each in waiting.items() if each.grad is not None}
+        self._waiting = [
+            weakref.ref(each) for key, each in waiting.items() if key not in self._reached
+        ]
 
     def _moved_by(self, optimizer: Optimizer) -> list[torch.Tensor]:
         params = self.optimizers[optimizer].params

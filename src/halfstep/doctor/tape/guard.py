@@ -58,6 +58,12 @@ class Guard:
         """Do doctor's own work; an error in it is noted and goes no further."""
         return _Own(self)
 
+    def note(self, error: Exception) -> None:
+        """Take in an error in doctor's own work."""
+        if len(self.troubles) < TROUBLES:
+            said = traceback.format_exception(type(error), error, error.__traceback__)
+            self.troubles.append("".join(said))
+
     def inside(self) -> Inside:
         """Let torch or a model work: what they call is not called by the loop."""
         return Inside(self)
@@ -112,10 +118,7 @@ class _Own:
         guard.set_own(self._before)
         if not isinstance(error, Exception):
             return False
-        if len(guard.troubles) < TROUBLES:
-            guard.troubles.append(
-                "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            )
+        guard.note(error)
         return True  # The program must not stop for it.
 
 

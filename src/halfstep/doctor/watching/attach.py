@@ -20,13 +20,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from halfstep.doctor.internals import fetchers, keep_compiled_buffers
-from halfstep.doctor.watching.engine import EngineObserver
+from halfstep.doctor.internals import fetchers
 from halfstep.step_observer import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.doctor.watching.engine import EngineObserver
     from halfstep.doctor.watching.receiver import Receiver
 
 
@@ -35,10 +35,10 @@ class Attachment:
 
     Args:
         receiver: Is told of everything.
-        look_back: Called before what was trained changes for good.
+        observer: Is told by an engine what it does.
     """
 
-    def __init__(self, receiver: Receiver, look_back: Callable[[], None]) -> None:
+    def __init__(self, receiver: Receiver, observer: EngineObserver) -> None:
         self._receiver = receiver
         self._undo: list[Callable[[], None]] = []
         self._wrap_modules()
@@ -50,8 +50,7 @@ class Attachment:
         self._wrap_save()
         self._wrap_autocast()
         self._wrap_loading()
-        self._undo.append(observe(EngineObserver(receiver, look_back)))
-        self._undo.append(keep_compiled_buffers())
+        self._undo.append(observe(observer))
         _watched_process(receiver)
 
     def remove(self) -> None:

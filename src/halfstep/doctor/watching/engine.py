@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
     from halfstep.doctor.signals.grammar import Grammar
     from halfstep.doctor.tape.guard import Guard
     from halfstep.doctor.watching.receiver import Receiver
+    from halfstep.doctor.watching.resting import Rest
 
 
 _NOTHING = nullcontext()
@@ -57,12 +59,16 @@ class EngineObserver(StepObserver):
     Args:
         receiver: Is told of everything.
         look_back: Called while what was trained is still as it was trained.
+
+    Attributes:
+        rest: Decides when the watch rests; None where it never does.
     """
 
     def __init__(self, receiver: Receiver, look_back: Callable[[], None]) -> None:
         self._receiver = receiver
         self._look_back = look_back
         self._params: WeakKeyDictionary[Optimizer, Sequence[torch.Tensor]] = WeakKeyDictionary()
+        self.rest: Rest | None = None
 
     def work(self) -> AbstractContextManager[None]:
         """The engine works."""
@@ -74,6 +80,29 @@ class EngineObserver(StepObserver):
         """What happens inside is not heard."""
         guard = self._receiver.guard
         return guard.inside() if guard.is_here and guard.is_outside else _NOTHING
+
+    def runs(
+        self,
+        model: nn.Module,
+        criterion: Callable[..., Any],
+        images: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> None:
+        """A micro-batch is about to run."""
+        guard, rest, rests = self._receiver.guard, self.rest, False
+        if rest is None or not (guard.is_here and guard.is_outside):
+            return
+        with guard.own():
+            rests = rest.consider(model, images)
+        if rests:
+            rest.observer.runs(model, criterion, images, labels)
+
+    def ran(self, loss: torch.Tensor) -> None:
+        """A loss was computed."""
+        del loss
+        if self.rest is not None and self._receiver.guard.is_here:
+            with self._receiver.guard.own():
+                self.rest.computed()
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was weighted."""
@@ -132,6 +161,8 @@ class EngineObserver(StepObserver):
     ) -> Iterator[None]:
         receiver = self._receiver
         receiver.measuring.known_norm = grad_norm
+        if self.rest is not None:
+            self.rest.stepped()
         try:
             if scaler is None:
                 yield

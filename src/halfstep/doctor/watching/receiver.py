@@ -91,7 +91,7 @@ class Receiver:
             self.grammar,
             self.tape,
             self.parties,
-            begin=self._begin,
+            begin=self.begin,
             on_skip=self._skipped,
         )
         self.hearing = Hearing(
@@ -100,7 +100,7 @@ class Receiver:
             self.parties,
             self.scaling,
             self.positions,
-            begin=self._begin,
+            begin=self.begin,
         )
         self._stepping: list[Inside | None] = []
         self._look: Look | None = None
@@ -118,7 +118,8 @@ class Receiver:
         """Stop in a process that was forked off."""
         self.guard.leave_process()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Take in what may begin an iteration."""
         # Functions alone are no event: several of them may come before one.
         if self.grammar.between_iterations and self._begun != self.grammar.made:
             self._begun = self.grammar.made
@@ -158,7 +159,7 @@ class Receiver:
         return result
 
     def _open_module(self, module: nn.Module, notes: ModelNotes, args: Any, kwargs: Any) -> Entry:
-        self._begin()
+        self.begin()
         entry = self.tape.open("module", module, args, kwargs)
         entry.mark, entry.autocast = calling_line(), autocast_state()
         entry.random = notes.random_before()
@@ -203,7 +204,7 @@ class Receiver:
         tensors = args[0] if args else kwargs.get("tensors")
         with self.guard.own():
             mark = calling_line()
-            self._begin()
+            self.begin()
             self.grammar.notice_writes(mark)
             scale = self.tape.scale_of(tensors)
             self._open_backward(tensors, args, kwargs, mark, scale)

@@ -142,7 +142,7 @@ class Scaling:
         single = bool(losses) and losses[0].numel() == 1
         self.loss = losses[0].detach() if single else None
         already = self._tape.scale_of(outputs) is not None
-        self._tape.close(entry, result, Multiplier(self._number(scaler), self._updates))
+        self._tape.close(entry, result, self.multiplier(scaler))
         formats = [format_name(each.dtype) for each in tensors_in(given)]
         self._grammar.add(
             "scale",
@@ -151,6 +151,10 @@ class Scaling:
             format=formats[0] if formats else "",
             already=already,
         )
+
+    def multiplier(self, scaler: Any) -> Multiplier:
+        """Return what stands for the value that a scaler's loss scale has now."""
+        return Multiplier(self._number(scaler), self._updates)
 
     def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
         """The loop asks for the loss scale."""

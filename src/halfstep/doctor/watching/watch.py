@@ -11,14 +11,17 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from halfstep.doctor.internals import raising_function
+from halfstep.doctor.internals import keep_compiled_buffers, raising_function
 from halfstep.doctor.record import SIGNALS, Ending, Evidence
 from halfstep.doctor.record.sites import passed_optimizer, raising_line, site
 from halfstep.doctor.signals.facts import environment
 from halfstep.doctor.watching.attach import Attachment
+from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
+from halfstep.doctor.watching.resting import Rest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
@@ -36,14 +39,23 @@ class Watch:
     Args:
         hold_back: Whether fused optimizers are to skip bad steps; what follows a bad step is then
             not what the program would have computed.
+        rests: Whether ordinary steps that a loop tells of are not watched in full; see `resting`.
         bundle: Directory for a bad step, to be run again elsewhere; None for nowhere.
 
     Raises:
         ValueError: From `start`, if another watch is on.
     """
 
-    def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
+    def __init__(
+        self, *, hold_back: bool = False, bundle: Path | None = None, rests: bool = False
+    ) -> None:
         self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
+        self._observer = EngineObserver(self._receiver, self._look_back)
+        if rests:
+            self._observer.rest = Rest(
+                self._receiver, self._observer, attach=self._attach, detach=self._detach
+            )
+        self._undo: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
         self._ending = Ending()
         self._evidence: Evidence | None = None
@@ -65,9 +77,18 @@ class Watch:
             if _active:
                 raise ValueError("this process is watched already; close() the other watch first")
             _active.append(self)
-        self._attachment = Attachment(self._receiver, self._look_back)
-        self._receiver.listener.start()
+        self._undo = keep_compiled_buffers()
+        self._attach()
         return self
+
+    def _attach(self) -> None:
+        self._attachment = Attachment(self._receiver, self._observer)
+        self._receiver.listener.start()
+
+    def _detach(self) -> None:
+        self._receiver.listener.stop()
+        if self._attachment is not None:
+            self._attachment.remove()
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Take in what was made before watching began."""
@@ -113,32 +134,41 @@ class Watch:
 
     def abandon(self) -> None:
         """Stop watching and look at nothing; does nothing after `close`."""
-        self._receiver.listener.stop()
-        self._detach()
+        self._end()
 
     def close(self) -> Evidence:
         """Stop watching, look at what is left to look at, and return the record."""
         if self._evidence is not None:
             return self._evidence
         receiver = self._receiver
+        self._wake()
         receiver.listener.stop()
         self._look_back()
         try:
             with receiver.guard.own():
                 self._evidence = self._freeze()
         finally:
-            self._detach()
+            self._end()
         return self._evidence or Evidence()
 
-    def _detach(self) -> None:
-        if self._attachment is not None:
-            self._attachment.remove()
+    def _end(self) -> None:
+        if self._observer.rest is not None:
+            self._observer.rest.abandon()
+        self._detach()
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
         with _lock:
             if self in _active:
                 _active.remove(self)
 
+    def _wake(self) -> None:
+        if self._observer.rest is not None:
+            self._observer.rest.wake(looks_back=True)
+
     def _look_back(self) -> None:
         """Look at the last step, unless that was done."""
+        self._wake()
         receiver = self._receiver
         if self._seen == receiver.grammar.made:
             return

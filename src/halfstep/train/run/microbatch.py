@@ -102,11 +102,13 @@ class MicroBatches:
 
     def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
         """Run a micro-batch that is one piece, and all of it this process's, as most are."""
-        engine = self.engine
+        engine, model = self.engine, self.engine.model
         with engine.autocast():
+            step_observer.active.runs(model, self.loss, images, labels)
             with as_compiled(len(labels), self.compiled_for):
-                logits = engine.model(images)
+                logits = model(images)
             loss = self.loss(logits, labels)
+            step_observer.active.ran(loss)
         engine.backward(loss, samples=len(labels) if self._weighted else None)
         with step_observer.active.aside():
             loss = loss.detach()

@@ -1,0 +1,179 @@
+"""A watch that rests in ordinary steps says of the others what one says that never does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from halfstep import Engine, step_observer
+from halfstep.doctor import Evidence, Watch, diagnose
+from halfstep.doctor.watching import resting
+from halfstep.engine import LossScaleCollapse
+
+STEPS, BAD = 12, 8
+
+
+class BadBackward(torch.autograd.Function):
+    """Gives NaN for a gradient when told to."""
+
+    on = False
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * math.nan if BadBackward.on else grad
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(12, 32), nn.BatchNorm1d(32)
+        self.last = nn.Linear(32, 4)
+        self.factor, self.fails = 1.0, False
+
+    def forward(self, x):
+        if self.fails:
+            raise ValueError("this batch is not for me")
+        x = BadBackward.apply(torch.relu(self.norm(self.first(x))))
+        return self.last(x * (torch.rand_like(x) > 0.2)) * self.factor
+
+
+def log_of_softmax(logits, labels):
+    return -(logits.float().softmax(1) + 0).log().gather(1, labels[:, None]).mean()
+
+
+def train(recipe="fp32", *, spoil=None, criterion=functional.cross_entropy, **settings):
+    """Train a few steps, one of them spoiled, as the trainer does: it says what it runs."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(1)
+    count = settings.get("accumulate", 1)
+    with Engine(model, optimizer, recipe=recipe, **settings) as engine:
+        for number in range(STEPS * count):
+            images = torch.randn(8, 12, generator=generator)
+            labels = torch.randint(0, 4, (8,), generator=generator)
+            if number == BAD * count:
+                images = images if spoil is None else spoil(model, images)
+            with engine.autocast():
+                step_observer.active.runs(engine.model, criterion, images, labels)
+                loss = criterion(engine.model(images), labels)
+                step_observer.active.ran(loss)
+            engine.backward(loss)
+            engine.step()
+            BadBackward.on, model.factor = False, 1.0
+
+
+def corrupt_batch(model, images):
+    images = images.clone()
+    images[2, 3] = math.inf
+    return images
+
+
+def bad_backward(model, images):
+    BadBackward.on = True
+    return images
+
+
+def overflow(model, images):
+    model.factor = 1e6
+    return images
+
+
+def exception(model, images):
+    model.fails = True
+    return images
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Rest soon, and count the steps that pass."""
+    monkeypatch.setattr(resting, "FIRST", 2)
+    monkeypatch.setattr(resting, "AFTER", 1)
+    monkeypatch.setattr(resting, "is_due", lambda step: False)
+    passed, real = [], resting.Rest.passes
+
+    def passes(self, *given):
+        passed.append(real(self, *given))
+        return passed[-1]
+
+    monkeypatch.setattr(resting.Rest, "passes", passes)
+    return passed
+
+
+def watched(*, rests, **given) -> Evidence:
+    with Watch(rests=rests) as watch:
+        try:
+            train(**given)
+        except (ValueError, LossScaleCollapse) as error:
+            watch.note_ending(error)
+    assert not watch.troubles, watch.troubles[0]
+    return watch.close()
+
+
+def without_places(evidence: Evidence) -> Evidence:
+    """Leave out lines, and the norms that a watch at rest does not compute."""
+    numbers = evidence.numbers
+    steps = tuple(replace(each, gradient_norm=None) for each in numbers.steps)
+    shapes = tuple(
+        replace(each, events=tuple(replace(event, site=None) for event in each.events))
+        for each in evidence.loop.shapes
+    )
+    return replace(
+        evidence,
+        numbers=replace(numbers, steps=steps),
+        loop=replace(evidence.loop, shapes=shapes),
+        births=tuple(replace(each, site=None, user_site=None) for each in evidence.births),
+        samples=(),
+        calls=(),
+        ending=replace(evidence.ending, site=None),
+    )
+
+
+CASES = {
+    "healthy": {},
+    "corrupt batch": {"spoil": corrupt_batch},
+    "corrupt batch in fp16": {"spoil": corrupt_batch, "recipe": "fp16"},
+    "corrupt batch, clipped": {"spoil": corrupt_batch, "clip_norm": 1.0},
+    "corrupt batch in a window": {"spoil": corrupt_batch, "recipe": "fp16", "accumulate": 2},
+    "bad backward": {"spoil": bad_backward},
+    "bad backward in bf16": {"spoil": bad_backward, "recipe": "bf16"},
+    "bad backward in o2": {"spoil": bad_backward, "recipe": "o2"},
+    "overflow in fp16": {"spoil": overflow, "recipe": "fp16"},
+    "log of zero": {"spoil": overflow, "criterion": log_of_softmax},
+    "exception": {"spoil": exception},
+    "window of two": {"accumulate": 2, "recipe": "bf16"},
+}
+
+NAMED = {
+    "corrupt batch": ["CORRUPT_BATCH"],
+    "corrupt batch in fp16": ["CORRUPT_BATCH"],
+    "corrupt batch, clipped": ["CORRUPT_BATCH"],
+    "bad backward": ["NOT_FINITE"],
+    "bad backward in bf16": ["NOT_FINITE"],
+    "log of zero": ["LOG_OF_ZERO"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_of_a_step_is_the_same(soon, case):
+    full = watched(rests=False, **CASES[case])
+    assert not soon
+    rested = watched(rests=True, **CASES[case])
+    assert sum(soon) >= BAD - 3
+    mine, its = without_places(rested), without_places(full)
+    for name in vars(type(full))["__dataclass_fields__"]:
+        assert repr(getattr(mine, name)) == repr(getattr(its, name)), (
+            name
+        )  # NaN differs from itself
+    codes = [each.code for each in diagnose(full).verdicts]
+    assert [each.code for each in diagnose(rested).verdicts] == codes
+    assert codes == NAMED.get(case, [])
