@@ -51,7 +51,7 @@ def log_of_softmax(logits, labels):
     return -(logits.float().softmax(1) + 0).log().gather(1, labels[:, None]).mean()
 
 
-def train(recipe="fp32", *, spoil=None, criterion=functional.cross_entropy, **settings):
+def train(recipe="fp32", *, spoil=None, smaller=-1, criterion=functional.cross_entropy, **settings):
     """Train a few steps, one of them spoiled, as the trainer does: it says what it runs."""
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -59,8 +59,9 @@ def train(recipe="fp32", *, spoil=None, criterion=functional.cross_entropy, **se
     count = settings.get("accumulate", 1)
     with Engine(model, optimizer, recipe=recipe, **settings) as engine:
         for number in range(STEPS * count):
-            images = torch.randn(8, 12, generator=generator)
-            labels = torch.randint(0, 4, (8,), generator=generator)
+            size = 4 if number == smaller else 8
+            images = torch.randn(size, 12, generator=generator)
+            labels = torch.randint(0, 4, (size,), generator=generator)
             if number == BAD * count:
                 images = images if spoil is None else spoil(model, images)
             with engine.autocast():
@@ -177,3 +178,40 @@ def test_what_is_said_of_a_step_is_the_same(soon, case):
     codes = [each.code for each in diagnose(full).verdicts]
     assert [each.code for each in diagnose(rested).verdicts] == codes
     assert codes == NAMED.get(case, [])
+
+
+def test_a_step_of_a_new_shape_and_each_due_step_are_watched_in_full(soon, monkeypatch):
+    monkeypatch.setattr(resting, "is_due", lambda step: step == 6)
+    evidence = watched(rests=True, smaller=9)
+    assert (len(soon), all(soon)) == (STEPS - 4, True)
+    assert evidence.loop.iterations == STEPS
+    assert evidence.static.models[0].calls == STEPS
+
+
+def test_a_compiled_model_is_always_watched(soon, monkeypatch):
+    monkeypatch.setattr(resting, "is_compiled", lambda model: True)
+    watched(rests=True)
+    assert not soon
+
+
+def test_a_validation_is_seen_though_the_watch_rests(soon):
+    with Watch(rests=True) as watch:
+        train()
+        model, images = Model().eval(), torch.full((2, 12), math.nan)
+        step_observer.active.evaluates()
+        with torch.no_grad():
+            model(images)
+        evidence = watch.close()
+    assert soon
+    assert (evidence.evaluation.calls, evidence.evaluation.bad) == (1, 1)
+
+
+def test_nothing_stays_behind_of_a_watch_that_is_left_while_it_rests(soon):
+    call, enter = nn.Module.__call__, torch.autocast.__enter__
+    watch = Watch(rests=True).start()
+    with pytest.raises(ValueError, match="not for me"):
+        train(spoil=exception)
+    watch.abandon()
+    assert soon
+    assert (nn.Module.__call__, torch.autocast.__enter__) == (call, enter)
+    assert step_observer.active is step_observer.NOBODY
