@@ -62,6 +62,19 @@ class Gradients:
             ]
         )
 
+    def forget(self, *, unseen: bool = False) -> None:
+        """Take them as cleared: all that there is is new, or even unseen until now."""
+        self.holds.clear()
+        self.scales.clear()
+        self.cleared.clear()
+        self.unscaled = self.by_another = self.onto_unscaled = False
+        self.used = self.spent = self.stale = False
+        self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
+
+    def expect_more(self) -> None:
+        """Take them as what the next backward has added to."""
+        self.seen = tuple([(each, version - 1) for each, version in self.look()])
+
     def state(self) -> str:
         """Return what the gradients are: none, plain, scaled or unscaled."""
         if not any(identity for identity, _ in self.seen):

@@ -129,16 +129,10 @@ class Grammar:
             known[0] -= 1
             known[2] = self.iteration - 1
 
-    def take_as_cleared(self) -> None:
-        """Take all gradients for what comes of the next backward."""
-        for gradients in self._gradients.values():
-            self._forget(gradients)
-            gradients.seen = ((0, 0),) * len(gradients.probes)
-
-    def expect_more(self) -> None:
-        """Take all gradients for what comes of the next backward and those before."""
-        for gradients in self._gradients.values():
-            gradients.seen = tuple([(each, version - 1) for each, version in gradients.look()])
+    @property
+    def followed(self) -> list[Gradients]:
+        """What is known of all gradients."""
+        return list(self._gradients.values())
 
     @property
     def made(self) -> int:
@@ -182,7 +176,7 @@ class Grammar:
             cleared = gradients.seen and not any(identity for identity, _ in now)
             gradients.seen = now
             if cleared:
-                self._forget(gradients)
+                gradients.forget()
             elif changed:
                 self._written(mark, optimizer, gradients, linear=linear)
 
@@ -213,7 +207,7 @@ class Grammar:
         for gradients in self._gradients.values():
             now = gradients.look()
             if now != gradients.seen and not any(identity for identity, _ in now):
-                self._forget(gradients)
+                gradients.forget()
             gradients.seen = now
 
     def accumulated(
@@ -355,7 +349,7 @@ class Grammar:
         for optimizer in optimizers:
             gradients = self.state(optimizer)
             self.add("zero", mark, optimizer=self._numbers[optimizer])
-            self._forget(gradients)
+            gradients.forget()
 
     def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
         """Note that the gradients of these parameters were cleared."""
@@ -399,14 +393,6 @@ class Grammar:
         skipped = waiting[0] == 0 and waiting[1] > 0
         waiting[:] = 0, 0
         self.add("schedule", mark, optimizer=self._numbers[optimizer], skipped=skipped)
-
-    def _forget(self, gradients: Gradients) -> None:
-        gradients.holds.clear()
-        gradients.scales.clear()
-        gradients.cleared.clear()
-        gradients.unscaled = gradients.by_another = gradients.onto_unscaled = False
-        gradients.used = gradients.spent = gradients.stale = False
-        gradients.seen = gradients.look()
 
     def freeze(self) -> Loop:
         """Return the loop so far."""

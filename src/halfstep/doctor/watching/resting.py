@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,21 +19,17 @@ from torch import nn
 from halfstep.doctor.internals import is_compiled
 from halfstep.doctor.signals.facts import learning_rate, parameters_of
 from halfstep.doctor.signals.finite import Finite
-from halfstep.doctor.tape.tape import Copies, Multiplier, autocast_state, random_state
-from halfstep.formats import format_name
-from halfstep.step_observer import StepObserver, observe
+from halfstep.doctor.tape.tape import Copies, autocast_state, random_state
+from halfstep.doctor.watching.told import Telling, Told
+from halfstep.step_observer import NOBODY, observe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     from torch.optim import Optimizer
 
-    from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.parties import ModelNotes
     from halfstep.doctor.tape.guard import Guard, Inside
-    from halfstep.doctor.tape.tape import Entry, RandomState
-    from halfstep.doctor.watching.engine import EngineObserver
     from halfstep.doctor.watching.receiver import Receiver
 
 FIRST = 64
@@ -44,7 +38,6 @@ AFTER = 8
 """Steps that are watched in full after one that was skipped or not finite."""
 EVERY = 1000
 """One of so many steps is watched in full, and steps 1, 2, 4, 8, ..."""
-_NOTHING = nullcontext()
 
 
 def is_due(step: int) -> bool:
@@ -52,37 +45,36 @@ def is_due(step: int) -> bool:
     return step & (step - 1) == 0 or step % EVERY == 0
 
 
-@dataclass(slots=True)
-class Told:
-    """A micro-batch, as the loop has told of it.
+class Work:
+    """The engine works while the watch rests; it may be woken meanwhile.
 
     Attributes:
-        model: What was called.
-        criterion: What was called on its logits and the labels.
-        given: Images and labels.
-        versions: Theirs.
-        random: The generators before; None where nothing has been drawn from them so far.
-        autocast: See `Entry`.
-        buffers: See `Entry`.
-        loss: The loss, weighted for its window, without its loss scale.
-        weighed: What weighted it: a function and its arguments after the loss.
-        scaler: What multiplied it; None for nothing.
-        scale: By how much.
-        root: What backward was called on.
+        depth: How many such works are under way, one in the other.
     """
 
-    model: nn.Module
-    criterion: Callable[..., Any]
-    given: tuple[torch.Tensor, torch.Tensor]
-    versions: tuple[int, int]
-    random: RandomState | None
-    autocast: tuple[tuple[str, torch.dtype], ...]
-    buffers: Copies | None
-    loss: torch.Tensor | None = None
-    weighed: tuple[Any, tuple[Any, ...]] | None = None
-    scaler: Any = None
-    scale: float = 1.0
-    root: torch.Tensor | None = None
+    __slots__ = ("_guard", "_inside", "_settle", "depth")
+
+    def __init__(self, guard: Guard, settle: Callable[[], None]) -> None:
+        self._guard, self._settle = guard, settle
+        self._inside: Inside | None = None
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if self._inside is not None and not self.depth:
+            with self._guard.own():
+                self._settle()
+            self._inside.__exit__()
+            self._inside = None
+
+    def go_on_awake(self) -> None:
+        """Let the rest of the work be no doing of the loop's, now that it is listened to."""
+        if self.depth:
+            self._inside = self._guard.inside()
+            self._inside.__enter__()
 
 
 class Rest:
@@ -90,26 +82,26 @@ class Rest:
 
     Args:
         receiver: What the full watch fills.
-        full: The full watch's observer of the engine.
         attach: Begins to watch in full.
         detach: Ends that.
 
     Attributes:
         asleep: Whether steps are not watched in full.
         observer: Who is told of the engine then.
+        work: What the engine's work runs in then.
     """
 
     def __init__(
         self,
         receiver: Receiver,
-        full: EngineObserver,
         *,
         attach: Callable[[], None],
         detach: Callable[[], None],
     ) -> None:
-        self._receiver, self._full = receiver, full
+        self._receiver = receiver
         self._attach, self._detach = attach, detach
-        self.observer = RestingObserver(self, receiver.guard, full, receiver.grammar.settle)
+        self.observer = NOBODY
+        self.work = Work(receiver.guard, receiver.grammar.settle)
         self.asleep = False
         self._end: Callable[[], None] | None = None
         # While awake: what the iteration that runs has come to, and how many there were.
@@ -128,7 +120,6 @@ class Rest:
         self._notes: ModelNotes | None = None
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
-        self._marks: dict[str, Mark | None] = {}  # where the loop does what, by kind of event
         self._window: list[Told] = []
         self._last: list[Told] = []
         self._passed: Counter[int] = Counter()
@@ -196,8 +187,6 @@ class Rest:
         (self._optimizer,) = parties.optimizers.alive().values()
         self._number = parties.optimizers.number(self._optimizer)
         self._model = model
-        shapes = self._usual.values()
-        self._marks = {kind: mark for shape in shapes for kind, mark, _ in shape}
         self._notes = parties.model(model)
         self._base, self._before = self._receiver.grammar.iteration, self._steps_of(self._optimizer)
         self._finite = Finite()
@@ -315,19 +304,19 @@ class Rest:
         with self._receiver.guard.own():
             self._count_in()
         self._attach()
-        self.observer.work_under_way.go_on_awake()
+        self.work.go_on_awake()
         with self._receiver.guard.own():
             self._receiver.elsewhere.note_autocast()
-            self._receiver.grammar.take_as_cleared()
+            telling = Telling(self._receiver, self._usual)
             if not looks_back:
-                self._put_on_tape(self._window, heard=True)
+                telling.put_on_tape(self._window, heard=True)
                 if steps:
-                    self._tell_of_engine()
+                    telling.tell_of_engine(len(self._window))
             elif window := [each for each in self._window if each.root is not None]:
-                self._put_on_tape(window, heard=False)  # What the last of them raised ends all.
+                telling.put_on_tape(window, heard=False)  # What the last of them raised ends all.
             elif self._last:
                 self._receiver.grammar.reopen()
-                self._put_on_tape(self._last, heard=False)
+                telling.put_on_tape(self._last, heard=False)
         self._runs, self._window, self._last = len(self._window), [], []
 
     def abandon(self) -> None:
@@ -348,208 +337,3 @@ class Rest:
             notes.calls, notes.training_calls = notes.calls + calls, notes.training_calls + calls
         self._passed.clear()
         self._count = self._calls = 0
-
-    def _put_on_tape(self, window: Sequence[Told], *, heard: bool) -> None:
-        """Put micro-batches on the tape, and their events in the grammar if they were not counted.
-
-        What tensors between them held is not needed: a replay computes it again.
-        """
-        receiver = self._receiver
-        if window:
-            receiver.begin()
-        for number, told in enumerate(window):
-            logits, loss = torch.empty(0), torch.empty(())
-            images, labels = told.given
-            notes = receiver.parties.model(told.model)
-            entry = self._call(told, told.model, (images,), logits)
-            entry.random, entry.buffers = told.random, told.buffers
-            entry.modules = notes.modules_of(told.model)
-            entry.training = tuple([each.training for each in entry.modules])
-            self._call(told, told.criterion, (logits, labels), loss)
-            if told.weighed is not None:
-                function, rest = told.weighed
-                weighed = torch.empty(())
-                self._call(told, function, (loss, *rest), weighed)
-                loss = weighed
-            multiplier = None
-            if told.scaler is not None:
-                loss, multiplier = self._scale(told, loss)
-            backward = receiver.tape.open("backward", None, (loss,), {"grad_tensors": None})
-            backward.mark, backward.value = self._marks.get("backward"), told.root
-            receiver.tape.close(backward, None, None)
-            receiver.measuring.loss = told.loss
-            if heard:
-                self._tell(told, multiplier, again=number > 0)
-
-    def _tell_of_engine(self) -> None:
-        """Tell what the engine usually does between backward and step: schedules, clips."""
-        kinds = [kind for kind, _, _ in self._usual.get(len(self._window), ())]
-        if "backward" in kinds:
-            first = len(kinds) - kinds[::-1].index("backward")
-            for kind, mark, facts in self._usual[len(self._window)][first:]:
-                if kind in {"step", "scaler step"}:
-                    return
-                self._receiver.grammar.add(kind, mark, **dict(facts))
-
-    def _call(
-        self, told: Told, function: Any, args: tuple[torch.Tensor, ...], result: torch.Tensor
-    ) -> Entry:
-        tape, versions = (
-            self._receiver.tape,
-            dict(zip(map(id, told.given), told.versions, strict=True)),
-        )
-        kind = "module" if isinstance(function, nn.Module) else "call"
-        entry = tape.open(kind, function, args, {})
-        entry.given = [(each, versions.get(id(each), now)) for each, now in entry.given]
-        entry.mark, entry.autocast = self._marks.get("forward"), told.autocast
-        tape.close(entry, result, None)
-        return entry
-
-    def _scale(self, told: Told, loss: torch.Tensor) -> tuple[torch.Tensor, Multiplier]:
-        scaled, tape = torch.empty(()), self._receiver.tape
-        multiplier = self._receiver.scaling.multiplier(told.scaler)
-        entry = tape.open("scale", None, (loss,), {})
-        entry.mark, entry.value = self._marks.get("scale"), torch.full((), told.scale)
-        tape.close(entry, scaled, multiplier)
-        return scaled, multiplier
-
-    def _tell(self, told: Told, multiplier: Multiplier | None, *, again: bool) -> None:
-        grammar, marks = self._receiver.grammar, self._marks
-        assert told.root is not None
-        loss_format = format_name(told.root.dtype)
-        formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
-        number = self._receiver.parties.models.number(told.model)
-        grammar.add("forward", marks.get("forward"), model=number, autocast=formats)
-        if multiplier is not None:
-            scaler = multiplier.scaler
-            grammar.add(
-                "scale", marks.get("scale"), scaler=scaler, format=loss_format, already=False
-            )
-        if again:
-            grammar.expect_more()
-        grammar.accumulated(
-            marks.get("backward"), multiplier, autocast=False, loss_format=loss_format
-        )
-
-
-class _Work:
-    """The engine works while the watch rests; it may be woken meanwhile.
-
-    Attributes:
-        depth: How many such works are under way, one in the other.
-    """
-
-    __slots__ = ("_guard", "_inside", "_settle", "depth")
-
-    def __init__(self, guard: Guard, settle: Callable[[], None]) -> None:
-        self._guard, self._settle = guard, settle
-        self._inside: Inside | None = None
-        self.depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-        if self._inside is not None and not self.depth:
-            with self._guard.own():
-                self._settle()
-            self._inside.__exit__()
-            self._inside = None
-
-    def go_on_awake(self) -> None:
-        """Let the rest of the work be no doing of the loop's, now that it is listened to."""
-        if self.depth:
-            self._inside = self._guard.inside()
-            self._inside.__enter__()
-
-
-class RestingObserver(StepObserver):
-    """Who is told what the engine does while a watch rests.
-
-    Args:
-        rest: Takes it in.
-        guard: Of the watch.
-        full: The full watch's observer.
-        settle: Takes gradients as they are when the engine has worked.
-    """
-
-    def __init__(
-        self, rest: Rest, guard: Guard, full: EngineObserver, settle: Callable[[], None]
-    ) -> None:
-        self._rest, self._guard, self._full = rest, guard, full
-        self.work_under_way = _Work(guard, settle)
-
-    def work(self) -> AbstractContextManager[None]:
-        """The engine works."""
-        return self.work_under_way if self._guard.is_here else _NOTHING
-
-    def runs(self, model: Any, criterion: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """A micro-batch is about to run."""
-        if not self._guard.is_here:
-            return
-        kept = False
-        try:  # Nothing listens, so that this need not be told from the loop's work.
-            kept = self._rest.keeps(model, criterion, images, labels)
-        except Exception as error:  # noqa: BLE001
-            self._guard.note(error)
-        if not kept:
-            self._rest.wake()
-            self._full.runs(model, criterion, images, labels)
-
-    def ran(self, loss: torch.Tensor) -> None:
-        """A loss was computed."""
-        if self._guard.is_here:
-            self._rest.ran(loss)
-
-    def evaluates(self) -> None:
-        """A model is about to be validated."""
-        if self._guard.is_here:
-            self._rest.wake()
-
-    def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        """A loss was weighted."""
-        if self._guard.is_here:
-            self._rest.weighed(function, args, result)
-
-    def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
-        """A loss was multiplied."""
-        del loss
-        if self._guard.is_here:
-            self._rest.scaled(scaler, own, scaled)
-
-    def steps(
-        self,
-        scaler: Any,
-        optimizer: Optimizer,
-        found_inf: torch.Tensor | None,
-        grad_norm: torch.Tensor | None,
-    ) -> AbstractContextManager[None]:
-        """An optimizer steps inside, or not."""
-        if not self._guard.is_here:
-            return _NOTHING
-        passed = False
-        try:
-            passed = self._rest.passes(optimizer, found_inf, grad_norm)
-        except Exception as error:  # noqa: BLE001
-            self._guard.note(error)
-        if passed:
-            return _NOTHING
-        self._rest.wake(steps=True)
-        if scaler is not None:
-            self._full.unscales(scaler, optimizer)
-        return self._full.steps(scaler, optimizer, found_inf, grad_norm)
-
-    def drops(self, optimizer: Optimizer) -> None:
-        """The loop leaves a step out."""
-        if self._guard.is_here:
-            self._rest.wake()
-            self._full.drops(optimizer)
-
-    def restores(self, scaler: Any) -> None:
-        """A loss scale was loaded."""
-        self._full.restores(scaler)
-
-    def closes(self) -> None:
-        """An engine is about to undo its recipe."""
-        self._full.closes()

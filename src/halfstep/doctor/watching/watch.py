@@ -19,6 +19,7 @@ from halfstep.doctor.watching.attach import Attachment
 from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
 from halfstep.doctor.watching.resting import Rest
+from halfstep.doctor.watching.resting_observer import RestingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +53,9 @@ class Watch:
         self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
         self._observer = EngineObserver(self._receiver, self._look_back)
         if rests:
-            self._observer.rest = Rest(
-                self._receiver, self._observer, attach=self._attach, detach=self._detach
-            )
+            rest = Rest(self._receiver, attach=self._attach, detach=self._detach)
+            rest.observer = RestingObserver(rest, self._receiver.guard, self._observer)
+            self._observer.rest = rest
         self._undo: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
         self._ending = Ending()

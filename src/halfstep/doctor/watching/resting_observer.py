@@ -1,0 +1,107 @@
+"""Who is told what the engine does while a watch rests."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from halfstep.step_observer import StepObserver
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch.optim import Optimizer
+
+    from halfstep.doctor.tape.guard import Guard
+    from halfstep.doctor.watching.engine import EngineObserver
+    from halfstep.doctor.watching.resting import Rest
+
+_NOTHING = nullcontext()
+
+
+class RestingObserver(StepObserver):
+    """Hands it on to what takes it in.
+
+    Args:
+        rest: Takes it in.
+        guard: Of the watch.
+        full: The full watch's observer.
+    """
+
+    def __init__(self, rest: Rest, guard: Guard, full: EngineObserver) -> None:
+        self._rest, self._guard, self._full = rest, guard, full
+
+    def work(self) -> AbstractContextManager[None]:
+        """The engine works."""
+        return self._rest.work if self._guard.is_here else _NOTHING
+
+    def runs(self, model: Any, criterion: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """A micro-batch is about to run."""
+        if not self._guard.is_here:
+            return
+        kept = False
+        try:  # Nothing listens, so that this need not be told from the loop's work.
+            kept = self._rest.keeps(model, criterion, images, labels)
+        except Exception as error:  # noqa: BLE001
+            self._guard.note(error)
+        if not kept:
+            self._rest.wake()
+            self._full.runs(model, criterion, images, labels)
+
+    def ran(self, loss: torch.Tensor) -> None:
+        """A loss was computed."""
+        if self._guard.is_here:
+            self._rest.ran(loss)
+
+    def evaluates(self) -> None:
+        """A model is about to be validated."""
+        if self._guard.is_here:
+            self._rest.wake()
+
+    def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        """A loss was weighted."""
+        if self._guard.is_here:
+            self._rest.weighed(function, args, result)
+
+    def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
+        """A loss was multiplied."""
+        del loss
+        if self._guard.is_here:
+            self._rest.scaled(scaler, own, scaled)
+
+    def steps(
+        self,
+        scaler: Any,
+        optimizer: Optimizer,
+        found_inf: torch.Tensor | None,
+        grad_norm: torch.Tensor | None,
+    ) -> AbstractContextManager[None]:
+        """An optimizer steps inside, or not."""
+        if not self._guard.is_here:
+            return _NOTHING
+        passed = False
+        try:
+            passed = self._rest.passes(optimizer, found_inf, grad_norm)
+        except Exception as error:  # noqa: BLE001
+            self._guard.note(error)
+        if passed:
+            return _NOTHING
+        self._rest.wake(steps=True)
+        if scaler is not None:
+            self._full.unscales(scaler, optimizer)
+        return self._full.steps(scaler, optimizer, found_inf, grad_norm)
+
+    def drops(self, optimizer: Optimizer) -> None:
+        """The loop leaves a step out."""
+        if self._guard.is_here:
+            self._rest.wake()
+            self._full.drops(optimizer)
+
+    def restores(self, scaler: Any) -> None:
+        """A loss scale was loaded."""
+        self._full.restores(scaler)
+
+    def closes(self) -> None:
+        """An engine is about to undo its recipe."""
+        self._full.closes()

@@ -1,0 +1,153 @@
+"""Micro-batches that a loop has told of: kept, and put on the tape where they matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from halfstep.formats import format_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halfstep.doctor.record.sites import Mark
+    from halfstep.doctor.tape.tape import Copies, Entry, Multiplier, RandomState
+    from halfstep.doctor.watching.receiver import Receiver
+
+
+@dataclass(slots=True)
+class Told:
+    """A micro-batch, as the loop has told of it.
+
+    Attributes:
+        model: What was called.
+        criterion: What was called on its logits and the labels.
+        given: Images and labels.
+        versions: Theirs.
+        random: The generators before; None where nothing has been drawn from them so far.
+        autocast: See `Entry`.
+        buffers: See `Entry`.
+        loss: The loss, weighted for its window, without its loss scale.
+        weighed: What weighted it: a function and its arguments after the loss.
+        scaler: What multiplied it; None for nothing.
+        scale: By how much.
+        root: What backward was called on.
+    """
+
+    model: nn.Module
+    criterion: Callable[..., Any]
+    given: tuple[torch.Tensor, torch.Tensor]
+    versions: tuple[int, int]
+    random: RandomState | None
+    autocast: tuple[tuple[str, torch.dtype], ...]
+    buffers: Copies | None
+    loss: torch.Tensor | None = None
+    weighed: tuple[Any, tuple[Any, ...]] | None = None
+    scaler: Any = None
+    scale: float = 1.0
+    root: torch.Tensor | None = None
+
+
+class Telling:
+    """Tells the full watch of micro-batches as if it had heard them.
+
+    Args:
+        receiver: What the full watch fills.
+        usual: The events of usual iterations, by number of micro-batches.
+    """
+
+    def __init__(self, receiver: Receiver, usual: dict[int, Any]) -> None:
+        self._receiver = receiver
+        self._usual = usual
+        # Where the loop does what, by kind of event.
+        self._marks: dict[str, Mark | None] = {
+            kind: mark for shape in usual.values() for kind, mark, _ in shape
+        }
+
+    def put_on_tape(self, window: Sequence[Told], *, heard: bool) -> None:
+        """Put micro-batches on the tape, and their events in the grammar if they were not counted.
+
+        What tensors between them held is not needed: a replay computes it again.
+        """
+        receiver = self._receiver
+        for gradients in receiver.grammar.followed:
+            gradients.forget(unseen=True)
+        if window:
+            receiver.begin()
+        for number, told in enumerate(window):
+            logits, loss = torch.empty(0), torch.empty(())
+            images, labels = told.given
+            notes = receiver.parties.model(told.model)
+            entry = self._call(told, told.model, (images,), logits)
+            entry.random, entry.buffers = told.random, told.buffers
+            entry.modules = notes.modules_of(told.model)
+            entry.training = tuple([each.training for each in entry.modules])
+            self._call(told, told.criterion, (logits, labels), loss)
+            if told.weighed is not None:
+                function, rest = told.weighed
+                weighed = torch.empty(())
+                self._call(told, function, (loss, *rest), weighed)
+                loss = weighed
+            multiplier = None
+            if told.scaler is not None:
+                loss, multiplier = self._scale(told, loss)
+            backward = receiver.tape.open("backward", None, (loss,), {"grad_tensors": None})
+            backward.mark, backward.value = self._marks.get("backward"), told.root
+            receiver.tape.close(backward, None, None)
+            receiver.measuring.loss = told.loss
+            if heard:
+                self._tell(told, multiplier, again=number > 0)
+
+    def tell_of_engine(self, micro_batches: int) -> None:
+        """Tell what the engine usually does between backward and step: schedules, clips."""
+        kinds = [kind for kind, _, _ in self._usual.get(micro_batches, ())]
+        if "backward" in kinds:
+            first = len(kinds) - kinds[::-1].index("backward")
+            for kind, mark, facts in self._usual[micro_batches][first:]:
+                if kind in {"step", "scaler step"}:
+                    return
+                self._receiver.grammar.add(kind, mark, **dict(facts))
+
+    def _call(
+        self, told: Told, function: Any, args: tuple[torch.Tensor, ...], result: torch.Tensor
+    ) -> Entry:
+        tape, versions = (
+            self._receiver.tape,
+            dict(zip(map(id, told.given), told.versions, strict=True)),
+        )
+        kind = "module" if isinstance(function, nn.Module) else "call"
+        entry = tape.open(kind, function, args, {})
+        entry.given = [(each, versions.get(id(each), now)) for each, now in entry.given]
+        entry.mark, entry.autocast = self._marks.get("forward"), told.autocast
+        tape.close(entry, result, None)
+        return entry
+
+    def _scale(self, told: Told, loss: torch.Tensor) -> tuple[torch.Tensor, Multiplier]:
+        scaled, tape = torch.empty(()), self._receiver.tape
+        multiplier = self._receiver.scaling.multiplier(told.scaler)
+        entry = tape.open("scale", None, (loss,), {})
+        entry.mark, entry.value = self._marks.get("scale"), torch.full((), told.scale)
+        tape.close(entry, scaled, multiplier)
+        return scaled, multiplier
+
+    def _tell(self, told: Told, multiplier: Multiplier | None, *, again: bool) -> None:
+        grammar, marks = self._receiver.grammar, self._marks
+        assert told.root is not None
+        loss_format = format_name(told.root.dtype)
+        formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
+        number = self._receiver.parties.models.number(told.model)
+        grammar.add("forward", marks.get("forward"), model=number, autocast=formats)
+        if multiplier is not None:
+            scaler = multiplier.scaler
+            grammar.add(
+                "scale", marks.get("scale"), scaler=scaler, format=loss_format, already=False
+            )
+        if again:
+            for gradients in grammar.followed:
+                gradients.expect_more()
+        grammar.accumulated(
+            marks.get("backward"), multiplier, autocast=False, loss_format=loss_format
+        )
