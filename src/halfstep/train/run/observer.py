@@ -64,7 +64,7 @@ class Observer:
 
         Args:
             loss: Mean loss, a detached scalar on the device.
-            logits: Detached tensor of shape (N, classes).
+            logits: Detached tensor of shape (N, classes). Do not change it in place.
             labels: int64 tensor of shape (N,), or fp32 probabilities of shape (N, classes) if
                 labels are mixed.
         """
