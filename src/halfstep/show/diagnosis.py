@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halfstep.plurals import counted
 from halfstep.show.document import document
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
 
 
 def _summary(evidence: Evidence) -> str:
-    said = f"{evidence.loop.iterations} iterations"
+    said = counted(evidence.loop.iterations, "iteration")
     if evidence.numbers.skips:
         said += f", {evidence.numbers.skips} skipped by the scaler"
     if evidence.ending.kind:

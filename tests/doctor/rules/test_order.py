@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from doctor.loops import batches, classifier
@@ -96,3 +97,18 @@ def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> No
     found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
     assert set(found) == {"GRADIENTS_CHANGED_WHILE_SCALED", "GRADIENTS_NOT_CLEARED"}
     assert found["GRADIENTS_CHANGED_WHILE_SCALED"].facts[0].startswith("in 5 of 5 iterations ")
+
+
+def test_an_iteration_that_an_error_ended_counts_among_the_iterations() -> None:
+    watch = Watch()
+    with watch:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cpu")
+        ((images, labels),) = batches(1)
+        scaler.scale(torch.nn.functional.cross_entropy(model(images), labels)).backward()
+        scaler.unscale_(optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.unscale_(optimizer)
+    (found,) = diagnose(watch.close()).verdicts
+    assert (found.code, found.finding.facts) == ("UNSCALED_TWICE", ("in 1 of 1 iteration",))

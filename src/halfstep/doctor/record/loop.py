@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
 from halfstep.doctor.record.static import Fact  # noqa: TC001  # pydantic reads it at run time
+from halfstep.plurals import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,16 @@ class Loop:
             event: What happened.
             facts: Names of the facts that have to be as they are in the event.
         """
-        count = sum(
-            shape.count
+        same = [
+            shape
             for shape in self.shapes
             if any(
                 each.site == event.site
                 and all(each.facts.get(name) == event.facts.get(name) for name in facts)
                 for each in shape.of(event.kind)
             )
-        )
-        return f"in {count} of {self.iterations} iterations"
+        ]
+        # An error may have ended the last of them before its step, which `iterations` leaves out.
+        unfinished = sum(shape.count for shape in same if not shape.complete)
+        total = counted(self.iterations + unfinished, "iteration")
+        return f"in {sum(shape.count for shape in same)} of {total}"

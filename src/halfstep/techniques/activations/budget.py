@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from halfstep.plurals import counted
 from halfstep.techniques.activations.allocation import allocate
 from halfstep.techniques.activations.sensitivity import Meter
 from halfstep.techniques.activations.technique import CompressedActivations
@@ -103,7 +104,7 @@ class BudgetedActivations(CompressedActivations):
             "activation_budget=%s: %s",
             self._budget,
             ", ".join(
-                f"{n} modules in {b} bits"
+                f"{counted(n, 'module')} in {counted(b, 'bit')}"
                 for b, n in sorted(Counter(self._chosen.values()).items())
             ),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -19,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{call.kind} runs in a thread of its own without autocast, while the loop "
             f"is under autocast to {call.loop_autocast}: autocast holds for one thread only, "
             "so the model computes in the formats of its parameters",
-            facts=(f"{call.count} calls in threads other than the loop's",),
+            facts=(f"{counted(call.count, 'call')} in threads other than the loop's",),
             change=(
                 "  def work(model, inputs):",
                 "+     with torch.autocast(device_type, dtype=torch.float16):",

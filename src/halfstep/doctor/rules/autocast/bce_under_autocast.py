@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
             site = calls[0].site
             fact = (
                 f"it was given {_format(calls[0])} probabilities under autocast, which an "
-                f"accelerator refuses; {evidence.numbers.skips} steps were skipped"
+                f"accelerator refuses; skipped steps: {evidence.numbers.skips}"
             )
         else:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -19,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
         summary=f"{first.name} of {first.format} outputs is computed outside autocast in "
         f"{first.format} and is not finite; in fp32 it is {first.exact:.4g}. Autocast would have "
         "computed it in fp32",
-        facts=(f"{first.count} times with gradients disabled",),
+        facts=(f"{counted(first.count, 'time')} with gradients disabled",),
         change=(
             f"- {first.site.text if first.site else 'loss = criterion(outputs, labels)'}",
             "+ loss = criterion(outputs.float(), labels)  # or inside the autocast block",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -21,10 +22,10 @@ def judge(evidence: Evidence) -> Finding | None:
     if not norms or not written or len(zero) < LEAST or not given > 0:
         return None
     return Finding(
-        summary=f"in {len(zero)} steps clipping made every gradient 0: the loop computes their "
-        "norm in fp16, where it is infinite",
+        summary=f"in {counted(len(zero), 'step')} clipping made every gradient 0: the loop "
+        "computes their norm in fp16, where it is infinite",
         facts=(
-            f"{norms[0].name}() gave fp16 {norms[0].count} times, outside autocast",
+            f"{norms[0].name}() returned fp16 {counted(norms[0].count, 'time')}, outside autocast",
             f"a gradient's norm is up to {given:.4g} in fp32; the largest fp16 number is 65504",
         ),
         change=(

@@ -57,7 +57,7 @@ def _scaled(evidence: Evidence) -> Finding | None:
         "loss scale in fp16, which is inf for a scale of 65536 or more",
         facts=(
             f"scaler.scale() was given an fp16 loss {evidence.loop.share(event, 'format')}",
-            f"{evidence.numbers.skips} steps were skipped",
+            f"skipped steps: {evidence.numbers.skips}",
         ),
         change=_CHANGE,
         confidence=LIKELY,

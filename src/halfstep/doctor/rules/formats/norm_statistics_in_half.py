@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import CERTAIN, POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -28,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary=f"{found[0].kind} keeps running statistics in {form}: a variance may overflow, and "
         "small updates of the averages are rounded away",
-        facts=(f"{len(found)} modules, the first is {found[0].path!r}",),
+        facts=(f"{counted(len(found), 'module')}, the first is {found[0].path!r}",),
         change=(
             "+ for module in model.modules():",
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",

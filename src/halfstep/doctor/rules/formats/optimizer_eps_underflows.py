@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -21,7 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
             if not 0 < eps <= FORMATS[form].smallest_subnormal / 2:
                 continue
             broken = [each for model in evidence.static.models for each in model.bad_parameters]
-            facts = [f"{optimizer.formats[form]} parameters of the {optimizer.kind} are {form}"]
+            facts = [
+                f"{optimizer.kind} holds {counted(optimizer.formats[form], f'{form} parameter')}"
+            ]
             if broken:
                 facts.append(f"not finite: {', '.join(broken[:3])}")
             return Finding(

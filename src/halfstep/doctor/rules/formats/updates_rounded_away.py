@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -43,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in iteration {worst.iteration}",
             f"the update is {worst.relative_update:.2g} of the parameter",
-            f"over {len(samples)} samples of parameters",
+            f"over {counted(len(samples), 'sample')} of parameters",
         ),
         change=(
             "- model.to(torch.bfloat16)",

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Replay, StepNumbers
@@ -71,7 +72,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     what = "the same step" if smaller.finite else "the loss of the same step"
     rate = steps[-1].learning_rate
     return Finding(
-        summary=f"{made} steps at a learning rate of {rate:g} made the parameters "
+        summary=f"{counted(made, 'step')} at a learning rate of {rate:g} made the parameters "
         f"{growth.factor:.3g} times larger, and with them the values that the model computes: "
         "training diverged",
         facts=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
@@ -23,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         precise = bool(fp32) and fp32[0].finite
         return Finding(
             summary=f"{birth.op} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
-            f"{form}, and returns -inf {birth.output.infs} times",
+            f"{form}, and returns -inf {counted(birth.output.infs, 'time')}",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside'}",

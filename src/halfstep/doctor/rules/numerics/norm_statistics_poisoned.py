@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "protects the parameters, but the forward pass had already updated the buffers",
             facts=(
                 f"not finite: {', '.join(model.bad_buffers[:3])}; every parameter is finite",
-                f"{evidence.numbers.skips} steps were skipped",
+                f"skipped steps: {evidence.numbers.skips}",
                 (
                     f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
                     "gave NaN"

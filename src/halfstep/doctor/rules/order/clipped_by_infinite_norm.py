@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import PRODUCTS
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
@@ -31,8 +32,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         summary=f"after the loop clipped the gradients of iteration {bad.iteration}, "
-        f"{gradients.nans} elements are NaN and {gradients.zeros} are 0: the norm was not finite, "
-        "and clipping multiplied inf by 0",
+        f"they contain {counted(gradients.nans, 'NaN')} and {counted(gradients.zeros, 'zero')}: "
+        "their norm was not finite, and clipping multiplied inf by 0",
         facts=(
             f"the loss is finite: {bad.loss:.4g}",
             *(f"the inf came from {each.op} of {each.forward_op}, {each.where}" for each in born),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Event, Evidence, Shape
@@ -54,7 +55,7 @@ def _scaled(shape: Shape, event: Event) -> Finding:
         summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
         "and is scaled again with the loss: its weight in the loss depends on the loss scale",
         facts=(
-            f"in {shape.count} iterations autograd.grad() was given a scaled loss",
+            f"in {counted(shape.count, 'iteration')} autograd.grad() was given a scaled loss",
             "its result was given to scaler.scale() again without a division by the scale",
         ),
         change=_CHANGE,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import optimizer_name
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -30,7 +31,8 @@ def judge(evidence: Evidence) -> Finding | None:
             + (", which the scaler divides by the loss scale once more" if scaled else ""),
             facts=(
                 f"{loop.share(event, 'stale')} backward() added to gradients that a step had used",
-                f"gradients were cleared {cleared} times in {loop.iterations} iterations"
+                f"gradients were cleared {counted(cleared, 'time')} in "
+                f"{counted(loop.iterations, 'iteration')}"
                 if cleared
                 else "gradients were never cleared",
             ),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record.order import raised
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
@@ -56,8 +57,8 @@ def _never_had(loop: Loop, number: int) -> bool:
 
 def _missing(optimizer: OptimizerFacts) -> str:
     owned = sum(optimizer.formats.values())
-    share = f"{optimizer.without_gradient} of {owned}"
-    text = f"{share} parameters of {optimizer.kind} never had a gradient"
+    share = f"{optimizer.without_gradient} of {counted(owned, 'parameter')}"
+    text = f"{share} of {optimizer.kind} never had a gradient"
     if optimizer.foreign:
         text += f", {optimizer.foreign} belong to no model that was called"
     return text

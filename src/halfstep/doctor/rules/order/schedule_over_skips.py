@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
@@ -35,11 +36,11 @@ def judge(evidence: Evidence) -> Finding | None:
             event for _, event in evidence.loop.of("schedule") if event.facts["optimizer"] == number
         )
         return Finding(
-            summary=f"the schedule is {drift} steps ahead of the optimizer: scheduler.step() was "
-            "called after steps that the scaler had skipped",
+            summary=f"the schedule is {counted(drift, 'step')} ahead of the optimizer: "
+            "scheduler.step() was called after steps that the scaler had skipped",
             facts=(
-                f"{drift} of {moves} scheduler steps followed a skipped optimizer step",
-                f"{optimizer.kind} made {made - drift} steps",
+                f"{drift} of {counted(moves, 'scheduler step')} followed a skipped optimizer step",
+                f"{optimizer.kind} made {counted(made - drift, 'step')}",
             ),
             change=(
                 "+ before = scaler.get_scale()",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -25,9 +26,9 @@ def judge(evidence: Evidence) -> Finding | None:
             if each.shared and place != number
         ]
         return Finding(
-            summary=f"{shared} parameters of optimizer {number} are in it twice, or also in "
-            "another optimizer: the scaler divides their gradients by the loss scale twice, and "
-            "they hardly learn",
+            summary=f"optimizer {number} holds {counted(shared, 'parameter')} twice, or shares "
+            "them with another optimizer: the scaler divides their gradients by the loss scale "
+            "twice, and they hardly learn",
             facts=(
                 evidence.loop.share(event, "optimizer", "again"),
                 f"shared with optimizer {', '.join(others)}" if others else "its parameters repeat",

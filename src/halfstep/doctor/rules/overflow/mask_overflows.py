@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
@@ -27,7 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"a mask's finite constant becomes -inf in {output.format}: "
-            f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf {output.infs} times",
+            f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf "
+            f"{counted(output.infs, 'time')}",
             facts=(
                 birth.where,
                 f"the -inf is passed on to {', '.join(birth.consumers[:3]) or 'the result'}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -22,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but it "
             "applied a step in which the scaler had found them: parameters are now non-finite",
             facts=(
-                f"{evidence.numbers.skips} steps had found_inf set",
+                f"{counted(evidence.numbers.skips, 'step')} had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",
                 f"torch {evidence.environment.torch}",
             ),

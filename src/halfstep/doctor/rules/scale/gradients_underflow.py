@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -22,11 +23,12 @@ def judge(evidence: Evidence) -> Finding | None:
     if not in_fp16 or not lost:
         return None
     worst = max(lost, key=lambda each: each.flushed)
+    followed = len(evidence.precision.agreements)
     return Finding(
         summary="there is no loss scale, and gradients are too small for fp16: they become 0",
         facts=(
             f"{worst.parameter}: {worst.flushed:.0%} of its gradient is 0, but not in fp32",
-            f"the same in {len(lost)} of {len(evidence.precision.agreements)} parameters",
+            f"the same in {len(lost)} of {counted(followed, 'parameter')}",
         ),
         change=(
             "+ scaler = torch.amp.GradScaler(device_type)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -21,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
         summary="a GradScaler is used with fp16 parameters: their gradients are fp16 and cannot "
         "be unscaled without overflow or underflow",
         facts=(
-            f"{fp16[0].formats['fp16']} parameters of the {fp16[0].kind} are fp16"
+            f"{fp16[0].kind} holds {counted(fp16[0].formats['fp16'], 'fp16 parameter')}"
             + (f", the first is {first}" if first else ""),
         ),
         change=(

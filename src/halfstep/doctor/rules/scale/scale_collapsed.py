@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
@@ -45,9 +46,9 @@ def _by_hand(evidence: Evidence) -> Finding | None:
         if scale.drops >= SKIPS and not scale.steps and scale.last < 1:
             return _finding(
                 evidence,
-                f"the loop lowered its own loss scale {scale.drops} times without another step: "
-                f"at {scale.last:g} the gradients are still not finite, so that no scale is "
-                "small enough",
+                f"the loop lowered its own loss scale {counted(scale.drops, 'time')} without "
+                f"another step: at {scale.last:g} the gradients are still not finite, so no scale "
+                "is small enough",
                 f"the same step at a loss scale of {scale.last:g} is not finite",
                 scale.site,
             )

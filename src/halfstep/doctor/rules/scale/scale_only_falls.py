@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -22,8 +23,8 @@ def judge(evidence: Evidence) -> Finding | None:
             f"and never rose: each overflow lowers it for good, and small gradients "
             "become 0 in fp16",
             facts=(
-                f"it was lowered {scale.drops} times without a step in between",
-                f"{scale.steps} steps followed the first decrease, and none raised it",
+                f"it was lowered {counted(scale.drops, 'time')} without a step in between",
+                f"{counted(scale.steps, 'step')} followed the first decrease, and none raised it",
             ),
             change=(
                 "+ good_steps = 0 if overflow else good_steps + 1",

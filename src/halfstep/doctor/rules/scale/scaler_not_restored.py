@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -36,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 f"optimizer.load_state_dict() gave step {resumed}",
                 "no state was loaded into the scaler",
-                f"{evidence.numbers.skips} steps have been skipped since",
+                f"skipped steps since then: {evidence.numbers.skips}",
             ),
             change=(
                 '+ scaler.load_state_dict(checkpoint["scaler"])',
@@ -67,12 +68,12 @@ def _made_again(evidence: Evidence) -> Finding | None:
         if anew:
             made = evidence.static.scalers[anew[0]]
             return Finding(
-                summary=f"{len(anew)} times during training, a new gradient scaler takes over "
-                f"optimizer {optimizer} and starts at a loss scale of "
+                summary=f"during training, a new gradient scaler takes over optimizer {optimizer} "
+                f"{counted(len(anew), 'time')} and starts at a loss scale of "
                 f"{made.settings['init_scale']:g}: the scale must adapt again each time",
                 facts=(
                     f"{len(scalers)} scalers have stepped the optimizer, one after the other",
-                    f"{evidence.numbers.skips} steps were skipped",
+                    f"skipped steps: {evidence.numbers.skips}",
                 ),
                 change=("+ # create one scaler together with the optimizer, and reuse it",),
                 site=made.site,

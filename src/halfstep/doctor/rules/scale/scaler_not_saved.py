@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -22,7 +23,9 @@ def judge(evidence: Evidence) -> Finding | None:
         summary="checkpoints are saved with the optimizer's state and without the gradient "
         "scaler's: a resumed run starts with the initial loss scale, and skips steps or loses "
         "gradients until the scale has adapted",
-        facts=(f"torch.save() got an optimizer's state {first.count} times, never a scaler's",),
+        facts=(
+            f"torch.save() got optimizer state {counted(first.count, 'time')}, never scaler state",
+        ),
         change=(
             '+ checkpoint["scaler"] = scaler.state_dict()',
             f"  {first.site.text if first.site else 'torch.save(checkpoint, path)'}",
