@@ -105,10 +105,10 @@ def test_an_iteration_that_an_error_ended_counts_among_the_iterations() -> None:
         model = classifier()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu")
-        ((images, labels),) = batches(1)
+        images, labels = next(iter(batches(1)))
         scaler.scale(torch.nn.functional.cross_entropy(model(images), labels)).backward()
         scaler.unscale_(optimizer)
         with pytest.raises(RuntimeError, match="already been called"):
             scaler.unscale_(optimizer)
-    (found,) = diagnose(watch.close()).verdicts
-    assert (found.code, found.finding.facts) == ("UNSCALED_TWICE", ("in 1 of 1 iteration",))
+    found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
+    assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 iteration",)
