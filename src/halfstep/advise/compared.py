@@ -70,7 +70,7 @@ def _predict(
 ) -> Predicted:
     recipe = find_recipe(cell.config["recipe"])
     if recipe.untraceable:
-        said = f"a CPU rehearses {', '.join(recipe.untraceable)} by other operators than a GPU's"
+        said = f"a CPU runs other operators than a GPU for {', '.join(recipe.untraceable)}"
         return Predicted(arm, fingerprint, reason=said)
     try:
         if arm.point not in forecasters:

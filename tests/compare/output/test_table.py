@@ -106,7 +106,7 @@ def test_resident_memory_is_marked_as_such_and_device_memory_is_not(make_grid):
     on_cpu = [from_summary(grid.cells[0], summary(peak_memory_kind="resident-rise"))]
     on_device = [from_summary(grid.cells[0], summary())]
     assert "MiB*" in shown(grid, on_cpu, 80)
-    assert "* rise of the process's resident memory" in shown(grid, on_cpu, 80)
+    assert "* increase of the process's resident memory" in shown(grid, on_cpu, 80)
     assert "MiB*" not in shown(grid, on_device, 80)
     assert "resident" not in shown(grid, on_device, 80)
 
@@ -184,7 +184,7 @@ def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_g
     assert "12.14x the speed [9.77, 15.08], 1.00x the memory; use it" in " ".join(lines)
     for document in (markdown, latex):
         assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
-    assert "of a ratio the same on logarithms" in " ".join(lines)
+    assert "for ratios on their logarithms" in " ".join(lines)
 
 
 def test_disturbed_times_are_marked_wherever_the_comparison_is_shown(make_grid):
@@ -203,5 +203,5 @@ def test_disturbed_times_are_marked_wherever_the_comparison_is_shown(make_grid):
     ):
         assert f"fp16 {mark}" in re.sub("<[^>]*>", "", text)
         assert f"fp32 {mark}" not in re.sub("<[^>]*>", "", text)
-        assert f"{mark} times disturbed: other processes had the cores" in text
+        assert f"{mark} times disturbed: other processes used the cores" in text
         assert "OMP" in text

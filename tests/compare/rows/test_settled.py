@@ -52,10 +52,7 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
     facts = told(fp32=448, fp16=446, bf16=449).facts
     assert facts[:2] == (
         "All 3 runs finished, and no loss was inf or NaN.",
-        (
-            "fp16 and bf16: up to 2 of 450 validation images fewer classified correctly than fp32; "
-            "with one seed, this can be chance."
-        ),
+        ("Correctly classified validation images (of 450), compared with fp32: fp16 -2, bf16 +1."),
     )
 
 
@@ -64,7 +61,7 @@ def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
     # With 2 + 12 errors chance explains 1.96 sqrt(14) = 7.3 images, with 2 + 8 errors 6.2.
     facts = told(fp32=448, fp16=right).facts
     assert (
-        "fp16: 10 of 450 validation images fewer classified correctly than fp32 (-2.22 points);"
+        "10 of 450 validation images fewer classified correctly than under fp32 (-2.22 points)"
         in " ".join(facts)
     ) is is_worse
 
@@ -73,26 +70,29 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
     found = told(there(fp32=1.0, fp16=1.8, bf16=1.7, o2=2.0), fp32=448, fp16=446, bf16=449, o2=400)
     assert found.commands[0][0] == "halfstep compare digits --recipes fp32,fp16 --seeds 3"
     assert found.commands[1][0] == "halfstep advise digits --gpu h100"
-    assert "On H100 (predicted; nothing ran there) o2 gains the most speed" in found.facts[-1]
+    assert "Prediction for H100 (nothing ran there): o2 has the largest speed-up" in found.facts[-1]
 
 
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
     facts = told(there(fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
-    assert facts[1] == "fp16: at least as many validation images classified correctly as fp32."
-    assert facts[-1].endswith("limits the step: no recipe is faster.")
+    assert facts[1].startswith(
+        "Correctly classified validation images (of 450), compared with fp32: "
+    )
+    assert facts[1].endswith(" fp16 0.")
+    assert facts[-1].endswith("limit the step time, so no recipe is faster.")
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
-    assert other[-1].endswith("no recipe is faster than fp32.")
+    assert other[-1].endswith("no recipe has a speed-up.")
 
 
 def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
     grid = make_grid(("fp32", "fp16", "o3", "bf16"))
     found = settled(grid, rows_by_arm(grid, fill(grid)))
     assert found.facts[0] == (
-        "3 of 4 runs had only finite losses; inf or NaN first in o3 at step 12."
+        "3 of 4 runs had only finite losses. The first inf or NaN: o3 at step 12."
     )
     assert [each.label for each in found.verdicts] == ["o3"]
     assert "Optimizer steps skipped for inf or NaN gradients: fp16 2." in found.facts
-    assert "Speed on this machine, over the baseline: fp16 2.40x." in found.facts
+    assert "Speed on this machine, relative to the baseline: fp16 2.40x." in found.facts
     rehearsed = "Rehearsed (emulated) on this machine: bf16. "
     assert any(fact.startswith(rehearsed) for fact in found.facts)
 
@@ -105,7 +105,7 @@ def test_runs_without_a_count_of_images_are_told_in_points(make_grid):
         from_summary(half, summary(best_accuracy=0.97)),
     ]
     found = settled(grid, rows_by_arm(grid, results))
-    assert "fp16: at most 1.00 points of accuracy less than fp32." in found.facts
+    assert any("fp32, in points: fp16 -1.00." in fact for fact in found.facts)
 
 
 def test_several_seeds_and_nothing_to_compare_are_left_to_the_verdicts(make_grid):

@@ -44,7 +44,7 @@ def test_one_seed_decides_nothing(judged):
     verdict = judged([0.97], [0.96])
     assert verdict.kind == "unknown"
     assert str(verdict) == (
-        "fp16: +1.00 points to fp32 with one seed, which gives no interval; 2.00x the speed, "
+        "fp16: +1.00 points compared with fp32; one seed gives no interval; 2.00x the speed, "
         "1.00x the memory; run --seeds 3 or more before you decide"
     )
 
@@ -52,7 +52,7 @@ def test_one_seed_decides_nothing(judged):
 def test_as_accurate_and_faster_is_to_be_used(judged):
     verdict = judged([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
     assert verdict.kind == "use"
-    assert "not told apart with 3 seeds; would need about " in verdict.finding
+    assert "no significant difference with 3 seeds; about " in verdict.finding
     assert verdict.advice == "use it"
 
 
@@ -71,7 +71,10 @@ def test_a_speed_whose_interval_reaches_down_to_the_bar_is_no_advice(judged):
     verdict = judged(*SAME, speed=[1.1, 1.5, 1.0])
     assert verdict.kind == "unknown"
     assert "1.18x the speed [0.70, 2.00], 1.00x the memory" in verdict.finding
-    assert verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (about 28)"
+    assert (
+        verdict.advice
+        == "keep fp32 until more seeds show whether it is 1.05x faster (about 28 seeds)"
+    )
 
 
 def test_a_row_that_is_slower_in_the_mean_is_not_advised_for_its_speed(judged):
@@ -108,7 +111,8 @@ def test_one_pair_of_speeds_among_several_seeds_asks_for_more(make_grid):
     ]
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
     assert (
-        verdict.advice == "keep fp32 until more seeds tell whether it is 1.05x faster (3 or more)"
+        verdict.advice
+        == "keep fp32 until more seeds show whether it is 1.05x faster (3 or more seeds)"
     )
 
 
@@ -156,7 +160,7 @@ def test_disturbed_times_are_said_and_no_advice_on_speed_rests_on_them(judged):
     assert "2.00x the speed (times disturbed)" in verdict.finding
     assert (verdict.kind, verdict.advice) == (
         "unknown",
-        "keep fp32 until the speed is measured where cores are idle",
+        "keep fp32 until the speed is measured on idle cores",
     )
     assert judged(*SAME, core_wait_share=0.02).kind == "use"
     # Accuracy and memory are what they are on busy cores, too.
@@ -182,7 +186,7 @@ def test_a_disturbed_baseline_disturbs_the_speed_of_all(make_grid):
 def test_surely_worse_is_said_to_be_worse(judged):
     verdict = judged([0.90, 0.901, 0.899], [0.96, 0.961, 0.96])
     assert verdict.kind == "worse"
-    assert "-6.03 points to fp32 [-6.18, -5.89], worse" in verdict.finding
+    assert "-6.03 points compared with fp32 [-6.18, -5.89], worse" in verdict.finding
     assert verdict.advice == "keep fp32, unless its speed or memory is worth that"
 
 
@@ -193,7 +197,7 @@ def test_surely_better_is_used_even_where_it_is_not_faster(judged):
 def test_noise_that_hides_a_large_loss_asks_for_more_seeds(judged):
     verdict = judged([0.97, 0.93, 0.96], [0.96, 0.95, 0.95])
     assert verdict.kind == "unknown"
-    assert "run more seeds: these leave a loss of " in verdict.advice
+    assert "run more seeds: a loss of " in verdict.advice
 
 
 def test_equal_in_every_seed_needs_no_more_of_them(judged):
@@ -230,7 +234,7 @@ def test_without_a_baseline_there_is_no_verdict(make_grid):
     grid = make_grid(("fp32", "fp16"))
     results = [Result(grid.cells[0], "crashed", "x"), from_summary(grid.cells[1], summary())]
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
-    assert (verdict.kind, verdict.finding) == ("unknown", "no result of fp32 to compare with")
+    assert (verdict.kind, verdict.finding) == ("unknown", "fp32 has no result to compare with")
 
 
 @pytest.mark.parametrize("broken", ["o3 alone, its loss grew before", "fp32 as well"])

@@ -112,14 +112,14 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         )
     if several:
         said.append(
-            "± is the standard deviation over the seeds that finished; of a difference, half of "
-            "its interval."
+            "± is the standard deviation over the finished seeds; in the column of differences, it "
+            "is half the width of the interval."
         )
         said.append(interval_note())
     if any(row.on_front for row in rows):
         said.append(f"{ON_FRONT} {front_note(results)}.")
     if _on_cpu(results):
-        said.append("* rise of the process's resident memory over training.")
+        said.append("* increase of the process's resident memory during training.")
     if any(row.disturbed for row in rows):
         said.append(f"{DISTURBED} {disturbed_note()}.")
     said += _rehearsals(rows)
@@ -142,8 +142,8 @@ def front_note(results: Sequence[Result]) -> str:
 def disturbed_note() -> str:
     """Say what the mark of disturbed times means, and what to do."""
     return (
-        "times disturbed: other processes had the cores; run fewer at a time, or write "
-        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, with --fresh"
+        "times disturbed: other processes used the cores. Run fewer programs at a time, or put "
+        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command; add --fresh"
     )
 
 

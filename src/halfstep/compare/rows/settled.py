@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.compare.rows.verdict import ONE_SEED, verdicts
-from halfstep.show.units import count, percent, points, ratio
+from halfstep.show.units import count, points, ratio
 from halfstep.train.config.files import shipped
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def _finite(rows: Sequence[Row]) -> str:
         return f"{finished} of {len(rows)} runs finished, and no loss was inf or NaN."
     where = ", ".join(f"{row.arm.label} at step {row.first_nonfinite_step}" for row in broken)
     return (
-        f"{len(ended) - len(broken)} of {len(ended)} runs had only finite losses; "
-        f"inf or NaN first in {where}."
+        f"{len(ended) - len(broken)} of {len(ended)} runs had only finite losses. "
+        f"The first inf or NaN: {where}."
     )
 
 
@@ -131,18 +131,23 @@ def _accuracies(grid: Grid, even: Sequence[Row], worse: Sequence[Row]) -> list[s
 
 
 def _even(grid: Grid, rows: Sequence[Row]) -> str:
-    lost = max(0.0, *(-row.difference.mean for row in rows if row.difference), 0.0)
-    who, images = _names(rows), _images(rows[0])
-    than = grid.arms[0].recipe if len(grid.points) == 1 else "its baseline"
-    if lost <= 0:
-        return f"{who}: at least as many validation images classified correctly as {than}."
+    base = grid.arms[0].recipe
+    than = base if len(grid.points) == 1 else f"{base} under the same options"
+    images = _images(rows[0])
+    each = ", ".join(f"{row.arm.label} {_gained(row, images)}" for row in rows)
     if images is None:
-        return f"{who}: at most {percent(lost)} points of accuracy less than {than}."
-    number = round(lost * images)
-    return (
-        f"{who}: up to {number} of {images} validation images fewer classified correctly than "
-        f"{than}; with one seed, this can be chance."
-    )
+        return f"Best accuracy compared with {than}, in points: {each}."
+    return f"Correctly classified validation images (of {images}), compared with {than}: {each}."
+
+
+def _gained(row: Row, images: int | None) -> str:
+    """Write how many more images a row classified correctly, or points without their number."""
+    if row.difference is None:
+        raise AssertionError("only rows that are compared are listed")
+    if images is None:
+        return points(row.difference.mean)
+    number = round(row.difference.mean * images)
+    return f"{number:+d}" if number else "0"
 
 
 def _lost(grid: Grid, row: Row) -> str:
@@ -151,8 +156,9 @@ def _lost(grid: Grid, row: Row) -> str:
         raise AssertionError("only rows with both are found to have lost more than chance")
     return (
         f"{row.arm.label}: {round(-difference.mean * images)} of {images} validation images fewer "
-        f"classified correctly than {grid.baseline(row.arm).recipe} ({points(difference.mean)} "
-        "points); random variation among the images does not explain that many."
+        f"classified correctly than under {grid.baseline(row.arm).recipe} "
+        f"({points(difference.mean)} points). This is more than random variation among the images "
+        "explains."
     )
 
 
@@ -171,7 +177,7 @@ def _speeds(rows: Sequence[Row]) -> list[str]:
     said = []
     if native:
         each = ", ".join(f"{row.arm.label} {_times(row)}" for row in native)
-        said.append(f"Speed on this machine, over the baseline: {each}.")
+        said.append(f"Speed on this machine, relative to the baseline: {each}.")
     if rehearsed:
         said.append(
             f"Rehearsed (emulated) on this machine: {_names(rehearsed)}. Their speed here does not "
@@ -189,14 +195,14 @@ def _there(prediction: Prediction) -> list[str]:
     known = [each for each in prediction.rows if each.speed_up is not None]
     if not known:
         return []
-    there = f"On {prediction.gpu} (predicted; nothing ran there)"
+    there = f"Prediction for {prediction.gpu} (nothing ran there):"
     gains = [each for each in known if not each.verdict]
     if gains:
         best = max(gains, key=_speed_up)
-        return [f"{there} {best.arm.label} gains the most speed over fp32."]
+        return [f"{there} {best.arm.label} has the largest speed-up."]
     if all(each.bound == "host" for each in known):
-        return [f"{there} launching kernels from the host limits the step: no recipe is faster."]
-    return [f"{there} no recipe is faster than fp32."]
+        return [f"{there} kernel launches limit the step time, so no recipe is faster."]
+    return [f"{there} no recipe has a speed-up."]
 
 
 def _speed_up(each: Predicted) -> float:
@@ -211,13 +217,16 @@ def _commands(
     if candidate is not None:
         recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
         found.append(
-            (f"{_again(grid)} {recipes} --seeds 3", "gives an interval; finished runs are kept")
+            (f"{_again(grid)} {recipes} --seeds 3", "gives an interval; keeps the finished runs")
         )
     name = grid.config if grid.config in shipped() else "YOUR.yaml"
     gpus = ",".join(each.key for each in predicted) or "h100,rtx4090,t4"
     found += [
-        (f"halfstep advise {name} --gpu {gpus}", "chooses a recipe for a GPU that is not here"),
-        ("halfstep doctor train.py", "watches a program of your own, and says why it breaks"),
+        (
+            f"halfstep advise {name} --gpu {gpus}",
+            "chooses a recipe for a GPU that this machine lacks",
+        ),
+        ("halfstep doctor train.py", "finds out why your own training program breaks"),
     ]
     return tuple(found)
 

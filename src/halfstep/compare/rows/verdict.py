@@ -69,25 +69,25 @@ def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
 
 def accuracy(difference: Estimate, baseline: str) -> str:
     """Say how a row's accuracy compares with the baseline's, and how sure that is."""
-    said = f"{points(difference.mean)} points to {baseline}"
+    said = f"{points(difference.mean)} points compared with {baseline}"
     if difference.low is None or difference.high is None:
-        return f"{said} with one seed, which gives no interval"
+        return f"{said}; one seed gives no interval"
     if difference.low == difference.high == 0.0:
         return f"equal to {baseline} in all {difference.seeds} seeds"
     said += f" [{points(difference.low)}, {points(difference.high)}]"
     if not difference.covers_zero:
         return f"{said}, {'better' if difference.mean > 0 else 'worse'}"
-    said += f", not told apart with {difference.seeds} seeds"
+    said += f", no significant difference with {difference.seeds} seeds"
     if difference.mean == 0.0:
         return said
-    return f"{said}; would need {_about(difference.seeds_needed)}"
+    return f"{said}; {_about(difference.seeds_needed)} seeds needed"
 
 
 def interval_note() -> str:
     """Say what the brackets are."""
     return (
-        f"[ ] is the {100 * CONFIDENCE:.0f} % interval, paired by seed: of a difference Student's "
-        "t, of a ratio the same on logarithms; the mean of ratios is geometric."
+        f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval, paired by seed: Student's t, "
+        "for ratios on their logarithms. The mean of ratios is geometric."
     )
 
 
@@ -104,7 +104,7 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         return Verdict("unknown", label, row.status, "the same command runs it again")
     if row.difference is None:
         return Verdict(
-            "unknown", label, f"no result of {baseline} to compare with", "see its reason"
+            "unknown", label, f"{baseline} has no result to compare with", "see its reason"
         )
     found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row, base))))
     kind, advice = _advise(row, base, row.difference, baseline)
@@ -121,9 +121,9 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         return "worse", f"keep {baseline}{worth}"
     if difference.low < -TOLERABLE:
         hidden = percent(-difference.low)
-        return "unknown", f"run more seeds: these leave a loss of {hidden} points open"
+        return "unknown", f"run more seeds: a loss of {hidden} points is still possible"
     if row.rehearsed or base.rehearsed:
-        return "use", "train with it where the hardware has it, and measure its speed there"
+        return "use", "train with it on hardware that supports it, and measure its speed there"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
     return _without_gain(gains, baseline, disturbed=_is_disturbed(row, base))
@@ -134,15 +134,15 @@ def _without_gain(
 ) -> tuple[Kind, str]:
     """Advise where no gain is shown: there is none, or it could not be seen yet."""
     if disturbed:
-        return "unknown", f"keep {baseline} until the speed is measured where cores are idle"
+        return "unknown", f"keep {baseline} until the speed is measured on idle cores"
     questions = []
     for name, gain in gains.items():
         if not gain.is_below(GAIN):
             needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
-            questions.append(f"whether it is {GAIN:g}x {name} ({needed})")
+            questions.append(f"whether it is {GAIN:g}x {name} ({needed} seeds)")
     if not questions:
         return "keep", f"keep {baseline}: there is nothing to gain on this device"
-    return "unknown", f"keep {baseline} until more seeds tell {' and '.join(questions)}"
+    return "unknown", f"keep {baseline} until more seeds show {' and '.join(questions)}"
 
 
 def _savings(row: Row, base: Row) -> dict[str, Ratio]:
