@@ -17,8 +17,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     event = inside[0]
     return Finding(
-        summary="backward() runs under autocast: its operators are cast once more, and "
-        "autocast's cache keeps casts of the weights from before the update",
+        summary="backward() runs under autocast: autocast casts the inputs of its operators again, "
+        "and its cache keeps half copies of the weights from before the update",
         facts=(evidence.loop.share(event, "autocast"),),
         change=(
             "  with torch.autocast(...):",

@@ -26,7 +26,10 @@ def judge(evidence: Evidence) -> Finding | None:
                     "it was cast to a half format under no_grad, or detached"
                     if cast
                     else "the same step without autocast's cache gives it a gradient",
-                    f"{len(model.never_reached)} trained parameters of {model.kind} have none",
+                    (
+                        f"{len(model.never_reached)} trained parameters of {model.kind} have "
+                        "no gradient"
+                    ),
                 ),
                 change=(
                     "- with torch.no_grad():",

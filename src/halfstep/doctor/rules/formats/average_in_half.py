@@ -28,8 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
         "half the distance to the next number and is rounded away, so the average stands still",
         facts=(
             (
-                f"{worst.parameter}: {worst.stuck / worst.lagging:.0%} of the elements that "
-                f"differ from the parameter did not change, over {worst.updates} updates"
+                f"{worst.parameter}: of the average's elements that differ from the parameter, "
+                f"{worst.stuck / worst.lagging:.0%} did not change in {worst.updates} updates"
             ),
             f"the same for {len({each.parameter for each in stuck})} of the parameters sampled",
         ),

@@ -25,7 +25,10 @@ def judge(evidence: Evidence) -> Finding | None:
         summary=f"in {counted(len(zero), 'step')} clipping made every gradient 0: the loop "
         "computes their norm in fp16, where it is infinite",
         facts=(
-            f"{norms[0].name}() returned fp16 {counted(norms[0].count, 'time')}, outside autocast",
+            (
+                f"{norms[0].name}() returned an fp16 norm {counted(norms[0].count, 'time')}, "
+                "outside autocast"
+            ),
             f"a gradient's norm is up to {given:.4g} in fp32; the largest fp16 number is 65504",
         ),
         change=(

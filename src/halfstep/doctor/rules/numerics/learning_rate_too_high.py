@@ -39,7 +39,7 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
     if recent[-1] < GROWTH * min(losses) or recent[-1] < recent[0]:
         return None
     replays = [each for each in evidence.replays if each.name == "fp32" and not each.note]
-    exact = "the same step in fp32 is finite, but only just: it had grown before it overflowed"
+    exact = "the same step in fp32 is finite, but the loss had grown before the overflow"
     if replays and not replays[0].finite:
         exact = "the same step in fp32 is not finite either"
     return Finding(

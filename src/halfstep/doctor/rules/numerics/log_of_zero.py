@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{form}, and returns -inf {counted(birth.output.infs, 'time')}",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
-                f"its input came from {', '.join(birth.producers[:2]) or 'outside'}",
+                f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
                 "the same step in fp32 is finite: the zeros come from half precision"
                 if precise
                 else "the same step in fp32 is not finite either",

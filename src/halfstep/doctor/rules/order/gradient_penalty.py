@@ -79,7 +79,10 @@ def _harm(evidence: Evidence) -> str | None:
         if each.cosine is not None and each.cosine < COSINE and each.exact_norm > WEIGHTY * largest
     ]
     if turned:
-        return f"{turned[0].parameter}: cosine {turned[0].cosine:.2f} to its gradient in fp32"
+        return (
+            f"{turned[0].parameter}: the cosine between its gradient and that in fp32 is "
+            f"{turned[0].cosine:.2f}"
+        )
     if precision.loss is None or precision.exact_loss is None:
         return None
     if abs(precision.loss - precision.exact_loss) > LOSS * abs(precision.exact_loss):

@@ -67,8 +67,8 @@ def _missing(optimizer: OptimizerFacts) -> str:
 def _silent(evidence: Evidence, number: int, fact: str) -> Finding:
     steps = [event for _, event in evidence.loop.of("step") if event.facts["optimizer"] == number]
     return Finding(
-        summary="the optimizer steps on parameters that never get a gradient: it holds "
-        "other parameters than those that the loss depends on",
+        summary="the optimizer steps on parameters that never get a gradient: the loss "
+        "depends on other parameters",
         facts=(fact,),
         change=_CHANGE,
         confidence=LIKELY,

@@ -1,4 +1,4 @@
-"""Gradients are unscaled, or the scaler is updated, before the step of their window is due."""
+"""Gradients are unscaled, or the scaler is updated, before the accumulation is complete."""
 
 from __future__ import annotations
 
