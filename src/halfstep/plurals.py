@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun; the plural is the noun with an "s"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun; the plural is the noun with an "s" unless it is given."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -49,5 +49,5 @@ def test_more_workers_than_processors_are_told_and_measured_once(tiny, console, 
     monkeypatch.setattr(loader, "images_per_second", lambda *_, **__: 100.0)
     outcome = loader.bench(tiny(), options=[], workers="0,1,8", steps=2, rounds=2, console=console)
     assert list(outcome.figures["rows"]) == ["0", "1"]
-    assert "8 would be 1 here" in outcome.notes[-1]
+    assert "1 instead of 8 here" in outcome.notes[-1]
     assert replace(outcome.subject, environment={}).title == "bench loader tiny on cpu"

@@ -16,10 +16,13 @@ ZERO, TWO, FOUR = (f"data.workers={count}" for count in (0, 2, 4))
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ([[100, 101], [180, 182], [181, 180]], f"{TWO}: 1.80x of {ZERO}; more do not help"),
-        ([[100, 101], [60, 62], [61, 60]], f"{ZERO}: more are slower"),
-        ([[100, 101], [100, 99], [102, 99]], f"{ZERO}: more do not help"),
-        ([[100, 100], [180, 180], [300, 300]], f"{FOUR}: 3.00x of {ZERO}; the most that was tried"),
+        (
+            [[100, 101], [180, 182], [181, 180]],
+            f"{TWO}: 1.80x of {ZERO}; larger values do not help",
+        ),
+        ([[100, 101], [60, 62], [61, 60]], f"{ZERO}: larger values are slower"),
+        ([[100, 101], [100, 99], [102, 99]], f"{ZERO}: larger values do not help"),
+        ([[100, 100], [180, 180], [300, 300]], f"{FOUR}: 3.00x of {ZERO}; the largest value tried"),
     ],
 )
 def test_what_to_do_follows_from_the_figures_and_their_spread(subject, figures, said):

@@ -12,6 +12,7 @@ from halfstep.bench.outcome import RESULTS, Outcome
 from halfstep.bench.spread import first_good_enough, speed_ratios, spread
 from halfstep.bench.sweep import ONE_ROUND, QUARTILES
 from halfstep.compare.output.columns import REHEARSED
+from halfstep.plurals import counted
 from halfstep.show.document import TableCell
 from halfstep.show.units import MISSING, milliseconds, ratio
 
@@ -37,9 +38,10 @@ WAITS = 0.1
 """Share of a step that waits for data from which on this is the first thing to change."""
 
 _MEANING = (
-    "Data wait: until the next batch is there; prepare: to the device, normalise, mix; forward: "
-    "with the loss; unscale, clip: true gradients and their norm, up to the optimizer's own step; "
-    "rest: loss scale, master weights, zeroing, sums for the log."
+    "data wait: the wait for the next batch. prepare: copying the batch to the device, normalising "
+    "and mixing it. forward: includes the loss. unscale, clip: dividing the gradients by the loss "
+    "scale, their norm and clipping. rest: updating the loss scale, master weights, zeroing "
+    "gradients, sums for the log."
 )
 
 
@@ -149,33 +151,32 @@ class Dissection:
         speed = self._speed(chosen, WHOLE)
         said = f"recipe={chosen}"
         if len(names) > 1 and place == 0:
-            said += ": none of the others is faster"
+            said += ": no other recipe is faster"
         elif speed is not None and place > 0:
             said += f": {ratio(speed.median)}x of {first}"
         waiting = self._share(chosen, "data_wait")
         if waiting >= WAITS:
             return (
-                f"{said}; {100 * waiting:.0f} % of a step waits for data: halfstep bench loader "
-                "says which data.workers helps"
+                f"{said}; data wait takes {100 * waiting:.0f} % of a step: halfstep bench loader "
+                "finds the best data.workers"
             )
         largest = max(PARTS, key=lambda part: self._share(chosen, part))
         return (
-            f"{said}; {NAMES[largest]} is {100 * self._share(chosen, largest):.0f} % of a step and "
-            f"waiting for data {100 * waiting:.0f} %, so more data.workers would not help"
+            f"{said}; {NAMES[largest]} takes {100 * self._share(chosen, largest):.0f} % of a step "
+            f"and data wait {100 * waiting:.0f} %, so more data.workers would not help"
         )
 
     def _notes(self, *, several: bool) -> tuple[str, ...]:
         rounds = next(iter(self.recipes.values()))
-        steps = f"of {len(rounds[0])} steps each, after {self.warmup} that are not counted"
-        counted = f"Rounds: {len(rounds)}, {steps}."
-        said = [counted, _MEANING]
+        steps = f"{counted(len(rounds[0]), 'step')} after {counted(self.warmup, 'warm-up step')}"
+        said = [f"{counted(len(rounds), 'round')} of {steps}.", _MEANING]
         if several:
             said.append(QUARTILES if len(rounds) > 1 else ONE_ROUND)
         for name, reasons in self.rehearsed.items():
             if reasons:
                 said.append(
-                    f"{REHEARSED} {name}: {'; '.join(reasons)}. Its speed is not that of a device "
-                    "with the units."
+                    f"{REHEARSED} {name}: {'; '.join(reasons)}. Its speed here is not its speed on "
+                    "hardware that supports the format."
                 )
         return tuple(said)
 

@@ -17,6 +17,7 @@ from halfstep.bench.arguments import parse_counts
 from halfstep.bench.outcome import subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.turns import take_turns
+from halfstep.plurals import counted
 from halfstep.show.units import rate
 from halfstep.train import data
 from halfstep.train.environment import pick_device
@@ -63,15 +64,17 @@ def bench(
     quantity = Quantity("images /s", "more", rate)
     sweep = Sweep("data.workers", tuple(map(str, counts)), quantity)
     skipped = _AHEAD * counts[-1] + 1
+    loaded = counted(steps, "batch", "batches")
     said = (
-        f"The same {steps} batches of {config.batch_size} images each time, after {skipped} not "
-        "counted. They were read once before, so that files come from memory."
+        f"Each measurement loads the same {loaded} of {counted(config.batch_size, 'image')} after "
+        f"{counted(skipped, 'warm-up batch', 'warm-up batches')}. "
+        "The files were read once before, so they come from memory."
     )
     notes = [said]
     if len(counts) < len(wanted):
         notes.append(
-            f"halfstep starts no more workers than there are processors: {wanted[-1]} would be "
-            f"{data.usable_workers(wanted[-1])} here."
+            "halfstep starts at most one worker per processor: "
+            f"{data.usable_workers(wanted[-1])} instead of {wanted[-1]} here."
         )
     # What is slow only once is not to be the first setting's: imports, and files from the disk.
     images_per_second(config, device, counts[-1], steps=steps, skipped=skipped)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from halfstep.bench.outcome import Subject
     from halfstep.bench.spread import Quartiles
 
-ONE_ROUND = "One round gives no spread: run --rounds 3 or more to see what is noise."
-QUARTILES = "Small print is from the lower to the upper quartile over the rounds."
+ONE_ROUND = "One round gives no spread: --rounds 3 or more shows the noise."
+QUARTILES = "The small figures are the lower and the upper quartile over the rounds."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ class Sweep:
         if self._numbers is None:
             others = "no other is faster" if rest else ""
         elif not rest:
-            others = "the most that was tried"
+            others = "the largest value tried"
         elif all(is_faster(figures[place], other, faster) for other in rest):
-            others = "more are slower"
+            others = "larger values are slower"
         else:
-            others = "more do not help"
+            others = "larger values do not help"
         of_first = "" if place == 0 else f"{ratio(ratios[place].median)}x of {first}"
         return f"{chosen}: {'; '.join(filter(None, (of_first, others)))}"
 

@@ -17,6 +17,7 @@ from halfstep.bench.outcome import subject
 from halfstep.bench.sweep import Quantity, Sweep
 from halfstep.bench.training_process import HALFSTEP, training, write_config
 from halfstep.bench.turns import take_turns
+from halfstep.plurals import counted
 from halfstep.show.units import duration
 from halfstep.train.build.setup import set_up
 from halfstep.train.environment import pick_device
@@ -57,7 +58,7 @@ def bench(
     # What every run would fail at is said at once.
     with set_up(config, device).engine:
         pass
-    what = "an epoch" if steps is None else f"{steps} steps"
+    what = "an epoch" if steps is None else counted(steps, "step")
     quantity = Quantity(f"seconds of {what}", "less", "{:.3g}".format)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -74,7 +75,9 @@ def bench(
             console=console,
         )
     sweep = Sweep("OMP_NUM_THREADS", tuple(map(str, counts)), quantity)
-    notes = ["MKL_NUM_THREADS is the same. The time is of training alone, without starting."]
+    notes = [
+        "MKL_NUM_THREADS has the same value. The time is for training alone, without start-up."
+    ]
     return sweep.outcome(subject("threads", config.name, options, device), figures, notes)
 
 

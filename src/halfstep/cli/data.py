@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from halfstep.cli.train import ColumnsFlag, OptionsFlag
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def folds(
     made = making.split(file, root or file.parent, k=k, seed=seed, columns=named)
     files = making.write(made.folds, out, overwrite=overwrite)
     for fold, train, valid in zip(made.folds, files[::2], files[1::2], strict=True):
-        typer.echo(f"{train}: {len(fold.train)} images, {valid}: {len(fold.valid)}")
+        typer.echo(f"{train}: {counted(len(fold.train), 'image')}, {valid}: {len(fold.valid)}")
     if made.identical:
         typer.echo(
             f"groups of identical images, kept together: {made.identical}, "

@@ -9,6 +9,7 @@ from halfstep.cli.eval import CheckpointFlag, Which
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import ColumnsFlag, DeviceFlag
 from halfstep.errors import UserError
+from halfstep.plurals import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -88,7 +89,7 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
         typer.echo(text, nl=False)
     else:
         write_atomically(csv, text)
-        typer.echo(f"{len(found.labels)} images classified: {csv}")
+        typer.echo(f"{counted(len(found.labels), 'image')} classified: {csv}")
     for line in found.unreadable:
         typer.echo(f"left out: {line}", err=True)
     if found.unreadable:

@@ -13,6 +13,7 @@ import typer
 from halfstep.cli.notices import in_one_line
 from halfstep.cli.start_up import without_collections
 from halfstep.errors import UserError
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.train.config import Config
@@ -292,5 +293,5 @@ def _report(summary: "Summary", run: Path) -> str:
     return (
         f"{summary.config} {summary.recipe} seed {summary.seed}: {accuracy}; trained "
         f"{summary.train_seconds:.1f} s at {summary.images_per_second:.0f} images/s, {memory}, "
-        f"{summary.skipped_steps} steps skipped{note}\nrun: {run}"
+        f"{counted(summary.skipped_steps, 'skipped step')}{note}\nrun: {run}"
     )

@@ -159,7 +159,7 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
     if not by_reason:
         return []
     return [
-        f"{REHEARSED} rehearsed: accuracy and skipped steps are valid, speed is not.",
+        f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
         *(
             f"{REHEARSED} {', '.join(dict.fromkeys(names))}: {reason}"
             for reason, names in by_reason.items()

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,4 +81,4 @@ def refuse_too_few(device: str, processes: int, gpus: int) -> None:
 
 
 def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+    return counted(count, "GPU")
