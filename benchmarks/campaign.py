@@ -82,7 +82,8 @@ def _feed(result: dict[str, Any]) -> str:
 
 def _loader(result: dict[str, Any]) -> str:
     row = _row(result, task="train", way="halfstep")
-    return f"{_ratio(row, 'ratio_low', 'ratio_high')} the speed of Pillow and v2 in training"
+    ratio = _ratio(row, "ratio_low", "ratio_high")
+    return f"{ratio} the speed of Pillow with torchvision's v2 transforms, in training"
 
 
 def _step(result: dict[str, Any]) -> str:
@@ -200,12 +201,12 @@ def _updates(result: dict[str, Any]) -> str:
 
 def _rehearsal(result: dict[str, Any]) -> str:
     (row,) = [each for each in result["curves"] if each["how"] == "rehearsed"]
-    return f"cosine of the gradients to fp32's is at least {row['cosine_lowest']:.4f}"
+    return f"cosine similarity of the gradients to fp32's: at least {row['cosine_lowest']:.4f}"
 
 
 def _fp8(result: dict[str, Any]) -> str:
     worst = max(each["before_rounding"] / each["of_fp8"] for each in result["distances"])
-    return f"its error is at most {worst:.1%} of the error of FP8 itself"
+    return f"difference to the emulated H100: at most {worst:.1%} of FP8's own rounding error"
 
 
 def _ranking(result: dict[str, Any]) -> str:
@@ -224,7 +225,7 @@ def _large(result: dict[str, Any]) -> str:
 
 
 def _migrated(result: dict[str, Any]) -> str:
-    return f"{result['programs']} programs from {result['repositories']} repositories"
+    return f"{result['programs']} programs from {result['repositories']} repositories were tried"
 
 
 def _speeds(result: dict[str, Any]) -> str:
@@ -241,9 +242,16 @@ EVERY = (
     Benchmark("compile.py", "compiled models on a CPU", "PyTorch's own loop", _compiled),
     Benchmark("native_half.py", "errors of PyTorch's half-precision convolutions", "fp32", _native),
     Benchmark("feed.py", "share of training spent waiting for data", "torchvision, timm", _feed),
-    Benchmark("loader.py", "speed of decoding JPEG files", "Pillow and v2, OpenCV", _loader),
+    Benchmark(
+        "loader.py", "speed of decoding JPEG files", "Pillow with torchvision v2, OpenCV", _loader
+    ),
     Benchmark("startup.py", "time that programs take to start", "importing torch", _startup),
-    Benchmark("checkpoints.py", "time for which a checkpoint stops a run", "a copy", _checkpoints),
+    Benchmark(
+        "checkpoints.py",
+        "time for which a checkpoint stops a run",
+        "a copy in memory",
+        _checkpoints,
+    ),
     Benchmark("scaling.py", "speed of one to four processes on a CPU", "one process", _scaling),
     Benchmark("doctor_overhead.py", "overhead of doctor's watch", _WATCHERS, _doctor),
     Benchmark(
@@ -254,14 +262,19 @@ EVERY = (
     Benchmark(
         "optimizer_state.py", "optimizer state in few bits", "torch, bitsandbytes", _optimizers
     ),
-    Benchmark("kept.py", "halfstep's own folds, mixing and data sets", "scikit-learn, timm", _kept),
+    Benchmark(
+        "kept.py",
+        "halfstep's own cross-validation folds, image mixing and data sets",
+        "scikit-learn, timm",
+        _kept,
+    ),
     Benchmark("bf16_updates.py", "accuracy with bf16 parameters", "fp32", _updates),
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
     Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
     Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
     Benchmark("advise_trace.py", "time of a prediction of cost", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
-    Benchmark("advise_ranking.py", "order of recipes by advise", "training", _ranking),
+    Benchmark("advise_ranking.py", "order in which advise ranks recipes", "training", _ranking),
     Benchmark(
         "fit_costs.py", "error of predicted times", "published measurements", _speeds,
         "advise_speed.json", "--cache",

@@ -78,7 +78,7 @@ def watch(
         scaler: The `torch.amp.GradScaler`, if the loop has one.
         quiet: Whether to print nothing at the end.
         hold_back: Whether optimizers skip steps whose loss or gradients are non-finite, as under
-            a scaler. The parameters then stay as they were at the bad step. Needs fused
+            a scaler. The parameters then stay as they were before the bad step. Needs fused
             optimizers.
 
     Returns:

@@ -44,8 +44,8 @@ def train(
         observers: Observers of the run, in addition to those in the config.
         out: The run directory; `runs/CONFIG/TAG` by default.
         tag: Last part of the run directory's name; the recipe and seed by default.
-        resume: "auto" resumes from the newest complete checkpoint in the run directory, if there
-            is one. Otherwise the path of a checkpoint or a run directory.
+        resume: "auto", or the path of a checkpoint or a run directory. "auto" resumes from the
+            newest complete checkpoint in the run directory, or starts anew if there is none.
         overwrite: Whether to replace a run that is already in the directory.
         quiet: Whether to hide the progress bar.
 

@@ -79,8 +79,8 @@ class Summary:
         unchanged_share: From probes: the share of weights that a step left unchanged, averaged
             over all probes.
         processes: Number of processes that trained the run.
-        core_wait_share: The share of their runnable time, 0 to 1, in which the process's threads
-            waited for a core; None if the kernel does not report it.
+        core_wait_share: Time that the process's threads waited for a core, as a share of the time
+            in which they could have run, 0 to 1; None if the kernel does not report it.
         val_images: Number of validation images.
         observed: The summary fields of the user's own observers.
     """
