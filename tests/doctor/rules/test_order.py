@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from doctor.loops import batches, classifier
 from doctor.rules.test_rules import codes, watched
-from halfstep.doctor import Watch, diagnose
+from halfstep.doctor import Evidence, Watch, diagnose
 
 
 def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them() -> None:
@@ -112,3 +114,14 @@ def test_an_iteration_that_an_error_ended_counts_among_the_iterations() -> None:
             scaler.unscale_(optimizer)
     found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
     assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 iteration",)
+
+
+def test_a_growing_loss_says_nothing_of_fp32_where_no_step_was_replayed_in_it() -> None:
+    evidence = watched("LEARNING_RATE_TOO_HIGH", "broken")
+
+    def facts(evidence: Evidence) -> str:
+        return " ".join(diagnose(evidence).verdicts[0].finding.facts)
+
+    assert "same step in fp32" in facts(evidence)
+    others = tuple(each for each in evidence.replays if each.name != "fp32")
+    assert "same step in fp32" not in facts(replace(evidence, replays=others))

@@ -39,16 +39,20 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
     if recent[-1] < GROWTH * min(losses) or recent[-1] < recent[0]:
         return None
     replays = [each for each in evidence.replays if each.name == "fp32" and not each.note]
-    exact = "the same step in fp32 is finite, but the loss had grown before the overflow"
-    if replays and not replays[0].finite:
-        exact = "the same step in fp32 is not finite either"
+    exact: tuple[str, ...] = ()
+    if replays:
+        exact = (
+            "the same step in fp32 is finite, but the loss had grown before the overflow"
+            if replays[0].finite
+            else "the same step in fp32 is not finite either",
+        )
     return Finding(
         summary=f"the loss grew from {min(losses):.3g} to {recent[-1]:.3g} before it became "
         f"non-finite, at a learning rate of {bad.learning_rate:g}: training diverged",
         facts=(
             f"losses before iteration {bad.iteration}: "
             + ", ".join(f"{each:.3g}" for each in recent),
-            exact,
+            *exact,
         ),
         change=_change(bad.learning_rate),
         confidence=LIKELY,
