@@ -66,7 +66,11 @@ class SWA:
             )
 
     def weight(self, taken: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Return the weight of the current parameters in the new mean: 1/n for the n-th, or 0."""
+        """Return the weight of the current parameters in the new mean, as a scalar tensor.
+
+        It is 1/n for the n-th set of weights that is averaged, and 0 after a step whose weights are
+        not averaged.
+        """
         due = (steps > self.start) & ((steps - self.start) % self.every == 0)
         return torch.where(due, 1 / (taken + 1), 0.0)
 
