@@ -18,7 +18,7 @@ from steps.tasks import SGD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steps.tasks import Task
+    from steps.tasks import Task, Window
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,16 +26,15 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def raw(task: Task) -> None:
     """The loop of PyTorch's documentation."""
     model, optimizer = task.parts()
-    images, labels = task.batch()
     setting, count = task.setting, task.setting.micro_steps
     if setting.recipe == "o2":
-        return task.forever(_raw_o2(model, images, labels))
+        return task.forever(_raw_o2(model))
     dtype = HALVES.get(setting.recipe)
     scaler = torch.amp.GradScaler("cpu") if setting.recipe == "fp16" else None
 
-    def step() -> None:
+    def step(window: Window) -> None:
         optimizer.zero_grad()
-        for _ in range(count):
+        for images, labels in window:
             with torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext():
                 loss = cross_entropy(model(images), labels)
             loss = loss / count if count > 1 else loss
@@ -53,7 +52,7 @@ def raw(task: Task) -> None:
     return task.forever(step)
 
 
-def _raw_o2(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
+def _raw_o2(model: nn.Module) -> Callable[[Window], None]:
     """fp16 parameters, fp32 masters and a loss scale, by hand; the MLP has no norm layers."""
     masters = [param.detach().clone().requires_grad_() for param in model.parameters()]
     model.half()
@@ -61,7 +60,8 @@ def _raw_o2(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Cal
     optimizer = torch.optim.SGD(masters, **SGD)
     scaler = torch.amp.GradScaler("cpu")
 
-    def step() -> None:
+    def step(window: Window) -> None:
+        [(images, labels)] = window
         loss = cross_entropy(model(images.half()).float(), labels)
         scaler.scale(loss).backward()
         for master, param in zip(masters, params, strict=True):
@@ -78,7 +78,6 @@ def _raw_o2(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Cal
 def engine(task: Task) -> None:
     """Halfstep's Engine."""
     model, optimizer = task.parts()
-    images, labels = task.batch()
     setting = task.setting
     engine = Engine(
         model,
@@ -88,8 +87,8 @@ def engine(task: Task) -> None:
         clip_norm=setting.clip,
     )
 
-    def step() -> None:
-        for _ in range(setting.micro_steps):
+    def step(window: Window) -> None:
+        for images, labels in window:
             with engine.autocast():
                 loss = cross_entropy(engine.model(images), labels)
             engine.backward(loss)
@@ -103,18 +102,14 @@ class Timed(Observer):
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._open = False
 
     def batch_prepared(self) -> None:
-        """A micro-batch is there; the first of a step begins it."""
-        if not self._open:
-            self._open = True
-            self._task.turns.begin()
+        """A batch is there; a step begins."""
+        self._task.turns.begin()
 
     def step_done(self, result: Any) -> None:
         """A step ends."""
         del result
-        self._open = False
         self._task.turns.end()
 
 
@@ -126,7 +121,6 @@ def trainer(task: Task) -> None:
         "epochs": 10**6,
         "val_every": 10**6,
         "batch_size": model.batch,
-        "accumulate": setting.micro_steps,
         "clip_norm": setting.clip,
         "recipe": setting.recipe,
         "device": "cpu",

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steps.tasks import Task
+    from steps.tasks import Task, Window
 
 
 def fabric(task: Task) -> None:
@@ -28,11 +28,10 @@ def fabric(task: Task) -> None:
         plugins = [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]
     fabric = Fabric(accelerator="cpu", devices=1, plugins=plugins)
     model, optimizer = fabric.setup(*task.parts())
-    images, labels = task.batch()
 
-    def step() -> None:
+    def step(window: Window) -> None:
         optimizer.zero_grad()
-        for number in range(count):
+        for number, (images, labels) in enumerate(window):
             with fabric.no_backward_sync(model, enabled=number + 1 < count):
                 loss = cross_entropy(model(images), labels)
                 fabric.backward(loss / count if count > 1 else loss)
@@ -54,10 +53,9 @@ def accelerate(task: Task) -> None:
         gradient_accumulation_steps=setting.micro_steps,
     )
     model, optimizer = accelerator.prepare(*task.parts())
-    images, labels = task.batch()
 
-    def step() -> None:
-        for _ in range(setting.micro_steps):
+    def step(window: Window) -> None:
+        for images, labels in window:
             with accelerator.accumulate(model):
                 loss = cross_entropy(model(images), labels)
                 accelerator.backward(loss)
@@ -75,15 +73,14 @@ def mmengine(task: Task) -> None:
 
     setting = task.setting
     model, optimizer = task.parts()
-    images, labels = task.batch()
     wrapper = OptimWrapper(
         optimizer,
         accumulative_counts=setting.micro_steps,
         clip_grad={"max_norm": setting.clip} if setting.clip else None,
     )
 
-    def step() -> None:
-        for _ in range(setting.micro_steps):
+    def step(window: Window) -> None:
+        for images, labels in window:
             with wrapper.optim_context(model):
                 loss = cross_entropy(model(images), labels)
             wrapper.update_params(loss)
@@ -95,7 +92,7 @@ def lightning(task: Task) -> None:
     """Lightning's Trainer, without logger, checkpoints and progress bar."""
     import lightning as pl
 
-    setting, images_and_labels = task.setting, task.batch()
+    setting = task.setting
     model, optimizer = task.parts()
 
     class Module(pl.LightningModule):
@@ -111,20 +108,14 @@ def lightning(task: Task) -> None:
 
     class Timer(pl.Callback):
         def on_train_batch_start(self, *_: Any) -> None:
-            if self.trainer_batches % setting.micro_steps == 0:
-                task.turns.begin()
+            task.turns.begin()
 
         def on_train_batch_end(self, *_: Any) -> None:
-            self.trainer_batches += 1
-            if self.trainer_batches % setting.micro_steps == 0:
-                task.turns.end()
+            task.turns.end()
 
-        trainer_batches = 0
-
-    class Same(torch.utils.data.IterableDataset[Any]):
+    class Batches(torch.utils.data.IterableDataset[Any]):
         def __iter__(self) -> Any:
-            while True:
-                yield images_and_labels
+            return task.batches()
 
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -132,14 +123,13 @@ def lightning(task: Task) -> None:
         max_steps=10**9,
         precision="bf16-mixed" if setting.recipe == "bf16" else "32-true",
         gradient_clip_val=setting.clip,
-        accumulate_grad_batches=setting.micro_steps,
         callbacks=[Timer()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Module(), torch.utils.data.DataLoader(Same(), batch_size=None))
+    trainer.fit(Module(), torch.utils.data.DataLoader(Batches(), batch_size=None))
 
 
 PEERS: dict[str, Callable[[Task], None]] = {

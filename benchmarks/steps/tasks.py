@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from steps.turns import Turns
 
+    Window = list[tuple[torch.Tensor, torch.Tensor]]
+    """The batches of a step: images, and int64 labels."""
+
 ACCUMULATE = 4
+IMAGES = 1440  # about as many as the digits have for training
 CLIP = 1.0
 SGD = {"lr": 1e-3, "momentum": 0.9}
 
@@ -101,21 +107,28 @@ class Task:
     setting: Setting
     turns: Turns
 
-    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images and labels."""
+    def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield batches of images and labels without end, from a DataLoader in this process."""
         generator = torch.Generator().manual_seed(0)
-        shape = (self.model.batch, 1, self.model.pixels, self.model.pixels)
-        images = torch.randn(shape, generator=generator)
-        return images, torch.randint(10, (self.model.batch,), generator=generator)
+        images = torch.randn(IMAGES, 1, *[self.model.pixels] * 2, generator=generator)
+        labels = torch.randint(10, (IMAGES,), generator=generator)
+        loader = DataLoader(
+            TensorDataset(images, labels), batch_size=self.model.batch, shuffle=True, drop_last=True
+        )
+        while True:
+            for images, labels in loader:
+                yield images, labels
 
     def parts(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return the model and an optimizer."""
         model = self.model.build()
         return model, torch.optim.SGD(model.parameters(), **SGD)
 
-    def forever(self, step: Callable[[], None]) -> None:
-        """Take steps whenever it is the variant's turn."""
+    def forever(self, step: Callable[[Window], None]) -> None:
+        """Take steps, each of a window of batches, whenever it is the variant's turn."""
+        batches, count = self.batches(), self.setting.micro_steps
         while True:
+            window = list(islice(batches, count))
             self.turns.begin()
-            step()
+            step(window)
             self.turns.end()

@@ -59,3 +59,28 @@ def test_a_part_replaces_its_rows_and_no_others(script, tmp_path):
     assert last == kept
     shown = page.read_text().splitlines()
     assert shown[2:-2] == script.table(record)
+
+
+def test_each_step_has_new_batches_loaded_before_its_time_begins(script, monkeypatch):
+    tasks = importlib.import_module("steps.tasks")
+    happened, windows = [], []
+
+    class Turns:
+        def begin(self):
+            happened.append("begin")
+
+        def end(self):
+            happened.append("end")
+            if len(windows) == 3:
+                raise KeyboardInterrupt
+
+    task = tasks.Task(script.MODELS["mlp"], script.SETTINGS["fp32, 4 micro-steps"], Turns())
+    batches = task.batches()
+    loaded = (happened.append("load") or batch for batch in batches)
+    monkeypatch.setattr(tasks.Task, "batches", lambda _: loaded)
+    with pytest.raises(KeyboardInterrupt):
+        task.forever(windows.append)
+    assert happened == [*["load"] * 4, "begin", "end"] * 3
+    images = [images for window in windows for images, _ in window]
+    assert len(images) == 12
+    assert not any(images[0].equal(each) for each in images[1:])
