@@ -88,17 +88,20 @@ def test_images_are_copied_where_a_kernel_does_not_take_them_as_they_lie() -> No
 
 
 def test_groups_of_channels_without_kernels_of_their_own_are_slow_and_narrow_ones_slowest() -> None:
-    def rate(inside: int, outside: int) -> float:
-        pixels, groups = 64 * 28 * 28, 32
+    def rate(inside: int, outside: int, groups: int = 32, *, last: bool = True) -> float:
+        pixels = 64 * 28 * 28
         op = Op(
             "convolution", "grouped", "fp16", flops=2 * pixels * groups * inside * outside * 9,
-            m=pixels, n=outside, k=inside * 9, groups=groups, window=9, channels_last=True,
+            m=pixels, n=outside, k=inside * 9, groups=groups, window=9, channels_last=last,
         )  # fmt: skip
         return op.flops / float(kernels(of(op), constants()).compute[0])
 
     assert rate(32, 32) > 3 * rate(48, 48)
     assert rate(96, 96) > rate(48, 48) > rate(12, 12)
     assert rate(32, 32) > 3 * rate(32, 16)
+    assert rate(16, 16, 32) > 3 * rate(16, 16, 24)  # ResNeXt's and RegNet's
+    assert rate(16, 16, 24, last=False) > 3 * rate(16, 16, 24)
+    assert rate(8, 8, 24) > 3 * rate(8, 8, 26)
 
 
 def test_winograd_serves_3x3_convolutions_outside_tensor_cores_alone() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _GROUPS = (4, 8, 16, 32)
+_FULL = 32
+"""Groups, or channels of narrow groups, that fill a tile of a grouped convolution in NHWC."""
 
 _NCHW_ONLY = ("native_group_norm", "native_group_norm_backward")
 """Operators whose CUDA kernels take images in NCHW alone (ATen's `native/group_norm.cpp`)."""
@@ -47,8 +49,9 @@ class Workload:
         narrow: Whether a half convolution's channels do.
         groups: Of a convolution: how many channels a depthwise one has.
         width: Channels of a convolution's group: the geometric mean of in and out.
-        odd_groups: Whether a half convolution's groups are of widths that cuDNN has no kernels for
-            on tensor cores: other than 4, 8, 16 or 32 channels, in and out alike.
+        odd_groups: Whether cuDNN has no kernel on tensor cores for a half convolution's groups:
+            where they are of other than 4, 8, 16 or 32 channels, in and out alike, and in NHWC some
+            convolutions of fewer than 32 groups (`_loose`).
         peak: FLOP/s of the units that its products run on.
         vector: FLOP/s of fp32 outside tensor cores.
         bandwidth: Bytes a second.
@@ -123,7 +126,9 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
     # Channels of a convolution: what is summed over, or the columns, without the filter's window.
     widths = np.where(of_weight, m, n), np.where(of_weight, n, k) / window
     narrow = (widths[0] % 8 != 0) | (widths[1] % 8 != 0)
+    channels_last = np.array([call.op.channels_last for call in calls], dtype=np.bool_)
     packed = np.isin(widths[0], _GROUPS) & (widths[0] == widths[1])
+    packed &= ~(channels_last & _loose(widths[0], groups))
     is_grouped = kind == KINDS.index("grouped")
     return Workload(
         count=np.array([call.count for call in calls], dtype=np.float64),
@@ -135,7 +140,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         half=half,
         tf32=np.array([each == "tf32" for each in formats], dtype=np.bool_),
         half_data=half_data,
-        channels_last=np.array([call.op.channels_last for call in calls], dtype=np.bool_),
+        channels_last=channels_last,
         converted=np.array(
             [call.op.channels_last and call.op.name in _NCHW_ONLY for call in calls],
             dtype=np.bool_,
@@ -158,6 +163,17 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
         cache=rows * gpu.cache,
         tiling=tiling(m, n, k, groups, rows * gpu.sms),
     )
+
+
+def _loose(width: NDArray[np.float64], groups: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which groups do not fill the tiles of the kernels for grouped convolutions in NHWC.
+
+    Inferred from published speeds, as cuDNN does not say: groups of 16 channels are fast from 32
+    groups on (ResNeXt) and slow with fewer (RegNet), and those of 32 are taken to be alike. Groups
+    of 8 are also fast with fewer, where all channels together are a multiple of 32 (RegNetZ).
+    """
+    few: NDArray[np.bool_] = (groups < _FULL) & ((width >= 16) | (width * groups % _FULL != 0))
+    return few
 
 
 def joined(parts: Sequence[Workload]) -> Workload:
