@@ -44,7 +44,7 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
         assert fp16.seconds is not None
         assert fp16.seconds.low < fp16.seconds.value < fp16.seconds.high
         assert fp8.seconds is None
-        assert "a CPU rehearses float8" in fp8.reason
+        assert "a CPU runs other operators than a GPU for float8" in fp8.reason
 
     results = [Result(cell, "pending") for cell in asked.grid.cells]
     written = json.dumps(as_json(asked.grid, results, first))

@@ -133,6 +133,24 @@ def batches(): return [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in
 """
 
 
+SQUARING = """
+import torch
+from torch import nn
+
+class Squaring(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 32), nn.Linear(32, 3)
+
+    def forward(self, x):
+        wide = self.inner(x) * 1000
+        return self.head(wide * wide / 1e6)
+
+def build(): return Squaring()
+def batches(): return [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in range(8)]
+"""
+
+
 def test_the_same_seed_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +172,33 @@ def test_the_same_seed_gives_the_same_bytes(
     said = capsys.readouterr().out
     assert "no units for bf16" in said
     assert "advice.json and report.html are in one" in said
+    lines = said[: said.index(" are in one")].splitlines()
+    assumed = lines.index(
+        "assuming sgd with a learning rate of 0.01; the safe recipes depend on both, so write "
+        "--optimizer and --lr as in your training"
+    )
+    assert lines[assumed + 1].startswith("survives: bf16")
+    # No exception changed a cost, and so each row is there once.
+    assert sum(line.startswith("bf16-sr") and "[" in line for line in lines) == len(GPUS)
     assert left("three", "--seed", "1")["advice.json"] != first["advice.json"]
+
+
+def test_only_costs_that_exceptions_changed_are_printed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "squaring_program.py").write_text(SQUARING)
+    given = ["advise", "squaring_program.py:build", "--batches", "squaring_program.py:batches"]
+    assert main([*given, "--recipes", "bf16,fp16", "--gpu", "t4"]) == 0
+    first, again = capsys.readouterr().out.split("tried next")
+    assert [
+        len(re.findall(rf"^{each} .*\[", first, re.MULTILINE)) for each in ("fp32", "bf16")
+    ] == [1, 1]
+    again = again[again.index("predicted") :]
+    assert re.findall(r"^(\w+\*?) .*\[", again, re.MULTILINE) == ["fp16*"]
+    assert "the others cost as much as in the table above" in again
+    assert "datasheet" not in again
 
 
 @pytest.mark.parametrize(

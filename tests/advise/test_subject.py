@@ -136,7 +136,7 @@ def test_a_file_without_a_function_is_refused(code, capsys):
 def test_a_models_optimizer_is_chosen_and_said(advise):
     code, _, out = advise("model", "batches", "--optimizer", "adamw", "--lr", "0.002")
     assert code == 0
-    assert "was trained by adamw with a learning rate of 0.002" in out
+    assert "assuming adamw with a learning rate of 0.002; the safe recipes" in out
     code, err, _ = advise("model", "batches", "--optimizer", "adamx")
     assert code == 2
     assert "optimizer.name is 'adamx'" in err

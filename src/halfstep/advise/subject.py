@@ -241,7 +241,7 @@ def of_code(
     """Return what functions of the user's make, and a config's optimizer trains.
 
     Args:
-        model: "build:model" or "build.py:model", a function that returns the model.
+        model: "model:build" or "model.py:build", a function that returns the model.
         batches: The same for an iterable of batches: (inputs, targets), or what the loss takes.
         loss: The same for a function of model and batch that returns the loss; by default the
             cross-entropy of what the model returns for the inputs.
@@ -285,7 +285,7 @@ def of_code(
 
 
 def _imported(path: str, field: str) -> Callable[..., Any]:
-    """Return the function at "build:model", "sub/build.py:model" or "/elsewhere/build.py:model"."""
+    """Return the function at "model:build", "sub/model.py:build" or "/elsewhere/model.py:build"."""
     module, colon, name = path.partition(":")
     if not colon:
         raise UserError(f"{field} is {path!r}; allowed: FILE.py:FUNCTION, such as data.py:batches")

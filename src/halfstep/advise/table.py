@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from halfstep.advise.interval import Interval
 
 _NOTE = (
-    "All of it is predicted, from the operators of one step and the GPU's datasheet; nothing was "
-    "run. 80 % of the intervals [low, high] should contain the true value."
+    "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "
+    "run on the GPU. 80 % of the intervals [low, high] should contain the true value."
 )
 NOT_TRIED = (
     "Only cost is predicted here: a recipe of this table may still be unsafe for the model; leave "
@@ -30,21 +31,28 @@ TRIED_NEXT = (
     "Only cost is predicted here, of each recipe as it is. Which of them are safe for the model is "
     "tried next, in up to 60 forward and backward passes on this machine."
 )
-MARKED = "* beside a recipe's name: with the exceptions and the loss scale that the model needs."
+CHANGED = (
+    "Only the recipes whose cost changed with their exceptions are in this table; the others cost "
+    "as much as in the table above."
+)
+MARKED = (
+    "* after a recipe's name: with the exceptions (layers in fp32) and the loss scale that the "
+    "model needs."
+)
 _COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
 _OF_TEXT = ("recipe", "bound by")
 _MANY = 100_000
 """Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
 
 
-def show(console: Console, subject: str, found: Sequence[Forecast], note: str = "") -> None:
+def show(console: Console, subject: str, found: Sequence[Forecast], note: str) -> None:
     """Print forecasts, a table for each GPU; every title says that they are predicted.
 
     Args:
         console: Where.
         subject: What is trained.
         found: The forecasts.
-        note: What to say below besides.
+        note: What to say below; `CHANGED` alone needs no explanation of the figures again.
     """
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         title = f"{subject} on {gpu.name}, {found[0].samples} samples a step: predicted"
@@ -70,14 +78,21 @@ def show(console: Console, subject: str, found: Sequence[Forecast], note: str = 
             )
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
-    console.print(_NOTE, soft_wrap=True, markup=False, highlight=False)
-    if note:
-        console.print(note, soft_wrap=True, markup=False, highlight=False)
+    for line in (note,) if note is CHANGED else (_NOTE, note):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
-        console.print(f"guessed from its bytes alone: {name}, {count} in a step", soft_wrap=True)
+        console.print(
+            f"{name} ({count} in a step): unknown operator, estimated from its bytes alone",
+            soft_wrap=True,
+        )
+
+
+def changed(found: Sequence[Forecast], shown: Sequence[Forecast]) -> list[Forecast]:
+    """Return the forecasts whose figures are not in the tables shown; a loss scale changes none."""
+    return [each for each in found if replace(each, recipe=each.recipe.rstrip("*")) not in shown]
 
 
 def _interval(given: Interval, write: Callable[[float], str]) -> str:

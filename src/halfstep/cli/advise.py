@@ -130,7 +130,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
         halfstep train advice/h100_sxm.yaml
 
-        halfstep advise build.py:model --batches data.py:batches
+        halfstep advise model.py:build --batches data.py:batches
     """
     from rich.console import Console
 
@@ -190,13 +190,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))
     else:
-        _print(console, found, costs)
-        if found.advice and batches is not None:
-            console.print(
-                f"{about.name} was trained by {optimizer} with a learning rate of {lr:g}, and what "
-                "it survives depends on both; write --optimizer and --lr for yours",
-                soft_wrap=True,
-            )
+        assumed = (
+            f"assuming {optimizer} with a learning rate of {lr:g}; the safe recipes depend on "
+            "both, so write --optimizer and --lr as in your training"
+        )
+        _print(console, found, costs, assumed if batches is not None else "")
         if out is not None:
             console.print(
                 f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True
@@ -215,16 +213,16 @@ def _refuse(*, costed: object, tried: object) -> None:
         raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
 
 
-def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]") -> None:
-    """Print an answer; of its costs, what is not in the tables that are shown already."""
+def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", assumed: str) -> None:
+    """Print an answer; of its costs, only what changed since the tables shown first."""
     from halfstep.advise import table
     from halfstep.advise.choose import show
 
     if found.advice:
         show.show(console, found)
-    if any(each not in shown for each in found.costs):
-        table.show(console, found.subject.name, found.costs)
-    show.conclude(console, found)
+    if changed := table.changed(found.costs, shown):
+        table.show(console, found.subject.name, changed, table.CHANGED)
+    show.conclude(console, found, assumed)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.advise.choose.rehearse import MOST_LOST, rehearse
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.advise.choose.record import Record
@@ -43,8 +44,9 @@ def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 
     stalled = later.stalled(MOST_LOST)
     if later.breaks or not stalled:
         return ""
+    parameters = counted(len(later.updates_lost), "parameter")
     return (
         f"as the learning rate decays, updates become too small and are rounded away: at 1/{DECAY} "
-        f"of the learning rate, {len(stalled)} of {len(later.updates_lost)} parameters lose more "
-        "than half of their update; keep master weights, or end the decay earlier"
+        f"of the learning rate, {len(stalled)} of {parameters} lose more than half of their "
+        "update; keep master weights, or end the decay earlier"
     )

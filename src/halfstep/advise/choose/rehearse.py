@@ -18,6 +18,7 @@ from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
 from halfstep.errors import reason
+from halfstep.plurals import counted
 from halfstep.techniques import LossScaleCollapse
 
 if TYPE_CHECKING:
@@ -116,10 +117,13 @@ class Rehearsal:
 
     def _wrong_updates(self, recipe: Recipe) -> str:
         if broken := self.broken_updates:
-            return f"updates of {len(broken)} parameters are inf or NaN, of {broken[0]} among them"
+            parameters = counted(len(broken), "parameter")
+            return f"the update is inf or NaN in {parameters}, such as {broken[0]}"
         stalled = [] if recipe.keeps_small_updates else self.stalled(MOST_LOST)
         if stalled:
-            return f"updates of {len(stalled)} parameters are lost, of {stalled[0]} among them"
+            return (
+                f"the update is lost in {counted(len(stalled), 'parameter')}, such as {stalled[0]}"
+            )
         drift = TRAINING * self.drift
         if drift == math.inf:
             return f"weights become inf or NaN within {TRAINING} steps"

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.train.config import text
 
@@ -26,15 +27,16 @@ LITTLE_HEADROOM = 2
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
+NONE_SURVIVES = "none of these recipes survives; train in fp32 or tf32"
 SETTLED = {"good": "as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
 def show(console: Console, found: Answer) -> None:
-    """Print what a model survives, why not more, and in the end what to train under."""
+    """Print what a model survives under each recipe, and why not more."""
     advice = found.advice
     assert advice is not None
     console.print(
-        f"{advice.subject}: {advice.recorded.steps} steps in fp32; {noise(advice)}",
+        f"{advice.subject}: {counted(advice.recorded.steps, 'step')} in fp32; {noise(advice)}",
         soft_wrap=True,
     )
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
@@ -48,11 +50,6 @@ def show(console: Console, found: Answer) -> None:
     for trial in advice.trials:
         for line in reasons(trial, advice.later.get(trial.base, "")):
             console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
-    if advice.safe:
-        names = ", ".join(trial.base for trial in advice.safe)
-        console.print(Text(f"survives: {names}", style="bold"), soft_wrap=True)
-    else:
-        console.print(Text("none of these recipes; train in fp32 or tf32", style="bold"))
 
 
 def noise(advice: Advice) -> str:
@@ -61,8 +58,20 @@ def noise(advice: Advice) -> str:
     return f"the gradient's standard deviation between batches is {ratio} times its norm"
 
 
-def conclude(console: Console, found: Answer) -> None:
-    """Print what to train under on each GPU, whether that is verified, and what to write."""
+def conclude(console: Console, found: Answer, assumed: str = "") -> None:
+    """Print the safe recipes and that of each GPU, whether it is verified, and what to write.
+
+    Args:
+        console: Where.
+        found: The answer.
+        assumed: On what the answer depends, said before it.
+    """
+    if found.advice:
+        if assumed:
+            console.print(assumed, soft_wrap=True, markup=False, highlight=False)
+        names = ", ".join(trial.base for trial in found.advice.safe)
+        survives = f"survives: {names}" if names else NONE_SURVIVES
+        console.print(Text(survives, style="bold"), soft_wrap=True)
     for choice in found.choices:
         console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
         for recipe, reason in choice.left.items():
@@ -85,15 +94,15 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         return f"{where}: nothing fits; take a smaller batch"
     if best is None:
         waits = choice.reference.bound == "host"
-        hint = "; launching kernels takes longer than running them: try a larger --batch-size"
+        hint = "; kernel launches take longer than the kernels, so try a larger --batch-size"
         return (
-            f"{where}: stay with {choice.reference.recipe}; nothing else is predicted to gain"
-            f"{hint if waits else ''}"
+            f"{where}: stay with {choice.reference.recipe}; no other recipe is predicted to be "
+            f"better{hint if waits else ''}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
     exceptions = len(best.trial.exceptions)
-    beside = f" with {exceptions} exception{'s' if exceptions > 1 else ''}" if exceptions else ""
+    beside = f" with {counted(exceptions, 'exception')}" if exceptions else ""
     low, value, high = map(units.ratio, speed_up)
     later = advice.later.get(best.trial.base) if advice else None
     return (
@@ -127,5 +136,5 @@ def reasons(trial: Trial, later: str) -> list[str]:
         said.append(f"{pattern}{where}: {reason}")
     if trial.headroom[0] < LITTLE_HEADROOM:
         bits, at = trial.headroom
-        said.append(f"{at} is {bits:.0f} bits from overflow; ask again later in training")
+        said.append(f"{at} is {bits:.0f} bits from overflow; run advise again later in training")
     return [*said, later] if later else said

@@ -10,6 +10,7 @@ from halfstep.advise.choose.show import LITTLE_HEADROOM, ROUNDING, SETTLED, chos
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED
+from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 from halfstep.train.config import text
@@ -76,7 +77,7 @@ def _summary(advice: Advice | None) -> str:
     if advice is None:
         return "predicted cost alone; nothing was trained"
     return (
-        f"{advice.recorded.steps} steps in fp32; {noise(advice)}; "
+        f"{counted(advice.recorded.steps, 'step')} in fp32; {noise(advice)}; "
         f"{advice.passes:.0f} forward and backward passes in all"
     )
 
