@@ -36,7 +36,7 @@ HEADS = {
             "trials",
             "exceptions found",
             "exceptions missed",
-            "needless exceptions",
+            "exceptions in other places",
         ),
         "memory": (
             "model",
