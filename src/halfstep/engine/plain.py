@@ -101,8 +101,6 @@ class PlainSteps:
         else:
             loss = self._multiplied(loss, samples)
         try:
-            if not unobserved:
-                step_observer.active.accumulates(window.optimizer, window.params)
             for before_backward in self._hooks.before_backward:
                 before_backward(window.params, again=window.backwards > 0)
             torch.autograd.backward(loss, root, retain_graph=retain_graph)
@@ -121,10 +119,15 @@ class PlainSteps:
         return self._root.of(loss, self._scaler.scale if self._scaler else None, weight)
 
     def _multiplied(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
-        """Count a micro-batch, and multiply its loss: an observer knows a backward by its loss."""
+        """Count a micro-batch, and multiply its loss: an observer knows a backward by its loss.
+
+        Observers are told of the parameters after the weight and before the scale, as in a step
+        that is not plain.
+        """
         window = self._window
         if self._accumulate > 1 or samples is not None or window.counts_samples:
             loss = self._weights.weigh(loss, samples, [window], self._assembly.ranks)
+        step_observer.active.accumulates(window.optimizer, window.params)
         return self._assembly.scales.multiplied(loss, self._scaler) if self._scaler else loss
 
     def step(self, number: int, *, close: bool) -> StepResult | None:

@@ -98,7 +98,9 @@ def wait_long(cores, threads):
 def test_threads_that_spin_for_cores_that_others_have_are_said_once_with_the_setting(
     cores, threads
 ):
-    with pytest.warns(CoreWaitWarning, match=r"50% of the time .* write OMP_NUM_THREADS=1") as said:
+    with pytest.warns(
+        CoreWaitWarning, match=r"50% of the time, .* write OMP_NUM_THREADS=1"
+    ) as said:
         wait_long(cores, threads)
     assert len(said) == 1
 
