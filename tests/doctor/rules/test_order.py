@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,6 +12,11 @@ import torch
 from doctor.loops import batches, classifier
 from doctor.rules.test_rules import codes, watched
 from halfstep.doctor import Evidence, Watch, diagnose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from halfstep.doctor.verdict import Verdict
 
 
 def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them() -> None:
@@ -82,6 +89,75 @@ def test_an_unscale_that_comes_too_late_is_moved_and_one_that_is_missing_added()
     late = diagnose(watch.close()).verdicts[0].finding
     assert [each[0] for each in late.change] == ["+", " ", "-"]
     assert late.change[0][2:] == late.change[2][2:] == "scaler.unscale_(optimizer)"
+
+
+ACCUMULATING = """
+import torch
+from doctor.loops import batches, classifier, loss_of
+net = classifier()
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+for number, (images, labels) in enumerate(batches(8)):
+    scaler.scale(loss_of(net, images, labels) / 4).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    if number % 4 == 3:
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+"""
+
+
+def changed(source: str, change: tuple[str, ...]) -> str:
+    """Return a program with a change made: "-" lines deleted, "+" lines put above the next one."""
+    lines = source.splitlines()
+    added: list[str] = []
+    for each in change:
+        mark, text = each[0], each[2:]
+        if mark == "+":
+            added.append(text)
+            continue
+        place = next(number for number, line in enumerate(lines) if line.strip() == text)
+        indent = lines[place][: -len(text)]
+        lines[place : place + 1] = [
+            *(indent + line for line in added),
+            *([] if mark == "-" else [lines[place]]),
+        ]
+        added = []
+    assert not added
+    return "\n".join(lines)
+
+
+def ran(source: str, path: Path) -> list[Verdict]:
+    path.write_text(source)
+    watch = Watch()
+    with watch:
+        runpy.run_path(str(path))
+    return list(diagnose(watch.close()).verdicts)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_clipping_after_every_backward_is_moved_to_right_before_the_step(
+    tmp_path: Path, late: bool
+) -> None:
+    step = "        scaler.step(opt)\n"
+    unscale = "        scaler.unscale_(opt)\n" if late else ""
+    source = ACCUMULATING.replace(step, unscale + step)
+    (found,) = ran(source, tmp_path / "before.py")
+    assert found.code == "GRADIENTS_CHANGED_WHILE_SCALED"
+    mended = changed(source, found.finding.change)
+    assert mended.count("unscale_(opt)") == mended.count("clip_grad_norm_") == 1
+    assert ran(mended, tmp_path / "after.py") == []
+
+
+def test_a_limit_written_by_hand_in_an_accumulation_is_not_moved_line_by_line(
+    tmp_path: Path,
+) -> None:
+    clip = "    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+    by_hand = "    for each in net.parameters():\n        each.grad.clamp_(-1.0, 1.0)\n"
+    (found,) = ran(ACCUMULATING.replace(clip, by_hand), tmp_path / "by_hand.py")
+    assert [each[0] for each in found.finding.change] == ["+", "+", " "]
+    assert found.finding.change[0].startswith("+ scaler.unscale_(opt)")
+    assert found.finding.change[2] == "  scaler.step(opt)"
 
 
 def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> None:

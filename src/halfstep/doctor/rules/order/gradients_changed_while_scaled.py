@@ -8,6 +8,8 @@ from halfstep.doctor.record.order import optimizer_name
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from halfstep.doctor.record import Event, Evidence
 
 
@@ -21,11 +23,14 @@ def judge(evidence: Evidence) -> Finding | None:
     if not changed:
         return None
     event = changed[0]
-    line = f"  {event.site.text}" if event.site else "  torch.nn.utils.clip_grad_norm_(...)"
+    line = event.site.text if event.site else "torch.nn.utils.clip_grad_norm_(...)"
     name = optimizer_name(evidence.loop, event.facts["optimizer"])
-    late = _unscaled_after(evidence, event)
+    late = _next_in_iteration(evidence, event, "unscale")
     unscale = late.site.text if late and late.site else f"scaler.unscale_({name})"
-    change = (f"+ {unscale}", line, f"- {unscale}") if late else (f"+ {unscale}", line)
+    if _accumulates(evidence, event):
+        change = _moved(evidence, event, line, unscale, late)
+    else:
+        change = (f"+ {unscale}", f"  {line}", *([f"- {unscale}"] if late else []))
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [
         (
@@ -37,20 +42,57 @@ def judge(evidence: Evidence) -> Finding | None:
         facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
     return Finding(
         summary="gradients are changed while they are still multiplied by the loss scale: a limit "
-        "of 1 then acts like a limit of 1/scale, and the model hardly learns",
+        "of 1 then acts like a limit of 1/scale",
         facts=tuple(facts),
         change=change,
         site=event.site,
     )
 
 
-def _unscaled_after(evidence: Evidence, write: Event) -> Event | None:
-    """Return the `unscale_` that comes after a write in its iteration, too late."""
+def _after(evidence: Evidence, write: Event) -> Iterator[tuple[Event, ...]]:
+    """Yield what follows the writes of a line in each shape of iterations."""
     for shape in evidence.loop.shapes:
-        if write in shape.events:
-            later = shape.events[shape.events.index(write) :]
-            return next((each for each in later if each.kind == "unscale"), None)
+        for place, event in enumerate(shape.events):
+            if event.kind == "write" and (event.site, event.facts) == (write.site, write.facts):
+                yield shape.events[place + 1 :]
+                break
+
+
+def _next_in_iteration(evidence: Evidence, write: Event, kind: str) -> Event | None:
+    """Return the first event of a kind on the write's optimizer that follows it, or None."""
+    for later in _after(evidence, write):
+        for each in later:
+            if each.kind == kind and each.facts["optimizer"] == write.facts["optimizer"]:
+                return each
     return None
+
+
+def _accumulates(evidence: Evidence, write: Event) -> bool:
+    """Return whether a backward adds to the gradients between the write and the step."""
+    number = str(write.facts["optimizer"])
+    return any(
+        each.kind == "backward" and number in str(each.facts["reaches"]).split(",")
+        for later in _after(evidence, write)
+        for each in later
+    )
+
+
+def _moved(
+    evidence: Evidence, write: Event, line: str, unscale: str, late: Event | None
+) -> tuple[str, ...]:
+    """Return the change that moves a write from every micro-batch to right before the step.
+
+    `unscale_` above the write would be called several times before one step, which raises.
+    """
+    stepping = _next_in_iteration(evidence, write, "scaler step")
+    name = optimizer_name(evidence.loop, write.facts["optimizer"])
+    step = stepping.site.text if stepping and stepping.site else f"scaler.step({name})"
+    if "clip_grad" in line and line.count("(") == line.count(")"):
+        removed, moved = [f"- {line}"], f"+ {line}"
+    else:  # Part of a loop or of a call over several lines: one line alone cannot be moved.
+        removed, moved = [], "+ # here, and no longer after each backward: change the gradients"
+    once = f"{unscale}  # once per step, after its last backward"
+    return (*removed, f"  {unscale}" if late else f"+ {once}", moved, f"  {step}")
 
 
 RULE = Rule(
