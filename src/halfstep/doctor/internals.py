@@ -15,6 +15,8 @@ from torch import nn, overrides
 from torch.utils import checkpoint
 from torch.utils.data._utils import fetch
 
+from halfstep.doctor.tensors.nesting import tensors_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
@@ -154,6 +156,23 @@ def calling_frame() -> FrameType:
 def changes_inputs(operator: Any) -> bool:
     """Return whether an ATen operator writes to what it is given."""
     return bool(operator._schema.is_mutable)
+
+
+def tensors_written(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the tensors among an ATen operator's arguments that it writes to."""
+    if not changes_inputs(operator):
+        return []
+    arguments = operator._schema.arguments
+    given = dict(zip([each.name for each in arguments], args, strict=False)) | kwargs
+    written = [each.name for each in arguments if each.alias_info and each.alias_info.is_write]
+    return tensors_in([given.get(name) for name in written])
+
+
+def only_fills_outputs(operator: Any) -> bool:
+    """Return whether all that an ATen operator writes to is given as `out=`."""
+    arguments = operator._schema.arguments
+    written = [each for each in arguments if each.alias_info and each.alias_info.is_write]
+    return bool(written) and all(each.is_out for each in written)
 
 
 def is_operator(value: Any) -> bool:

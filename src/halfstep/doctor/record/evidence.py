@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, PlainSerializer, TypeAdapter
 
 from halfstep.doctor.record.called import (
     Call,
@@ -54,7 +54,7 @@ class Evidence:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="strings")
 
-    signals: frozenset[str] = frozenset()
+    signals: Annotated[frozenset[str], PlainSerializer(sorted)] = frozenset()
     environment: Environment = field(default_factory=Environment)
     static: Static = field(default_factory=Static)
     loop: Loop = field(default_factory=Loop)

@@ -21,8 +21,9 @@ from torch.utils.hooks import RemovableHandle
 from halfstep.doctor.bundle.recorder import Recorder
 from halfstep.doctor.internals import no_reentrant_checkpoints
 from halfstep.doctor.record import Birth, GradientAgreement, Precision, Replay
+from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs
-from halfstep.doctor.replay.tracer import Tracer, storage_key
+from halfstep.doctor.replay.tracer import Tracer
 from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
@@ -109,14 +110,14 @@ class Replayer(Runs):
             for key, gradient in exact.gradients.items()
             if key in mine.gradients and not gradient.is_sparse
         )
-        half = tracer.half
+        headroom = tracer.headroom
         precision = Precision(
             iteration=self.iteration,
             loss=mine.losses[-1].double().sum().item() / mine.scale,
             exact_loss=exact.losses[-1].double().sum().item() / exact.scale,
             agreements=agreements,
-            bits_to_overflow=half.bits if half.largest else None,
-            largest_module=half.largest_module,
+            bits_to_overflow=headroom.bits if headroom.largest else None,
+            largest_module=headroom.module,
             detached=tuple(sorted(tracer.detached)),
             products=tracer.products.freeze(),
         )

@@ -8,8 +8,9 @@ import torch
 
 from halfstep.doctor.bundle.caller import Caller
 from halfstep.doctor.bundle.recording import ALIAS, RANDOM, SCALE, Recording, decode, operator
+from halfstep.doctor.replay.memory import storage_key
 from halfstep.doctor.replay.runs import Outcome, Runs
-from halfstep.doctor.replay.tracer import Tracer, storage_key
+from halfstep.doctor.replay.tracer import Tracer
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.tape.tape import random_state
 from halfstep.doctor.tensors.nesting import tensors_in

@@ -27,7 +27,9 @@ from halfstep.doctor.internals import (
 )
 from halfstep.doctor.record import Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
+from halfstep.doctor.replay.headroom import Headroom
 from halfstep.doctor.replay.lineage import Lineage
+from halfstep.doctor.replay.memory import Unfilled, is_whole, storage_key
 from halfstep.doctor.replay.products import Products
 from halfstep.doctor.tensors.nesting import tensors_in
 from halfstep.doctor.tensors.operands import dead_rows, exact, floats, scalars_of
@@ -41,13 +43,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.tape.tape import Entry
 
-_MAKES_GARBAGE = (
-    "aten.empty",
-    "aten.new_empty",
-    "aten.empty_like",
-    "aten.resize_",
-    "aten.empty_strided",
-)
 _WRITES_NUMBERS = (
     "aten.masked_fill",
     "aten.full",
@@ -67,13 +62,27 @@ _ON_PURPOSE = -1
 FOLLOWERS = 6
 
 
-@dataclass(slots=True)
-class Half:
-    """The most extreme half numbers that operators made."""
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An operator that has run.
 
-    largest: float = 0.0
-    largest_module: str = ""
-    bits: float = math.inf
+    Attributes:
+        func: The overload.
+        op: Its name without the overload.
+        args: What it was given.
+        kwargs: What it was given by name.
+        inputs: The floating-point tensors among these whose numbers it reads.
+        values: What these held before.
+        caller: What has called it.
+    """
+
+    func: Any
+    op: str
+    args: Any
+    kwargs: Any
+    inputs: list[torch.Tensor]
+    values: list[torch.Tensor]
+    caller: Caller
 
 
 class Tracer(TorchDispatchMode):
@@ -89,7 +98,7 @@ class Tracer(TorchDispatchMode):
     Attributes:
         recorder: As given.
         births: What was found, in order.
-        half: The half number nearest to overflow.
+        headroom: The half number nearest to overflow.
         detached: Parameters that were cast to a half format without a record for autograd.
         products: The half products of the forward.
     """
@@ -112,11 +121,12 @@ class Tracer(TorchDispatchMode):
         self._mark: Mark | None = None
         self._taints: dict[int, frozenset[int]] = {}
         self._lineage = Lineage()
+        self._unfilled = Unfilled()
         self._nodes: dict[int, tuple[str, Caller]] = {}
         self.births: list[Birth] = []
         self._consumers: list[list[str]] = []
         self._swallowed: list[list[str]] = []
-        self.half = Half()
+        self.headroom = Headroom()
         self.products = Products()
 
     def __torch_dispatch__(
@@ -136,13 +146,24 @@ class Tracer(TorchDispatchMode):
         caller = self.caller(op)
         if self.recorder:
             self.recorder.made(written, result, caller)
+        inputs = floats((args, kwargs))
+        values = inputs if before is None else before
+        if self._unfilled.allocate(op, values, tensors_in(result)):
+            self._allocated(op, floats(result), caller)
+            return result
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
             self.products.take(op, args, caller)
         if op == "aten.lift_fresh":  # Its memory may have been another tensor's before.
-            self._lineage.forget(_storage(result))
+            self._lineage.forget(storage_key(result))
         if not func.is_view and func.namespace != "prim":
-            self._look(op, func, args, kwargs, before, result, caller)
+            read = self._unfilled.read(func, op, args, kwargs, inputs)
+            outputs = floats(result)
+            if changes_inputs(func) and not outputs:
+                outputs = inputs[:1]
+            inputs = [each for each, is_read in zip(inputs, read, strict=True) if is_read]
+            values = [each for each, is_read in zip(values, read, strict=True) if is_read]
+            self._look(Applied(func, op, args, kwargs, inputs, values, caller), outputs)
         return result
 
     def begin(self, entry: Entry) -> None:
@@ -176,46 +197,51 @@ class Tracer(TorchDispatchMode):
         if not is_cast(func) or kwargs.get("dtype") not in HALVES:
             return
         self._positions.cast(args[0], result, caller.module, caller.user_line)
-        kind, _, name = self._names.get(_storage(args[0]), "").partition(" ")
+        kind, _, name = self._names.get(storage_key(args[0]), "").partition(" ")
         if kind == "parameter" and not (torch.is_grad_enabled() and args[0].requires_grad):
             self.detached.add(name)
 
-    def _look(
-        self,
-        op: str,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        before: list[torch.Tensor] | None,
-        result: Any,
-        caller: Caller,
-    ) -> None:
-        inputs = list(floats((args, kwargs)))
-        outputs = list(floats(result))
-        if changes_inputs(func) and not outputs:
-            outputs = inputs[:1]
-        values = inputs if before is None else before
+    def _allocated(self, op: str, outputs: list[torch.Tensor], caller: Caller) -> None:
+        for each in outputs:
+            key = storage_key(each)
+            self._taints[key] = frozenset()
+            self._lineage.note(key, op, each.dtype, (), caller.line, ())
+
+    def _look(self, done: Applied, outputs: list[torch.Tensor]) -> None:
         coming = frozenset[int]()
-        for tensor, value in zip(inputs, values, strict=True):
+        for tensor, value in zip(done.inputs, done.values, strict=True):
             coming |= self._taint_of(tensor, value)
-        sound = [is_finite(output) for output in outputs]
-        for producer in self._open_births(inputs):
-            _append(self._consumers[producer], op)
-            if all(sound) and not caller.node:
-                _append(self._swallowed[producer], op)
-        scalars, keys = scalars_of(args, kwargs), [_storage(each) for each in inputs]
-        rounded = self._rounded(inputs)
-        for output, finite in zip(outputs, sound, strict=True):
-            key = _storage(output)
-            if finite:
-                if before is None or output.nbytes == output.untyped_storage().nbytes():
-                    self._taints.pop(key, None)  # Else a part was written, and the rest remains.
-                self._note_half(output, caller)
-            else:
-                self._taints[key] = self._judge(
-                    op, func, args, kwargs, values, output, coming, caller
-                )
-            self._lineage.note(key, op, output.dtype, scalars, caller.line, keys, rounded)
+        written = [self._unfilled.write(done.func, done.op, each) for each in outputs]
+        sound = [whole and is_finite(each) for whole, each in zip(written, outputs, strict=True)]
+        for producer in self._open_births(done.inputs):
+            _append(self._consumers[producer], done.op)
+            if all(sound) and not done.caller.node:
+                _append(self._swallowed[producer], done.op)
+        for output, known, finite in zip(outputs, written, sound, strict=True):
+            key = storage_key(output)
+            rest = frozenset[int]()
+            if not known or (changes_inputs(done.func) and not is_whole(output)):
+                rest = self._taints.get(key, rest)
+            if not known:  # Its other elements are not there yet.
+                self._taints[key] = rest | coming
+            elif not finite:
+                self._taints[key] = rest | self._judge(done, output, coming)
+            elif not rest:
+                self._taints.pop(key, None)
+            if known and finite and not done.caller.node:
+                self.headroom.take(output, done.caller.module)
+            self._note_lineage(done, key, output.dtype)
+
+    def _note_lineage(self, done: Applied, key: int, dtype: torch.dtype) -> None:
+        self._lineage.note(
+            key,
+            done.op,
+            dtype,
+            scalars_of(done.args, done.kwargs),
+            done.caller.line,
+            [storage_key(each) for each in done.inputs],
+            self._rounded(done.inputs),
+        )
 
     def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
         """Return the numbers among these: single elements that no operator made."""
@@ -224,12 +250,12 @@ class Tracer(TorchDispatchMode):
             for each in inputs
             if each.ndim == 0
             and each.dtype in HALVES
-            and _storage(each) not in self._lineage
-            and _storage(each) not in self._names
+            and storage_key(each) not in self._lineage
+            and storage_key(each) not in self._names
         ]
 
     def _taint_of(self, tensor: torch.Tensor, value: torch.Tensor) -> frozenset[int]:
-        key = _storage(tensor)
+        key = storage_key(tensor)
         if key in self._taints:
             return self._taints[key]
         if key in self._lineage or is_finite(value):
@@ -242,49 +268,32 @@ class Tracer(TorchDispatchMode):
             self._taints[key] = frozenset({self._add(_given(counted))})
         return self._taints[key]
 
-    def _judge(
-        self,
-        op: str,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        values: list[torch.Tensor],
-        output: torch.Tensor,
-        coming: frozenset[int],
-        caller: Caller,
-    ) -> frozenset[int]:
+    def _judge(self, done: Applied, output: torch.Tensor, coming: frozenset[int]) -> frozenset[int]:
         blamed = coming - {_ON_PURPOSE}
         if blamed:
             return blamed
-        if op.startswith(_MAKES_GARBAGE):
-            return frozenset()
         counted = summary(output)
         if counted.nans == 0:
-            scalars = scalars_of(args, kwargs)
-            if op in _WRITES_NUMBERS and (
-                any(math.isinf(each) for each in scalars) or _ON_PURPOSE in coming or "lift" in op
+            scalars = scalars_of(done.args, done.kwargs)
+            if done.op in _WRITES_NUMBERS and (
+                any(math.isinf(each) for each in scalars)
+                or _ON_PURPOSE in coming
+                or "lift" in done.op
             ):
                 return frozenset({_ON_PURPOSE})
             if _ON_PURPOSE in coming and bool((output != math.inf).all()):
                 return frozenset({_ON_PURPOSE})
-        birth = self._birth(op, func, args, kwargs, values, counted, caller)
+        birth = self._birth(done, counted)
         return frozenset({self._add(replace(birth, on_purpose=_ON_PURPOSE in coming))})
 
-    def _birth(
-        self,
-        op: str,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        values: list[torch.Tensor],
-        output: TensorSummary,
-        caller: Caller,
-    ) -> Birth:
-        inputs = [summary(value, self._names.get(_storage(value), "")) for value in values]
-        keys = [_storage(each) for each in floats((args, kwargs))]
+    def _birth(self, done: Applied, output: TensorSummary) -> Birth:
+        caller, values = done.caller, done.values
+        keys = [storage_key(each) for each in done.inputs]
+        names = [self._names.get(key, "") for key in keys]
         producers = [self._lineage.op(key) for key in keys]
+        changed = changes_inputs(done.func)
         return Birth(
-            op=op,
+            op=done.op,
             phase="backward" if caller.node else "forward",
             kind="nan" if output.nans else "inf",
             culprit=False,
@@ -292,11 +301,11 @@ class Tracer(TorchDispatchMode):
             module_kind=caller.module_kind,
             forward_op=caller.forward_op,
             node=caller.node,
-            inputs=tuple(inputs),
+            inputs=tuple(map(summary, values, names)),
             output=output,
-            scalars=tuple(scalars_of(args, kwargs)),
-            exact=exact(func, args, kwargs) if not changes_inputs(func) else None,
-            dead_rows=dead_rows(values, args),
+            scalars=tuple(scalars_of(done.args, done.kwargs)),
+            exact=None if changed else exact(done.func, done.args, done.kwargs),
+            dead_rows=dead_rows(values, done.args),
             consumers=(),
             producers=tuple(each for each in producers if each),
             site=site(caller.line),
@@ -314,18 +323,8 @@ class Tracer(TorchDispatchMode):
     def _open_births(self, inputs: list[torch.Tensor]) -> set[int]:
         found: set[int] = set()
         for each in inputs:
-            found |= self._taints.get(_storage(each), frozenset())
+            found |= self._taints.get(storage_key(each), frozenset())
         return found - {_ON_PURPOSE}
-
-    def _note_half(self, output: torch.Tensor, caller: Caller) -> None:
-        if output.dtype not in HALVES or output.numel() == 0 or caller.node:
-            return
-        low, high = torch.aminmax(output.detach())
-        largest = max(abs(low.item()), abs(high.item()))
-        limit = torch.finfo(output.dtype).max
-        bits = math.log2(limit / largest) if largest else math.inf
-        if bits < self.half.bits:
-            self.half = Half(largest, caller.module, bits)
 
     def verdict(self, ends: Any) -> tuple[Birth, ...]:
         """Return the births; the first that reached an end is the culprit.
@@ -336,7 +335,7 @@ class Tracer(TorchDispatchMode):
         reached: set[int] = set()
         for each in tensors_in(ends):
             if each.is_floating_point() and not is_finite(each):
-                reached |= self._taints.get(_storage(each), frozenset())
+                reached |= self._taints.get(storage_key(each), frozenset())
         culprit = min(reached - {_ON_PURPOSE}, default=None)
         return tuple(
             replace(
@@ -347,17 +346,6 @@ class Tracer(TorchDispatchMode):
             )
             for number, birth in enumerate(self.births)
         )
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    return int(tensor.untyped_storage().data_ptr()) or id(tensor)
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """Return what tensors that share memory have in common."""
-    return _storage(tensor)
 
 
 def _given(counted: TensorSummary) -> Birth:

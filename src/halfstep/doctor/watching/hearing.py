@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from halfstep.doctor.record.sites import calling_line
+from halfstep.doctor.replay.memory import ALLOCATING
 from halfstep.doctor.signals.averages import Averages
 from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.overflows import Overflows
@@ -92,7 +93,7 @@ class Hearing:
         halves = [each for each in made if each.dtype in HALVES]
         if result is None:
             halves = [each for each in tensors_in(call.args[:1]) if each.dtype in HALVES]
-        if halves:
+        if halves and name not in ALLOCATING:
             self._note_formats(name, call, halves, result)
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:

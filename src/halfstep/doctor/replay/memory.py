@@ -1,0 +1,136 @@
+"""The memory of tensors while a step is traced: what identifies it, and what is not filled yet.
+
+`torch.empty_like` and its like allocate memory whose numbers are of nobody's making and differ from
+run to run; dropout, for instance, writes its mask there afterwards. The tracer must neither judge
+nor count them. Memory is taken to be filled when an operator overwrites the whole of it, or when
+one reads it: by then the program relies on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from halfstep.doctor.internals import changes_inputs, only_fills_outputs, tensors_written
+
+ALLOCATING = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    }
+)
+"""Functions and methods of torch that allocate memory and do not fill it."""
+
+_ALLOCATES = frozenset(f"aten.{name}" for name in ALLOCATING)
+_COPIES = frozenset({"aten._to_copy", "aten.clone"})
+_OVERWRITES = frozenset(
+    {
+        "aten.bernoulli_",
+        "aten.cauchy_",
+        "aten.copy_",
+        "aten.exponential_",
+        "aten.fill_",
+        "aten.geometric_",
+        "aten.log_normal_",
+        "aten.normal_",
+        "aten.random_",
+        "aten.uniform_",
+        "aten.zero_",
+    }
+)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return what tensors that share memory have in common."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage().data_ptr()) or id(tensor)
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is all of its memory."""
+    return tensor.layout is not torch.strided or bool(
+        tensor.nbytes == tensor.untyped_storage().nbytes()
+    )
+
+
+class Unfilled:
+    """Knows the memory that is not filled."""
+
+    def __init__(self) -> None:
+        self._keys: set[int] = set()
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return storage_key(tensor) in self._keys
+
+    def allocate(self, op: str, values: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+        """Take in what an operator has made.
+
+        Args:
+            op: The operator.
+            values: What it was given, as it was before.
+            made: What it has made.
+
+        Returns:
+            Whether that is not filled.
+        """
+        if op in _COPIES:
+            unfilled = any(each in self for each in values)
+        elif op.startswith("aten.resize_"):  # The elements that were there before stay.
+            unfilled = any(
+                new.numel() > old.numel() for new, old in zip(made, values, strict=False)
+            )
+        else:
+            unfilled = op in _ALLOCATES
+        if unfilled:
+            self._keys.update(storage_key(each) for each in made if each.numel())
+        return unfilled
+
+    def read(
+        self, func: Any, op: str, args: Any, kwargs: Any, inputs: list[torch.Tensor]
+    ) -> list[bool]:
+        """Return of each input whether an operator reads its numbers.
+
+        Args:
+            func: The operator.
+            op: Its name.
+            args: What it was given.
+            kwargs: What it was given by name.
+            inputs: The tensors among these.
+        """
+        if op.endswith("_like") or op.startswith("aten.new_"):  # Only shape and format are read.
+            return [False] * len(inputs)
+        changed = {id(each) for each in tensors_written(func, args, kwargs)}
+        for each in inputs:
+            if id(each) not in changed:
+                self._keys.discard(storage_key(each))
+        overwrites = _overwrites(func, op)
+        return [id(each) not in changed or not overwrites for each in inputs]
+
+    def write(self, func: Any, op: str, output: torch.Tensor) -> bool:
+        """Take in what an operator has written.
+
+        Args:
+            func: The operator.
+            op: Its name.
+            output: What it has made or changed.
+
+        Returns:
+            Whether it has written all elements of the output; False where the output was not
+            filled and only some of it is now.
+        """
+        fresh = not changes_inputs(func)
+        if fresh or (_overwrites(func, op) and is_whole(output)):
+            self._keys.discard(storage_key(output))
+        return fresh or _overwrites(func, op) or output not in self
+
+
+def _overwrites(func: Any, op: str) -> bool:
+    return op in _OVERWRITES or only_fills_outputs(func)
