@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
+from halfstep.formats import FORMATS
+from halfstep.kernels.native.exponents import by_exponent
+
 if TYPE_CHECKING:
     from halfstep.formats import Format
 
 LOWEST, HIGHEST = -149, 127  # exponents of fp32, subnormals included
 _NORMAL = -126 - LOWEST  # place of the lowest one of normal values
+_TINY = FORMATS["fp32"].tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +47,14 @@ class Exponents:
     def of(cls, values: torch.Tensor) -> Self:
         """Count the values of a floating-point tensor of any shape."""
         flat = values.detach().reshape(-1).float()
-        # The exponent's bits as they are stored: 0 of zeros and subnormals, 255 of inf and NaN.
-        stored = (flat.view(torch.int32) >> 23) & 255
-        of_stored = torch.bincount(stored, minlength=256)
-        squares_stored = torch.bincount(stored, flat.double().square_(), minlength=256)
+        # By the exponent's bits: 0 of zeros and subnormals, 255 of inf and NaN.
+        of_stored, squares_stored = by_exponent(flat)
         found = cls.none()
         found.counts[_NORMAL:] = of_stored[1:255]
         found.squares[_NORMAL:] = squares_stored[1:255]
         zeros = int(of_stored[0])
-        if zeros:
-            small = flat[stored == 0]
-            small = small[small != 0]
+        if float(squares_stored[0]):  # some are subnormal
+            small = flat[(flat.abs() < _TINY) & (flat != 0)]
             index = torch.frexp(small).exponent - 1 - LOWEST
             size = len(found.counts)
             found.counts.add_(torch.bincount(index, minlength=size))

@@ -51,7 +51,6 @@ class Damage:
         nonfinite_gradients: The same of the gradients that it passes on, at the loss scale.
         error: Relative error of its results, as a ratio of 2-norms.
         gradient_error: That of the gradients of its inputs.
-        loss_change: First-order change of the loss by the error of its results.
         raised: What the operator says that cannot compute in the format; "" where it can.
     """
 
@@ -59,7 +58,6 @@ class Damage:
     nonfinite_gradients: int = 0
     error: float = 0.0
     gradient_error: float = 0.0
-    loss_change: float = 0.0
     raised: str = ""
 
     @property
@@ -78,7 +76,6 @@ class Damage:
         self.nonfinite_gradients += other.nonfinite_gradients
         self.error = max(self.error, other.error)
         self.gradient_error = max(self.gradient_error, other.gradient_error)
-        self.loss_change += other.loss_change
         self.raised = self.raised or other.raised
 
 
@@ -160,10 +157,6 @@ def _alone(engine: Engine, call: Call, formats: Dtypes, scale: float) -> Damage:
     damage = Damage(
         nonfinite=sum(map(_only_here_nonfinite, half.outputs, call.outputs)),
         error=_error(half.outputs, call.outputs),
-        loss_change=sum(
-            float((grad.double() * _difference(half.outputs[at], call.outputs[at])).sum())
-            for at, grad in call.gradients.items()
-        ),
     )
     if damage.nonfinite == 0 and call.gradients:
         right = exact.gradients(call.gradients, 1.0)
