@@ -63,6 +63,11 @@ def _kind(file: str) -> int:
     return kind
 
 
+def is_of_doctor(file: str) -> bool:
+    """Return whether a source file is one of doctor's."""
+    return file.startswith(_HERE)
+
+
 def calling_line() -> Mark | None:
     """Return the innermost line outside installed packages that led here.
 

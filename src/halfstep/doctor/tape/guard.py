@@ -45,6 +45,11 @@ class Guard:
         return self._own
 
     @property
+    def is_working(self) -> bool:
+        """Whether doctor works, in this thread."""
+        return self._own and _identity() == self._thread
+
+    @property
     def is_outside(self) -> bool:
         """Whether it is the loop that works, and no model or optimizer."""
         return self._inside == 0 and not self._own

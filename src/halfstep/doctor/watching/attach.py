@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from halfstep.doctor.internals import fetchers
+from halfstep.doctor.watching.warned import naming_program
 from halfstep.step_observer import observe
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Attachment:
         self._wrap_save()
         self._wrap_autocast()
         self._wrap_loading()
+        self._wrap_warnings()
         self._undo.append(observe(observer))
         _watched_process(receiver)
 
@@ -264,6 +267,11 @@ class Attachment:
 
         for kind in fetchers():
             self._replace(kind, "fetch", make)
+
+    def _wrap_warnings(self) -> None:
+        # Python itself asks for it by this name, whoever warns.
+        guard = self._receiver.guard
+        self._replace(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:

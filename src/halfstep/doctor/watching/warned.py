@@ -1,0 +1,75 @@
+"""Warnings name the line that they would name without doctor.
+
+torch names the caller of a function by its distance on the stack, and doctor's wrappers lie between
+the two. A warning that would name a line of doctor's is given once more, for the line of the
+program that called it: filters and "once for each line" then hold for that one. Warnings of a step
+that doctor runs again are not shown: the program has had its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from torch import overrides
+
+from halfstep.doctor.internals import calling_frame
+from halfstep.doctor.record.sites import is_of_doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from halfstep.doctor.tape.guard import Guard
+
+
+def naming_program(show: Callable[[warnings.WarningMessage], None], guard: Guard) -> Any:
+    """Return what shows a warning instead of a function of Python's.
+
+    Args:
+        show: That function.
+        guard: Knows whether doctor works.
+    """
+
+    def shown(given: warnings.WarningMessage) -> None:
+        if guard.is_working:
+            return
+        named = _named(given) if is_of_doctor(given.filename) else None
+        caller = _caller(named)
+        if named is None or caller is None:
+            show(given)
+            return
+        said = named.f_globals.get("__warningregistry__", {})
+        said.pop((str(given.message), given.category, given.lineno), None)
+        warnings.warn_explicit(
+            given.message,
+            given.category,
+            caller.f_code.co_filename,
+            caller.f_lineno,
+            caller.f_globals.get("__name__"),
+            caller.f_globals.setdefault("__warningregistry__", {}),
+            source=given.source,
+        )
+
+    return shown
+
+
+def _named(given: warnings.WarningMessage) -> FrameType | None:
+    frame: FrameType | None = calling_frame()
+    while frame is not None:
+        if frame.f_code.co_filename == given.filename and frame.f_lineno == given.lineno:
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return who called a line of doctor's; None where nobody is known."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == overrides.__file__:  # Left by a function of torch, which doctor then calls.
+            frame = frame.f_back
+        elif not is_of_doctor(file):
+            break
+        frame = frame.f_back if frame is not None else None
+    return frame
