@@ -81,12 +81,18 @@ def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> Non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the scaler is on where there is CUDA")
-def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys) -> None:
-    path = Path(script(double="optimizer.step()"))
-    path.write_text(path.read_text().replace('GradScaler("cpu")', 'GradScaler("cuda")'))
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys, broken) -> None:
+    unchecked = "the loss scale was not checked, because PyTorch turns GradScaler('cuda') off"
+    path = Path(script())
+    text = path.read_text().replace('GradScaler("cpu")', 'GradScaler("cuda")')
+    path.write_text(text.replace("torch.ones(3, 4)", "torch.ones(3, 4) / 0") if broken else text)
     with pytest.warns(UserWarning, match="CUDA"):
         assert main(["doctor", str(path)]) == 0
-    assert "a gradient scaler for cuda is off" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert (f"doctor: nothing found; {unchecked}" in said) == (not broken)
+    assert unchecked in said
+    assert "write torch.amp.GradScaler('cpu') and torch.autocast('cpu'" in said
 
 
 def test_a_program_that_sigterm_ends_is_explained(script, capsys) -> None:

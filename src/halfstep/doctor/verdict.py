@@ -100,9 +100,18 @@ class Diagnosis:
         consequences: Causes that the verdicts explain, by code.
         headroom: One line on how much room the formats have; "" where it is not known.
         notes: What could not be looked at, and why.
+        unchecked: What was not checked though the program has it, and why; "" for nothing.
     """
 
     verdicts: tuple[Verdict, ...] = ()
     consequences: tuple[str, ...] = ()
     headroom: str = ""
     notes: tuple[str, ...] = field(default=())
+    unchecked: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The first cause; or that there is none, as far as was checked."""
+        if self.verdicts:
+            return self.verdicts[0].name
+        return "; ".join(filter(None, ("nothing found", self.unchecked)))

@@ -28,12 +28,11 @@ _CURVES: tuple[tuple[str, Callable[[StepNumbers], float | None], bool], ...] = (
 def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
     """Return a diagnosis and what it was reached from as one HTML document."""
     charts = _charts(evidence.numbers)
-    first = diagnosis.verdicts[0].name if diagnosis.verdicts else "nothing found"
     return document(
         _HERE / "diagnosis.html",
         scripts=("state.js", "chart.js", "diagnosis.js") if charts else ("state.js",),
         data={"charts": charts},
-        title=f"doctor: {first}",
+        title=f"doctor: {diagnosis.headline}",
         summary=_summary(evidence),
         diagnosis=diagnosis,
         births=[each for each in evidence.births if each.culprit],
@@ -49,7 +48,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
             }
             for each in fields(evidence.environment)
         ],
-        notes=diagnosis.notes,
+        notes=[each for each in (diagnosis.unchecked, *diagnosis.notes) if each],
     )
 
 

@@ -10,6 +10,10 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+SCALER_OFF = (
+    "the loss scale was not checked, because PyTorch turns GradScaler('cuda') off without a GPU"
+)
+
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return what the rules say of a program."""
@@ -30,6 +34,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom=_headroom(evidence),
         notes=_notes(evidence),
+        unchecked=SCALER_OFF if evidence.environment.scaler_off else "",
     )
 
 
@@ -41,9 +46,8 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
         notes.add("no optimizer made a step: there was no training to judge")
     if evidence.environment.scaler_off:
         notes.add(
-            "a gradient scaler for cuda is off, as this machine has no CUDA device: nothing of it "
-            "was checked; write torch.amp.GradScaler('cpu') and torch.autocast('cpu', "
-            "dtype=torch.float16) to check it here"
+            "to check the loss scale without a GPU, write torch.amp.GradScaler('cpu') and "
+            "torch.autocast('cpu', dtype=torch.float16)"
         )
     if evidence.environment.hold_back:
         notes |= {

@@ -25,7 +25,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
     """Print a diagnosis."""
     console = Console(file=file, highlight=False, soft_wrap=False)
     if not diagnosis.verdicts:
-        console.print(Text("doctor: nothing found"))
+        console.print(Text(f"doctor: {diagnosis.headline}"))
     for verdict in diagnosis.verdicts[:FULLY]:
         console.print(_verdict(verdict))
     for verdict in diagnosis.verdicts[FULLY:]:
@@ -34,6 +34,8 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
         console.print(Text(f"consequences: {', '.join(diagnosis.consequences)}"))
     if diagnosis.headroom and not diagnosis.verdicts:
         console.print(Text(diagnosis.headroom))
+    if diagnosis.unchecked and diagnosis.verdicts:
+        console.print(Text(diagnosis.unchecked))
     for note in diagnosis.notes:
         console.print(Text(note))
 
