@@ -6,17 +6,20 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose import advice as advices
-from halfstep.advise.choose.solve import Choice, solve
+from halfstep.advise.choose.advice import NOT_EXAMINED
+from halfstep.advise.choose.clock import BudgetSpentError, Clock, silent
+from halfstep.advise.choose.solve import Choice, by_worth, solve
 from halfstep.advise.forecast import SHARE, Forecast, Forecaster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfstep.advise.choose.advice import Advice
+    from halfstep.advise.choose.clock import Tell
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.choose.verify import Verification, Verifier
     from halfstep.advise.gpus import Gpu
@@ -34,6 +37,8 @@ class Answer:
         choices: What to train under, a GPU each.
         verified: What short trainings said, by recipe.
         interrupted: Whether a Ctrl-C ended these.
+        unexamined: The recipes for which the time budget left no time; nothing is known of them.
+        needed: About how many seconds it takes to examine all.
     """
 
     subject: Subject
@@ -42,6 +47,8 @@ class Answer:
     choices: tuple[Choice, ...] = ()
     verified: Mapping[str, Verification] = field(default_factory=dict)
     interrupted: bool = False
+    unexamined: tuple[str, ...] = ()
+    needed: float = 0.0
 
     @property
     def recommended(self) -> list[Trial]:
@@ -62,9 +69,13 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        said: dict[str, Any] = (
-            self.advice.as_json() if self.advice else {"subject": self.subject.name}
-        )
+        said: dict[str, Any] = {"subject": self.subject.name}
+        if self.subject.assumed:
+            said["assumed_optimizer"] = dict(self.subject.assumed)
+        if self.advice:
+            said |= self.advice.as_json()
+        elif self.unexamined:
+            said["not_examined"] = dict.fromkeys(self.unexamined, NOT_EXAMINED)
         if self.costs:
             rows = [each.as_json() for each in self.costs]
             said["predicted"] = {"interval_percent": SHARE, "rows": rows}
@@ -84,7 +95,8 @@ def answer(
     batch: int | None = None,
     memory: float | None = None,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda _: None,
+    budget: float | None = None,
+    tell: Tell = silent,
 ) -> Answer:
     """Find what to train a subject under; nothing is verified yet.
 
@@ -96,21 +108,29 @@ def answer(
         batch: For a new one: samples of the step that is costed.
         memory: Bytes that it may take; what the GPU has by default.
         seed: Of whatever is random.
+        budget: Seconds after which no recipe is examined any more; None for no limit.
         tell: Is told what is done next.
 
     Raises:
         ValueError: If training in fp32 is not finite, a recipe is unknown, or cannot be traced.
     """
-    advice = advices.advise(subject, recipes, seed=seed, tell=tell)
-    if not gpus:
-        return Answer(subject, advice)
+    clock = Clock(len(recipes), budget, tell)
     forecaster = forecaster or Forecaster(subject, batch=batch, tell=tell)
+    order = by_worth(recipes, gpus, forecaster) if gpus else None
+    try:
+        advice = advices.advise(subject, recipes, order=order, seed=seed, clock=clock)
+    except BudgetSpentError:
+        needed = clock.needed(len(recipes))
+        return Answer(subject, None, unexamined=tuple(recipes), needed=needed)
+    found = Answer(subject, advice, unexamined=advice.unexamined, needed=advice.needed)
+    if not gpus:
+        return found
     choices = solve(subject, advice, gpus, forecaster, memory=memory, seed=seed)
     costs = []
     for choice in choices:
         costs.append(choice.reference)
         costs += list(choice.costs)
-    return Answer(subject, advice, tuple(costs), tuple(choices))
+    return replace(found, costs=tuple(costs), choices=tuple(choices))
 
 
 def verify(found: Answer, verifier: Verifier) -> Answer:
@@ -148,4 +168,4 @@ def verify(found: Answer, verifier: Verifier) -> Answer:
         for trial in found.advice.safe:
             if not is_bad(trial):
                 break
-    return Answer(found.subject, found.advice, found.costs, tuple(choices), verified, interrupted)
+    return replace(found, choices=tuple(choices), verified=verified, interrupted=interrupted)

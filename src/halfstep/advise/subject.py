@@ -22,7 +22,7 @@ from halfstep.train.config import files, import_path
 from halfstep.train.config.schedule import StepConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -59,6 +59,7 @@ class Subject:
         config: The name or path and the overrides that it is from; None for functions.
         accumulate: Micro-steps, each of one batch, to a step.
         clip_norm: Largest norm of a step's gradients; None where they are not clipped.
+        assumed: Settings of the optimizer, where no config has them; None for a config.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Subject:
     config: tuple[str, tuple[str, ...]] | None = None
     accumulate: int = 1
     clip_norm: float | None = None
+    assumed: Mapping[str, Any] | None = None
 
     def training(self, seed: int) -> Iterator[Any]:
         """Yield batches of training without end; those of one seed are always the same."""
@@ -252,7 +254,7 @@ def of_code(
     Raises:
         UserError: If a function cannot be had, or returns something else.
     """
-    settings = {"name": optimizer, "lr": learning_rate}
+    settings: dict[str, Any] = {"name": optimizer, "lr": learning_rate}
     if optimizer == "sgd":
         settings["momentum"] = 0.9
     # A whole config is read for the sake of its errors, which name the field and what is allowed.
@@ -281,6 +283,7 @@ def of_code(
         first,
         lambda model: optim.build_optimizer(chosen, model, classes=0, fused=False),
         epoch,
+        assumed=settings,
     )
 
 

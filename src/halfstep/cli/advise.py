@@ -1,6 +1,7 @@
 """`halfstep advise`: recommends a recipe for a model before it is trained."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +13,18 @@ from halfstep.cli.train import OptionsFlag
 from halfstep.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import Console
 
     from halfstep.advise.answer import Answer
+    from halfstep.advise.choose.clock import Tell
     from halfstep.advise.forecast import Forecast
+
+SEARCH = 600.0
+"""Seconds for all up to verification, where no budget is given."""
+LINES = 30.0
+"""Seconds between lines of progress where there is no terminal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -94,16 +103,20 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         ),
     ] = False,
     verify: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--verify",
+            "--verify/--no-verify",
             help="Check the chosen recipe against fp32 in short training runs; if it is worse, "
-            "check the next best.",
+            "check the next best. Default: only with --budget.",
         ),
-    ] = False,
+    ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="10m", help="Like --verify, with this time limit."),
+        typer.Option(
+            metavar="10m",
+            help="Time for the whole command. Recipes for which no time is left are listed as not "
+            "examined; what is left is used to --verify. Default: 10m, without verification.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -145,12 +158,18 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         from halfstep.advise.report import files
         from halfstep.advise.subject import find
 
+    began = time.monotonic()
     there = parse_gpus(gpu) if gpu is not None else ()
     _refuse(
         costed=not there and (cost_only or batch_size or max_memory),
         tried=cost_only and (verify or budget or out),
     )
     seconds = None if budget is None else parse_time_limit(budget, "--budget")
+    verify = seconds is not None if verify is None else verify
+
+    def left() -> float:
+        return (seconds or SEARCH) - (time.monotonic() - began)
+
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
     costs: list[forecast.Forecast] = []
     with _told(1 + len(names)) as tell:
@@ -169,6 +188,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     console = Console()
     if costs and not as_json:  # at once: what comes next takes far longer
         table.show(console, about.name, costs, table.NOT_TRIED if cost_only else table.TRIED_NEXT)
+    before_search = time.monotonic() - began
     if cost_only:
         found = answer.Answer(about, None, tuple(costs))
     else:
@@ -181,20 +201,19 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 forecaster=forecaster,
                 memory=max_memory and max_memory * GIB,
                 seed=seed,
+                budget=left(),
                 tell=tell,
             )
-    if verify or seconds is not None:
+    if verify and found.advice:
         with _told() as tell:
-            found = answer.verify(found, Verifier(about, seed, seconds, tell))
+            limit = None if seconds is None else left()
+            found = answer.verify(found, Verifier(about, seed, limit, tell))
     written = files.write(out, found) if out is not None else []
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))
     else:
-        assumed = (
-            f"assuming {optimizer} with a learning rate of {lr:g}; the safe recipes depend on "
-            "both, so write --optimizer and --lr as in your training"
-        )
-        _print(console, found, costs, assumed if batches is not None else "")
+        more = f"write --budget {_minutes(before_search + found.needed)} --no-verify to examine all"
+        _print(console, found, costs, more)
         if out is not None:
             console.print(
                 f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True
@@ -213,7 +232,12 @@ def _refuse(*, costed: object, tried: object) -> None:
         raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
 
 
-def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", assumed: str) -> None:
+def _minutes(seconds: float) -> str:
+    """Write a budget that is large enough for so many seconds: 25m."""
+    return f"{math.ceil(1.2 * seconds / 60)}m"
+
+
+def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", more: str) -> None:
     """Print an answer; of its costs, only what changed since the tables shown first."""
     from halfstep.advise import table
     from halfstep.advise.choose import show
@@ -222,12 +246,15 @@ def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", ass
         show.show(console, found)
     if changed := table.changed(found.costs, shown):
         table.show(console, found.subject.name, changed, table.CHANGED)
-    show.conclude(console, found, assumed)
+    show.conclude(console, found, more)
 
 
 @contextmanager
-def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show what is done: on a terminal in a bar of so many steps, elsewhere in lines on stderr."""
+def _told(stages: int | None = None) -> "Iterator[Tell]":
+    """Show what is done: on a terminal in a bar of so many stages, elsewhere in lines on stderr.
+
+    A line says that a stage begins, or how far it is after `LINES` seconds without a line.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -235,17 +262,22 @@ def _told(steps: int | None = None) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     disable = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=disable) as progress:
-        task = progress.add_task("loading", total=steps)
-        told = 0
+        task = progress.add_task("loading", total=stages)
+        stage, begun, said_at = "", -1, -math.inf
 
-        def tell(what: str) -> None:
-            nonlocal told
-            done = told if steps is not None and told <= steps else None
-            total = None if done is None else steps
-            progress.update(task, description=what, completed=done or 0, total=total)
-            told += 1
+        def tell(what: str, detail: str = "", /) -> None:
+            nonlocal stage, begun, said_at
+            begun += what != stage
+            described = f"{what}: {detail}" if detail else what
+            if not disable:
+                known = stages is not None and begun <= stages
+                total = stages if known else None
+                progress.update(
+                    task, description=described, completed=begun if known else 0, total=total
+                )
+            elif what != stage or time.monotonic() - said_at >= LINES:
+                typer.echo(f"advise: {described}", err=True)
+                said_at = time.monotonic()
+            stage = what
 
-        def write(what: str) -> None:
-            typer.echo(f"advise: {what}", err=True)
-
-        yield write if disable else tell
+        yield tell

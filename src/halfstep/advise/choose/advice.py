@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from halfstep.advise.choose.clock import BudgetSpentError, Clock
 from halfstep.advise.choose.decay import lost_later
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import survive
-from halfstep.show import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.subject import Subject
 
-_WORTH_TELLING = 60
-"""Seconds from which the time that is left is told."""
 CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
 """What is tried by default: autocast, half parameters with masters, and without."""
 MOST_PASSES = 60
 """Forward and backward passes that advice takes of up to eight recipes, recorded steps included."""
 FEWEST_PASSES = 6
 """Of them, for each recipe: what if, a rehearsal, the first loss scale, and a rate that decays."""
+NOT_EXAMINED = "not examined: time budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +35,16 @@ class Advice:
         recorded: The fp32 steps that it rests on.
         trials: One for each recipe, in the order that they were asked for.
         later: What a learning rate that decays does to recipes, by their names.
+        unexamined: The recipes for which the time budget left no time; nothing is known of them.
+        needed: About how many seconds all of it takes; exact where nothing is unexamined.
     """
 
     subject: str
     recorded: Record
     trials: tuple[Trial, ...]
     later: Mapping[str, str] = field(default_factory=dict)
+    unexamined: tuple[str, ...] = ()
+    needed: float = 0.0
 
     def trial(self, base: str) -> Trial:
         """Return what became of a recipe."""
@@ -73,6 +75,7 @@ class Advice:
                 }
                 for trial in self.trials
             ],
+            "not_examined": dict.fromkeys(self.unexamined, NOT_EXAMINED),
         }
 
 
@@ -80,40 +83,48 @@ def advise(
     subject: Subject,
     recipes: Sequence[str] = CANDIDATES,
     *,
+    order: Sequence[str] | None = None,
     seed: int = 0,
-    tell: Callable[[str], None] = lambda _: None,
+    clock: Clock | None = None,
 ) -> Advice:
     """Record eight fp32 steps of a training, and try recipes on them.
 
     Args:
         subject: What is trained; it is left as it is.
         recipes: Names, or names joined by "+".
+        order: The same, in the order in which they are examined.
         seed: Of whatever is random.
-        tell: Is told what is done next.
+        clock: Counts steps and passes, and may end the search.
 
     Raises:
         ValueError: If training in fp32 is not finite, or a recipe is unknown.
+        BudgetSpentError: If the clock ends the recording.
     """
-    began = time.monotonic()
-    tell("fp32")
-    recorded = record(subject, seed=seed)
-    trials: list[Trial] = []
+    clock = clock or Clock(len(recipes))
+    recorded = record(subject, seed=seed, before=clock.recording)
+    trials: dict[str, Trial] = {}
     later = {}
-    for place, name in enumerate(recipes):
-        spent = recorded.steps + sum(trial.passes for trial in trials)
-        tell(name + _left((time.monotonic() - began) / spent, len(recipes) - place))
+    for place, name in enumerate(order or recipes):
+        spent = recorded.steps + sum(trial.passes for trial in trials.values())
         others = FEWEST_PASSES * (len(recipes) - place - 1)
         most = max(FEWEST_PASSES, MOST_PASSES - spent - others)
-        trial = survive(subject, recorded, name, seed=seed, most=most - 1)
-        trials.append(trial)
-        if not trial.rejected and (said := lost_later(subject, recorded, trial, seed=seed)):
+        try:
+            clock.examining(name)
+            trial = survive(subject, recorded, name, seed=seed, most=most - 1, clock=clock)
+            said = ""
+            if not trial.rejected:
+                said = lost_later(subject, recorded, trial, seed=seed, before=clock.passing)
+        except BudgetSpentError:
+            continue
+        trials[name] = trial
+        if said:
             later[trial.base] = said
-    return Advice(subject.name, recorded, tuple(trials), later)
-
-
-def _left(a_pass: float, recipes: int) -> str:
-    """Say about how long the recipes that are left take, from the seconds of a pass so far."""
-    seconds = a_pass * FEWEST_PASSES * recipes
-    if seconds < _WORTH_TELLING:
-        return ""
-    return f"; about {units.duration(seconds)} left, at {units.duration(a_pass)} a pass"
+    unexamined = tuple(name for name in recipes if name not in trials)
+    return Advice(
+        subject.name,
+        recorded,
+        tuple(trials[name] for name in recipes if name in trials),
+        later,
+        unexamined,
+        clock.needed(len(unexamined)),
+    )

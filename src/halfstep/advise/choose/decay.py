@@ -14,6 +14,8 @@ from halfstep.advise.choose.rehearse import MOST_LOST, rehearse
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfstep.advise.choose.record import Record
     from halfstep.advise.choose.trial import Trial
     from halfstep.advise.subject import Subject
@@ -22,7 +24,14 @@ DECAY = 100
 """By how much a learning rate has fallen near the end of a usual schedule."""
 
 
-def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 0) -> str:
+def lost_later(
+    subject: Subject,
+    recorded: Record,
+    trial: Trial,
+    *,
+    seed: int = 0,
+    before: Callable[[float], None] = lambda _: None,
+) -> str:
     """Say what becomes of updates once the learning rate has fallen; "" where nothing does.
 
     It takes one more pass, of recipes alone that round their parameters.
@@ -32,10 +41,12 @@ def lost_later(subject: Subject, recorded: Record, trial: Trial, *, seed: int = 
         recorded: Its first steps in fp32.
         trial: A recipe that it survives at the whole learning rate.
         seed: Of what the recipe draws at random.
+        before: Is called before that pass, with their number.
     """
     now = trial.rehearsal
     if now is None or trial.recipe.keeps_small_updates or not now.rounds_updates:
         return ""
+    before(1)
     state = copy.deepcopy(dict(recorded.optimizer_state))
     for group in state["param_groups"]:
         group["lr"] /= DECAY

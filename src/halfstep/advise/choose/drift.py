@@ -19,7 +19,7 @@ from halfstep.advise.choose.rehearse import TRAINING, Rehearsal, step_on
 from halfstep.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 
 def followed(
-    found: Rehearsal, subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0
+    found: Rehearsal,
+    subject: Subject,
+    recorded: Record,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    before: Callable[[int, int], None] = lambda *_: None,
 ) -> Rehearsal:
     """Return a rehearsal with its drift, where the recipe rounds updates to the nearest.
 
@@ -37,10 +43,17 @@ def followed(
     """
     if found.breaks or recipe.keeps_small_updates or not found.rounds_updates:
         return found
-    return replace(found, drift=drift(subject, recorded, recipe, seed=seed))
+    return replace(found, drift=drift(subject, recorded, recipe, seed=seed, before=before))
 
 
-def drift(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0) -> float:
+def drift(
+    subject: Subject,
+    recorded: Record,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    before: Callable[[int, int], None] = lambda *_: None,
+) -> float:
     """Take steps of the optimizer under a recipe and in fp32, and compare where the weights go.
 
     Args:
@@ -48,6 +61,7 @@ def drift(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0) 
         recorded: Its first steps in fp32, and the weights and optimizer state to go on from.
         recipe: One whose parameters are the weights, without copies in fp32.
         seed: Of the gradients, and of what the recipe draws at random.
+        before: Is called before each step, with its number from 0 and how many there are.
 
     Returns:
         The squared error that each of `TRAINING` steps makes again, as a share of the squared
@@ -63,6 +77,7 @@ def drift(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0) 
         rounded.begin()
         exact.begin()
         for step in range(TRAINING):
+            before(step, TRAINING)
             gradients = {
                 name: mean + recorded.spread[name] * _normal(mean, chance)
                 for name, mean in recorded.mean.items()

@@ -96,21 +96,24 @@ LEAST_NOISE = 0.05
 """Batches that are all alike leave no noise to hide in; real training is never so quiet."""
 
 
-def record(subject: Subject, *, seed: int = 0) -> Record:
+def record(
+    subject: Subject, *, seed: int = 0, before: Callable[[int], None] = lambda _: None
+) -> Record:
     """Train a copy of the model in fp32 for eight steps, and record what flows.
 
     Args:
         subject: What is trained.
         seed: Of dropout and the like.
+        before: Is called before each step, with its number from 0.
 
     Raises:
         ValueError: If fp32 itself gives a loss or a gradient that is not finite.
     """
     with RandomNumbers(seed).drawn():
-        return _record(subject)
+        return _record(subject, before)
 
 
-def _record(subject: Subject) -> Record:
+def _record(subject: Subject, before: Callable[[int], None]) -> Record:
     model = subject.copied()
     optimizer = subject.optimizer(model)
     forward: dict[Site, Exponents] = {}
@@ -120,6 +123,7 @@ def _record(subject: Subject) -> Record:
     losses = []
     with Engine(model, optimizer, recipe="fp32") as engine:
         for step in range(STEPS):
+            before(step)
             batch = subject.batches[step % len(subject.batches)]
             last = step == STEPS - 1
             weights = copy.deepcopy(model.state_dict()) if last else {}

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.train.config import text
@@ -27,7 +28,6 @@ LITTLE_HEADROOM = 2
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
-NONE_SURVIVES = "none of these recipes survives; train in fp32 or tf32"
 SETTLED = {"good": "as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
@@ -45,6 +45,8 @@ def show(console: Console, found: Answer) -> None:
     table.add_column("headroom")
     for trial in advice.trials:
         table.add_row(trial.base, *_cells(trial))
+    for name in advice.unexamined:
+        table.add_row(name, "not examined")
     console.print(table)
     console.print(ROUNDING, soft_wrap=True)
     for trial in advice.trials:
@@ -58,24 +60,26 @@ def noise(advice: Advice) -> str:
     return f"the gradient's standard deviation between batches is {ratio} times its norm"
 
 
-def conclude(console: Console, found: Answer, assumed: str = "") -> None:
+def conclude(console: Console, found: Answer, more: str = "") -> None:
     """Print the safe recipes and that of each GPU, whether it is verified, and what to write.
 
     Args:
         console: Where.
         found: The answer.
-        assumed: On what the answer depends, said before it.
+        more: What to write for the recipes that were not examined, said after their names.
     """
+    if line := assumed(found):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     if found.advice:
-        if assumed:
-            console.print(assumed, soft_wrap=True, markup=False, highlight=False)
         names = ", ".join(trial.base for trial in found.advice.safe)
-        survives = f"survives: {names}" if names else NONE_SURVIVES
+        survives = f"survives: {names}" if names else none_survives(found.advice)
         console.print(Text(survives, style="bold"), soft_wrap=True)
+    if line := not_examined(found):
+        console.print(f"{line}; {more}", soft_wrap=True, markup=False, highlight=False)
     for choice in found.choices:
         console.print(Text(chosen(choice, found.advice), style="bold"), soft_wrap=True)
         for recipe, reason in choice.left.items():
-            if found.advice and not found.advice.trial(recipe).rejected:
+            if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
                 console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
     for name, each in found.verified.items():
         said = f"{name} in short trainings: {SETTLED[each.settled]}; {each.said}"
@@ -96,8 +100,8 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         waits = choice.reference.bound == "host"
         hint = "; kernel launches take longer than the kernels, so try a larger --batch-size"
         return (
-            f"{where}: stay with {choice.reference.recipe}; no other recipe is predicted to be "
-            f"better{hint if waits else ''}"
+            f"{where}: stay with {choice.reference.recipe}; no {_others(advice)} is predicted to "
+            f"be better{hint if waits else ''}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
@@ -110,6 +114,42 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
         f"{f'; but {later}' if later else ''}"
     )
+
+
+def none_survives(advice: Advice) -> str:
+    """Say that no recipe is safe, of those of which that is known."""
+    these = "the examined recipes" if advice.unexamined else "these recipes"
+    return f"none of {these} survives; train in fp32 or tf32"
+
+
+def assumed(found: Answer) -> str:
+    """Say which optimizer of a model from a function the answer depends on; "" for a config."""
+    settings = found.subject.assumed
+    if not settings:
+        return ""
+    given = f"assuming {settings['name']} with a learning rate of {settings['lr']:g}"
+    if not found.advice:
+        return f"{given}; time and memory depend on the optimizer, so write --optimizer as in yours"
+    return (
+        f"{given}; the safe recipes depend on both, so write --optimizer and --lr as in your "
+        "training"
+    )
+
+
+def not_examined(found: Answer) -> str:
+    """Say which recipes the time budget left out; "" for none."""
+    names = ", ".join(found.unexamined)
+    if found.advice or not names:
+        return names and f"{NOT_EXAMINED}: {names}"
+    return f"{NOT_EXAMINED}: {names}; it does not suffice for the recorded steps in fp32"
+
+
+def _others(advice: Advice | None) -> str:
+    return "examined recipe" if advice and advice.unexamined else "other recipe"
+
+
+def _is_rejected(advice: Advice | None, recipe: str) -> bool:
+    return advice is None or bool(advice.trial(recipe).rejected)
 
 
 def _cells(trial: Trial) -> list[str]:

@@ -8,10 +8,11 @@ are rehearsed together once and taken.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.choose.advice import MOST_PASSES
+from halfstep.advise.choose.advice import MOST_PASSES, NOT_EXAMINED
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import rehearse
 from halfstep.advise.forecast import GAIN
@@ -128,6 +129,7 @@ def solve(
         limit = round(min(usable(gpu), memory or usable(gpu)))
         reference = forecaster.reference(gpu)
         left = {trial.base: trial.rejected for trial in advice.trials if trial.rejected}
+        left |= dict.fromkeys(advice.unexamined, NOT_EXAMINED)
         options, costs = [], []
         for trial in advice.safe:
             try:
@@ -144,6 +146,35 @@ def solve(
         options.sort(key=lambda option: option.cost.seconds.value)
         found.append(Choice(gpu, reference, tuple(options), left, tuple(costs), limit))
     return found
+
+
+def by_worth(recipes: Sequence[str], gpus: Sequence[Gpu], forecaster: Forecaster) -> list[str]:
+    """Return recipes as they are, without exceptions, in the order of their speed on the GPUs.
+
+    What counts of a recipe is the largest of its predicted speed-ups. Those that cannot be traced,
+    fit nowhere or have no units for their formats come last.
+
+    Args:
+        recipes: Names, or names joined by "+".
+        gpus: Where.
+        forecaster: Predicts steps of what is trained.
+    """
+
+    def shortest(name: str) -> float:
+        try:
+            costs = [(forecaster.predict(find_recipe(name), gpu), gpu) for gpu in gpus]
+        except UserError:  # a CPU does not tell what a GPU would run
+            return math.inf
+        return min(
+            (
+                cost.seconds.value / forecaster.reference(gpu).seconds.value
+                for cost, gpu in costs
+                if cost.fits and not cost.lacks
+            ),
+            default=math.inf,
+        )
+
+    return sorted(recipes, key=shortest)
 
 
 def _why_not(option: Option, reference: Forecast, limit: int) -> str:

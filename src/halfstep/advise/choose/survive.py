@@ -22,6 +22,7 @@ from halfstep.advise.choose.borders import (
     leaving,
     overflowed_before,
 )
+from halfstep.advise.choose.clock import Clock
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import LIMIT, MOST_LOST, Rehearsal, rehearse
 from halfstep.advise.choose.scale import first_scale, overflows
@@ -56,7 +57,13 @@ LITTLE_HEADROOM = 2
 
 
 def survive(
-    subject: Subject, recorded: Record, base: str, *, seed: int = 0, most: float = math.inf
+    subject: Subject,
+    recorded: Record,
+    base: str,
+    *,
+    seed: int = 0,
+    most: float = math.inf,
+    clock: Clock | None = None,
 ) -> Trial:
     """Find the exceptions that a model needs under a recipe.
 
@@ -67,9 +74,13 @@ def survive(
         seed: Of what the recipe draws at random.
         most: Forward and backward passes that the search may take; exceptions that it had none left
             to take back stay.
+        clock: Counts them; may end the search.
+
+    Raises:
+        BudgetSpentError: If the clock does.
     """
     trial = Trial(base, find_recipe(base))
-    search = _Search(subject, recorded, trial, seed, most)
+    search = _Search(subject, recorded, trial, seed, most, clock or Clock(1))
     search.look_at_sites()
     if not trial.rejected:
         search.widen()
@@ -106,13 +117,20 @@ class _Search:
     """The search for the exceptions of one recipe."""
 
     def __init__(
-        self, subject: Subject, recorded: Record, trial: Trial, seed: int, most: float
+        self,
+        subject: Subject,
+        recorded: Record,
+        trial: Trial,
+        seed: int,
+        most: float,
+        clock: Clock,
     ) -> None:
         self._subject = subject
         self._recorded = recorded
         self._trial = trial
         self._seed = seed
         self._most = most - LAST
+        self._clock = clock
         self._base = trial.recipe
         self._scale = None if trial.recipe.scaling is None else trial.recipe.scaling.init
         self._formats: dict[Site, str] = {}
@@ -218,11 +236,11 @@ class _Search:
         with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
             if not self._base.keeps_small_updates:
                 self._trial.rejected = _vanishing_eps(optimizer)
-            self._trial.passes += FORWARD
+            self._spend(FORWARD)
             with drawn_from(recorded.random_state):
                 dtypes = formats_under(engine, subject, recorded.batch)
             self._formats = half_sites(dtypes)
-            self._trial.passes += WHAT_IF
+            self._spend(WHAT_IF)
             self._trial.damages = damages(engine, recorded, dtypes, self._scale or 1.0)
 
     def _forward_reason(self, site: Site, damage: Damage) -> str:
@@ -356,12 +374,17 @@ class _Search:
         return True
 
     def _rehearse(self, exceptions: Mapping[str, str]) -> Rehearsal:
-        self._trial.passes += 1
+        self._spend(1)
         subject, recorded, recipe = self._subject, self._recorded, self._with(exceptions)
         found = rehearse(subject, recorded, recipe, seed=self._seed)
         if found.wrong(self._base):
             return found
-        return followed(found, subject, recorded, recipe, seed=self._seed)
+        before = self._clock.following
+        return followed(found, subject, recorded, recipe, seed=self._seed, before=before)
+
+    def _spend(self, passes: float) -> None:
+        self._clock.passing(passes)
+        self._trial.passes += passes
 
     def _with(self, exceptions: Mapping[str, str]) -> Recipe:
         changes: dict[str, object] = {}

@@ -19,6 +19,7 @@ from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.errors import reason
+from halfstep.plurals import counted
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
 
@@ -169,7 +170,14 @@ class Verifier:
         if self.budget is None:
             return
         warm, timed = 2, 4
+        if not self._time_left(0):
+            return
+        began = time.monotonic()
         _train(self.subject, find_recipe("fp32"), self.seed, warm)
+        each = (time.monotonic() - began) / warm
+        if time.monotonic() + timed * each > self._began + self.budget:
+            self.steps, self._longest = FEWEST_STEPS, each * FEWEST_STEPS
+            return
         began = time.monotonic()
         _train(self.subject, find_recipe("fp32"), self.seed, timed)
         each = (time.monotonic() - began) / timed
@@ -185,7 +193,7 @@ class Verifier:
 
     def _spent(self, pairs: int) -> str:
         return (
-            f"not settled: the budget of {self.budget:g} s was spent after {pairs} pairs of "
+            f"not settled: the time budget was spent after {counted(pairs, 'pair')} of "
             f"{self.steps} steps"
         )
 

@@ -6,7 +6,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfstep.advise.choose.show import LITTLE_HEADROOM, ROUNDING, SETTLED, chosen, noise, reasons
+from halfstep.advise.choose.show import (
+    LITTLE_HEADROOM,
+    ROUNDING,
+    SETTLED,
+    assumed,
+    chosen,
+    noise,
+    not_examined,
+    reasons,
+)
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED
@@ -43,7 +52,8 @@ def page(found: Answer) -> str:
         scripts=("state.js", "tables.js"),
         data={},
         title=f"{found.subject.name}: which precision?",
-        summary=_summary(advice),
+        summary=_summary(found),
+        depends=list(filter(None, (assumed(found), not_examined(found)))),
         source=SOURCE,
         chosen=[
             {
@@ -73,9 +83,10 @@ def page(found: Answer) -> str:
     )
 
 
-def _summary(advice: Advice | None) -> str:
+def _summary(found: Answer) -> str:
+    advice = found.advice
     if advice is None:
-        return "predicted cost alone; nothing was trained"
+        return "no recipe was examined" if found.unexamined else "predicted cost alone"
     return (
         f"{counted(advice.recorded.steps, 'step')} in fp32; {noise(advice)}; "
         f"{advice.passes:.0f} forward and backward passes in all"
