@@ -235,6 +235,14 @@ def _speeds(result: dict[str, Any]) -> str:
 
 _PEERS = "Fabric, Accelerate, Lightning, mmengine"
 _WATCHERS = "anomaly mode, DebugMode, module hooks, sherlorch"
+
+
+def _advised(result: dict[str, Any]) -> str:
+    same, *_ = result["rows"]
+    shares = ", ".join(f"{share:.1%} with {n} seeds" for n, share in same["advised"].items())
+    return f"a recipe that is no faster is advised in {shares}"
+
+
 EVERY = (
     Benchmark("step_overhead.py", "overhead of the engine and the trainer", _PEERS, _step),
     Benchmark("step_profile.py", "time of one step, by type of work", "", _profile),
@@ -267,6 +275,9 @@ EVERY = (
         "halfstep's own cross-validation folds, image mixing and data sets",
         "scikit-learn, timm",
         _kept,
+    ),
+    Benchmark(
+        "simulated_comparisons.py", "how often compare advises a recipe for its speed", "", _advised
     ),
     Benchmark("bf16_updates.py", "accuracy with bf16 parameters", "fp32", _updates),
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),

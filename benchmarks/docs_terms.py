@@ -8,6 +8,11 @@ from __future__ import annotations
 import re
 
 CELLS = {
+    "compare.md": {
+        "true speed": "真实速度",
+        "advised, 3 seeds": "建议采用的比例，3 个种子",
+        "advised, 5 seeds": "5 个种子",
+    },
     "performance.md": {
         "step": "训练步",
         "raw": "原始循环",
@@ -36,7 +41,7 @@ CELLS = {
         "never": "不划算",
         "graphs": "计算图",
         "loss difference": "损失的相对差",
-    }
+    },
 }
 """Each page's whole cells."""
 PARTS = {

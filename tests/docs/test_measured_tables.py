@@ -35,6 +35,20 @@ def test_two_bit_activations(script):
         assert between(module.PAGE, mark) == lines
 
 
+def test_simulated_comparisons(script):
+    module = script("simulated_comparisons")
+    result = json.loads(module.RESULTS.read_text())
+    assert between("compare.md", "simulated") == module.table(result)
+    chinese = script("docs_terms").chinese
+    there = [chinese("compare.md", line) for line in module.table(result)]
+    assert between("compare.zh.md", "simulated") == there
+    assert "真实速度" in there[0]
+    again = {speed: module.advised(speed, 5, comparisons=100) for speed in (1.0, 2.0)}
+    for row in result["rows"]:
+        if row["speed"] in again:
+            assert again[row["speed"]] == pytest.approx(row["advised"]["5"], abs=0.05)
+
+
 def test_optimizer_state(script):
     result = json.loads((ROOT / "benchmarks" / "results" / "optimizer_state.json").read_text())
     assert between("optimizer-state.md", "table") == script("optimizer_state").table(result)
