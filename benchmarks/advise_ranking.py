@@ -45,7 +45,7 @@ from scipy import stats
 from halfstep import Engine
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.rehearse import rehearse
+from halfstep.advise.choose.rehearse import is_doubtful, over_all_steps, rehearse
 from halfstep.advise.choose.survive import survive
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
@@ -105,13 +105,18 @@ def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
         base = find_recipe(name)
         rehearsed = trial.rehearsal
         if trial.rejected and rehearsed is not None:  # it is trained without exceptions
-            rehearsed = followed(rehearse(subject, recorded, base), subject, recorded, base, seed=0)
+            rehearsed = rehearse(subject, recorded, base)
+            if not rehearsed.breaks and is_doubtful(rehearsed, recorded):
+                rehearsed = over_all_steps(rehearsed, subject, recorded, base)
+            rehearsed = followed(rehearsed, subject, recorded, base)
         trained = {
             "safe": not trial.rejected,
-            "exceptions": list(trial.exceptions),
+            "exceptions": sorted(trial.exceptions),
             "first_scale": None if trial.recipe.scaling is None else trial.recipe.scaling.init,
         }
         its_before = before["recipes"][name] if known else {}
+        if "exceptions" in its_before:
+            its_before["exceptions"].sort()
         if all(its_before.get(key) == value for key, value in trained.items()):
             losses = its_before["losses"]
         else:

@@ -21,8 +21,9 @@ CANDIDATES = ("bf16", "fp16", "o2", "bf16-sr", "half-bn32")
 """What is tried by default: autocast, half parameters with masters, and without."""
 MOST_PASSES = 60
 """Forward and backward passes that advice takes of up to eight recipes, recorded steps included."""
-FEWEST_PASSES = 6
-"""Of them, for each recipe: what if, a rehearsal, the first loss scale, and a rate that decays."""
+FEWEST_PASSES = 6.5
+"""Of them, for each recipe: what if, rehearsals of two steps, the first loss scale, and a rate that
+decays."""
 NOT_EXAMINED = "not examined: time budget"
 
 

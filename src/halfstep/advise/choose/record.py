@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -50,6 +50,30 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """What a step of fp32 training starts from, and its gradient.
+
+    Attributes:
+        weights: State dict before the step.
+        optimizer_state: That of the optimizer, there.
+        batch: The step's.
+        random_state: Of all random numbers before the step.
+        gradient: By parameter.
+    """
+
+    weights: Mapping[str, torch.Tensor]
+    optimizer_state: Mapping[str, Any]
+    batch: Any
+    random_state: dict[str, Any]
+    gradient: Mapping[str, torch.Tensor]
+
+    @property
+    def steepness(self) -> float:
+        """The norm of the gradient."""
+        return math.sqrt(_energy(self.gradient))
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What fp32 training did in its first steps.
 
@@ -68,6 +92,7 @@ class Record:
         batch: The last step's.
         random_state: Of all random numbers before the last step.
         lines: Where in the model's code each site is, as "file:line".
+        steepest: The step with the largest gradient.
         steps: How many forward and backward passes it took.
     """
 
@@ -85,7 +110,24 @@ class Record:
     batch: Any
     random_state: dict[str, Any]
     lines: Mapping[Site, str]
+    steepest: Moment
     steps: int
+
+    def at_steepest(self) -> Self:
+        """Return the record with the step of the largest gradient in the place of the last.
+
+        The variance of the gradient between batches, in whose unit damage counts, is the same.
+        """
+        moment = self.steepest
+        return replace(
+            self,
+            weights=moment.weights,
+            optimizer_state=moment.optimizer_state,
+            batch=moment.batch,
+            random_state=moment.random_state,
+            gradient=moment.gradient,
+            noise_ratio=self.noise_ratio * math.sqrt(_energy(self.gradient)) / moment.steepness,
+        )
 
     def calls_of(self, site: Site) -> list[Call]:
         """Return the calls of a site in the last step."""
@@ -121,14 +163,14 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
     of_parameters = Exponents.none()
     noise = _Noise()
     losses = []
+    steepest: Moment | None = None
     with Engine(model, optimizer, recipe="fp32") as engine:
         for step in range(STEPS):
             before(step)
             batch = subject.batches[step % len(subject.batches)]
-            last = step == STEPS - 1
-            weights = copy.deepcopy(model.state_dict()) if last else {}
-            optimizer_state = copy.deepcopy(optimizer.state_dict()) if last else {}
-            random_state = capture() if last else {}
+            weights = copy.deepcopy(model.state_dict())
+            optimizer_state = copy.deepcopy(optimizer.state_dict())
+            random_state = capture()
             calls: list[Call] = []
             with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
                 loss = subject.loss_of(model, batch)
@@ -140,10 +182,14 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
             for each in gradient.values():
                 of_parameters += Exponents.of(each)
             noise.add(gradient)
-            if last:  # the calls of the last step hold the weights as they are in it
+            moment = Moment(weights, optimizer_state, batch, random_state, gradient)
+            if steepest is None or moment.steepness >= steepest.steepness:
+                steepest = moment
+            if step == STEPS - 1:  # the calls of the last step hold the weights as they are in it
                 engine.zero_grad()
             else:
                 engine.step()
+    assert steepest is not None  # STEPS is no less than one
     spread = noise.spread()
     return Record(
         calls,
@@ -160,16 +206,18 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
         batch,
         random_state,
         listener.lines,
+        steepest,
         STEPS,
     )
 
 
 def _noise_ratio(spread: Mapping[str, torch.Tensor], gradient: Mapping[str, torch.Tensor]) -> float:
-    noise, squared = (
-        sum(float(each.double().square().sum()) for each in some.values())
-        for some in (spread, gradient)
-    )
+    noise, squared = _energy(spread), _energy(gradient)
     return max(LEAST_NOISE, math.sqrt(noise / squared)) if squared > 0 else 1.0
+
+
+def _energy(values: Mapping[str, torch.Tensor]) -> float:
+    return sum(float(each.double().square().sum()) for each in values.values())
 
 
 def _gradient(model: nn.Module) -> dict[str, torch.Tensor]:

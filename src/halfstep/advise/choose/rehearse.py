@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +40,9 @@ MOST_LOST = 0.5
 """Share of a parameter's update that may be lost to rounding."""
 TRAINING = 100
 """Steps of a short training, over which errors that every step makes again are followed."""
+DOUBTFUL = 1e-6
+"""Squared error of the last gradient, over the less of its squared norm and its variance between
+batches, from which that of a steeper step may matter; rounding to fp16 often leaves less."""
 EXACT = 1e-6
 """Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
@@ -49,7 +52,8 @@ class Rehearsal:
     """What a whole step under a recipe came to.
 
     Attributes:
-        gradient_damage: Squared error of the gradient over its variance between batches.
+        gradient_damage: Squared error of the gradient over its variance between batches; of the
+            last recorded step, or the mean over the recorded steps (`over_all_steps`).
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
             projection on what the optimizer makes of the same gradient in fp32; infinite where the
             update is not finite.
@@ -186,6 +190,37 @@ def rehearse(subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 
         wrong,
         update_noise=_update_error(got, wanted, recorded.noise_ratio),
     )
+
+
+def is_doubtful(found: Rehearsal, recorded: Record) -> bool:
+    """Tell whether the damage of a recorded step other than the last may exceed the limit."""
+    relative = found.gradient_damage * max(1.0, recorded.noise_ratio) ** 2
+    return relative > DOUBTFUL and recorded.steepest.gradient is not recorded.gradient
+
+
+def over_all_steps(
+    found: Rehearsal, subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0
+) -> Rehearsal:
+    """Return the rehearsal of the last step with the mean damage over the recorded steps.
+
+    Rounding that depends on the values, as of saved activations, does most harm where errors are
+    amplified most: a few steep steps make most of the mean. So the step of the largest gradient is
+    rehearsed as well and counts once; the last step counts for all others. A rehearsal of the
+    steepest step that breaks is returned as it is.
+
+    Args:
+        found: The rehearsal of the last step.
+        subject: What is trained.
+        recorded: Its first steps in fp32.
+        recipe: That of `found`.
+        seed: Of what the recipe draws at random.
+    """
+    steepest = rehearse(subject, recorded.at_steepest(), recipe, seed=seed)
+    if steepest.breaks:
+        return steepest
+    others = recorded.steps - 1
+    mean = (others * found.gradient_damage + steepest.gradient_damage) / recorded.steps
+    return replace(found, gradient_damage=mean)
 
 
 def _weights(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -24,7 +24,14 @@ from halfstep.advise.choose.borders import (
 )
 from halfstep.advise.choose.clock import Clock
 from halfstep.advise.choose.drift import followed
-from halfstep.advise.choose.rehearse import LIMIT, MOST_LOST, Rehearsal, rehearse
+from halfstep.advise.choose.rehearse import (
+    LIMIT,
+    MOST_LOST,
+    Rehearsal,
+    is_doubtful,
+    over_all_steps,
+    rehearse,
+)
 from halfstep.advise.choose.scale import first_scale, overflows
 from halfstep.advise.choose.trial import Trial
 from halfstep.advise.choose.whatif import (
@@ -273,7 +280,7 @@ class _Search:
         exceptions = self._trial.exceptions
         if not found.breaks and found.gradient_damage <= LIMIT:
             stalled = found.stalled(MOST_LOST)
-            modules = {name.rpartition(".")[0] for name in stalled}
+            modules = list(dict.fromkeys(name.rpartition(".")[0] for name in stalled))
             if "" in modules or self._elements(stalled) > 0.9 * self._elements(found.updates_lost):
                 return False
             why = "its updates are inf or NaN"
@@ -377,6 +384,9 @@ class _Search:
         self._spend(1)
         subject, recorded, recipe = self._subject, self._recorded, self._with(exceptions)
         found = rehearse(subject, recorded, recipe, seed=self._seed)
+        if not found.wrong(self._base) and is_doubtful(found, recorded) and self._can_take(1):
+            self._trial.passes += 1
+            found = over_all_steps(found, subject, recorded, recipe, seed=self._seed)
         if found.wrong(self._base):
             return found
         before = self._clock.following
