@@ -385,7 +385,7 @@ class _Search:
         subject, recorded, recipe = self._subject, self._recorded, self._with(exceptions)
         found = rehearse(subject, recorded, recipe, seed=self._seed)
         if not found.wrong(self._base) and is_doubtful(found, recorded) and self._can_take(1):
-            self._trial.passes += 1
+            self._spend(1)
             found = over_all_steps(found, subject, recorded, recipe, seed=self._seed)
         if found.wrong(self._base):
             return found
