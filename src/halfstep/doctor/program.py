@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.doctor.bundle.files import write_evidence
 from halfstep.doctor.report.diagnose import diagnose
+from halfstep.doctor.report.progress import Progress
 from halfstep.doctor.report.show import as_json, print_diagnosis
 from halfstep.doctor.saved import explain, is_saved, saved_in
 from halfstep.doctor.watching.watch import Watch
@@ -70,20 +71,21 @@ def run_program(
     code = 0
     prepared, hint = _prepare(argv), _hint(argv)
     watch.start()
-    try:
-        with _ended_by_sigterm():
-            prepared()
-    except SystemExit as exit_:
-        code = _exit_code(exit_)
-        error = exit_ if code else None
-    except BaseException as raised:  # noqa: BLE001  # whatever it is, it is the program's
-        code = 130 if isinstance(raised, KeyboardInterrupt) else 1
-        error = raised
-    if error is not None:
-        watch.note_ending(error)
-        if not isinstance(error, SystemExit):
-            _print_error(error)
-    evidence = watch.close()
+    with Progress(lambda: watch.state):
+        try:
+            with _ended_by_sigterm():
+                prepared()
+        except SystemExit as exit_:
+            code = _exit_code(exit_)
+            error = exit_ if code else None
+        except BaseException as raised:  # noqa: BLE001  # whatever it is, it is the program's
+            code = 130 if isinstance(raised, KeyboardInterrupt) else 1
+            error = raised
+        if error is not None:
+            watch.note_ending(error)
+            if not isinstance(error, SystemExit):
+                _print_error(error)
+        evidence = watch.close()
     diagnosis = diagnose(evidence)
     _say(diagnosis, evidence, report, page)
     for line in filter(None, (watch.note, hint)):

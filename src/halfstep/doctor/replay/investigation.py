@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import is_finite, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import torch
@@ -41,6 +42,7 @@ class Investigation:
 
     Attributes:
         note: Why there is no bundle of a bad step; "" for none.
+        repeats: The step that is run again at the moment; None for none.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Investigation:
     ) -> None:
         self._bundle = bundle
         self.note = ""
+        self.repeats: int | None = None
         self._stack = stack
         self._positions = positions
         self._sizes = sizes
@@ -92,6 +95,18 @@ class Investigation:
         if self._count >= MOST or self.done:
             return
         self._count += 1
+        with self._repeating(iteration):
+            self._investigate(entries, parameters, iteration, why, scale, moved)
+
+    def _investigate(
+        self,
+        entries: list[Entry],
+        parameters: dict[str, torch.Tensor],
+        iteration: int,
+        why: str,
+        scale: float | None,
+        moved: Sequence[torch.Tensor],
+    ) -> None:
         self._forget_search()
         self._look_at_inputs(entries, parameters, iteration)
         self._look_at_gradients(moved or [*parameters.values()], iteration)
@@ -126,9 +141,10 @@ class Investigation:
         replayer = Replayer(
             entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
         )
-        births, _ = replayer.traced()
-        self.births += [_in_evaluation(each) for each in births]
-        self.replays.append(replayer.fp32())
+        with self._repeating(iteration):
+            births, _ = replayer.traced()
+            self.births += [_in_evaluation(each) for each in births]
+            self.replays.append(replayer.fp32())
 
     def last(
         self,
@@ -151,7 +167,8 @@ class Investigation:
         replayer = Replayer(
             entries, parameters, self._stack, self._positions, iteration, "the last step"
         )
-        plain = replayer.plain()
+        with self._repeating(iteration):
+            plain = replayer.plain()
         if plain.note:
             if not error or plain.note != error:  # Else it has only ended the same way.
                 self.replays.append(plain)
@@ -160,8 +177,17 @@ class Investigation:
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
             )
         elif not error:
-            self.precision, births = replayer.precision()
+            with self._repeating(iteration):
+                self.precision, births = replayer.precision()
             self.births += births
+
+    @contextmanager
+    def _repeating(self, iteration: int) -> Iterator[None]:
+        self.repeats = iteration
+        try:
+            yield
+        finally:
+            self.repeats = None
 
     def _look_at_sizes(self, replayer: Replayer, parameters: dict[str, torch.Tensor]) -> None:
         """Tell whether the parameters have grown, and whether smaller ones would do."""

@@ -203,6 +203,14 @@ class Series:
         return self._first_bad
 
     @property
+    def state(self) -> list[str]:
+        """What the steps that were read have come to, in words; nothing before the first."""
+        said = [f"{self._skips} skipped"] if self._skips else []
+        if self._first_bad is not None:
+            return [*said, f"inf or NaN first in step {self._first_bad.iteration}"]
+        return said or ["all finite"] if self._first else []
+
+    @property
     def run_of_skips(self) -> int:
         """How many steps have been skipped in a row up to now."""
         return self._run

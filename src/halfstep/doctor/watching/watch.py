@@ -20,6 +20,7 @@ from halfstep.doctor.watching.engine import EngineObserver
 from halfstep.doctor.watching.receiver import Receiver
 from halfstep.doctor.watching.resting import Rest
 from halfstep.doctor.watching.resting_observer import RestingObserver
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,17 @@ class Watch:
     def note(self) -> str:
         """Why there is no bundle of a bad step; "" where there is one, or no such step."""
         return self._receiver.investigation.note
+
+    @property
+    def state(self) -> str:
+        """What has been seen so far, in one line; another thread may ask for it."""
+        receiver = self._receiver
+        steps, repeats = receiver.grammar.made, receiver.investigation.repeats
+        said = [f"{counted(steps, 'step')} watched" if steps else "no optimizer step yet"]
+        said += receiver.measuring.series.state
+        if repeats is not None:
+            said.append(f"step {repeats} is repeated")
+        return ", ".join(said)
 
     @property
     def troubles(self) -> list[str]:
