@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from halfstep.advise.answer import Answer, answer
+from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.gpus import gpu
 from halfstep.advise.report import files
 from halfstep.advise.report.page import page
 from halfstep.advise.report.strips import HEIGHT, Axis
+from halfstep.cli import advise as commands
 from halfstep.cli import main
 from halfstep.errors import UserError
 from halfstep.recipe import recipe
@@ -128,7 +130,7 @@ PROGRAM = """
 import torch
 from torch import nn
 
-def model(): return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))
+def build(): return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))
 def batches(): return [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in range(8)]
 """
 
@@ -151,23 +153,42 @@ def batches(): return [(torch.randn(16, 6), torch.randint(0, 3, (16,))) for _ in
 """
 
 
-def test_the_same_seed_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Program:
+    """`halfstep advise` on a file in the working directory.
+
+    Args:
+        directory: Where the file is written.
+        name: Of its module.
+        text: Has the functions `build` and `batches`.
+    """
+
+    def __init__(self, directory: Path, name: str, text: str) -> None:
+        (directory / f"{name}.py").write_text(text)
+        self.given = ["advise", f"{name}.py:build", "--batches", f"{name}.py:batches"]
+
+    def advise(self, *more: str) -> int:
+        return main([*self.given, *more])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "seeded_program.py").write_text(PROGRAM)
-    given = ["advise", "seeded_program.py:model", "--batches", "seeded_program.py:batches"]
-    given += ["--recipes", "bf16,bf16-sr", "--gpu", "t4,h100", "--batch-size", "4096", "--verify"]
+    return tmp_path
+
+
+def test_the_same_seed_gives_the_same_bytes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = Program(here, "seeded_program", PROGRAM)
+    given = ["--recipes", "bf16,bf16-sr", "--gpu", "t4,h100", "--batch-size", "4096", "--verify"]
 
     def left(out: str, *more: str) -> dict[str, bytes]:
         torch.rand(3)  # random numbers outside do not count
-        assert main([*given, "--out", out, *more]) == 0
-        return {path.name: path.read_bytes() for path in (tmp_path / out).iterdir()}
+        assert program.advise(*given, "--out", out, *more) == 0
+        return {path.name: path.read_bytes() for path in (here / out).iterdir()}
 
     first = left("one")
     # Layers of a Sequential are called by no line of the user's.
-    assert b".py:" not in first["report.html"].replace(b"seeded_program.py:model", b"")
+    assert b".py:" not in first["report.html"].replace(b"seeded_program.py:build", b"")
     assert first == left("two")
     said = capsys.readouterr().out
     assert "no units for bf16" in said
@@ -184,13 +205,10 @@ def test_the_same_seed_gives_the_same_bytes(
 
 
 def test_only_costs_that_exceptions_changed_are_printed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "squaring_program.py").write_text(SQUARING)
-    given = ["advise", "squaring_program.py:build", "--batches", "squaring_program.py:batches"]
-    assert main([*given, "--recipes", "bf16,fp16", "--gpu", "t4"]) == 0
+    program = Program(here, "squaring_program", SQUARING)
+    assert program.advise("--recipes", "bf16,fp16", "--gpu", "t4") == 0
     first, again = capsys.readouterr().out.split("tried next")
     assert [
         len(re.findall(rf"^{each} .*\[", first, re.MULTILINE)) for each in ("fp32", "bf16")
@@ -199,6 +217,36 @@ def test_only_costs_that_exceptions_changed_are_printed_again(
     assert re.findall(r"^(\w+\*?) .*\[", again, re.MULTILINE) == ["fp16*"]
     assert "the others cost as much as in the table above" in again
     assert "datasheet" not in again
+
+
+def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(here, "hurried_program", PROGRAM)
+    monkeypatch.setattr(commands, "SEARCH", 0.0)
+    assert program.advise("--recipes", "bf16,fp16", "--verify") == 0
+    said = capsys.readouterr().out
+    assert f"{NOT_EXAMINED}, which does not suffice for the recorded steps in fp32: bf16" in said
+    assert "; write --budget 1m --no-verify to examine all" in said
+    assert "survives" not in said
+    assert program.advise("--recipes", "bf16,fp16", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["not_examined"] == dict.fromkeys(["bf16", "fp16"], NOT_EXAMINED)
+    assert all(line.startswith("advise: ") for line in err.splitlines())
+
+
+def test_the_optimizer_of_a_model_from_a_function_is_stated_everywhere(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(here, "optimized_program", PROGRAM)
+    given = ["--optimizer", "adamw", "--lr", "0.002", "--recipes", "fp32"]
+    assert program.advise(*given, "--json", "--out", "left") == 0
+    expected = {"name": "adamw", "lr": 0.002}
+    assert json.loads(capsys.readouterr().out)["assumed_optimizer"] == expected
+    line = "assuming adamw with a learning rate of 0.002"
+    assert line in (here / "left" / "report.html").read_text()
+    assert program.advise(*given, "--gpu", "t4", "--cost-only") == 0
+    assert f"{line}; time and memory depend on the optimizer" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,22 @@ def test_function_that_gives_no_loss(advise, loss, said):
 
 def test_a_file_without_a_function_is_refused(code, capsys):
     assert main(["advise", f"{code}:model", "--batches", code]) == 2
+    assert f"--batches is {code!r}, without a function; allowed: " in capsys.readouterr().err
+    assert main(["advise", f"{code}:model", "--batches", "data"]) == 2
     assert "allowed: FILE.py:FUNCTION, such as data.py:batches" in capsys.readouterr().err
+
+
+def test_a_file_alone_is_answered_with_its_functions(code, capsys):
+    assert main(["advise", code, "--batches", f"{code}:batches"]) == 2
+    error = capsys.readouterr().err
+    assert f"the model is {code!r}, without a function; allowed: {code}:model, {code}:bat" in error
+    assert error.count("\n") == 1
+
+
+def test_fewer_batches_than_are_used_are_noted(code, capsys):
+    given = ["--recipes", "fp32", "--gpu", "t4", "--cost-only"]
+    assert main(["advise", f"{code}:model", "--batches", f"{code}:batches", *given]) == 0
+    assert "advise: only 1 batch of 8, which are used in turns" in capsys.readouterr().err
 
 
 def test_a_models_optimizer_is_chosen_and_said(advise):

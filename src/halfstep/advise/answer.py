@@ -13,7 +13,7 @@ from halfstep.advise.choose import advice as advices
 from halfstep.advise.choose.advice import NOT_EXAMINED
 from halfstep.advise.choose.clock import BudgetSpentError, Clock, silent
 from halfstep.advise.choose.solve import Choice, by_worth, solve
-from halfstep.advise.forecast import SHARE, Forecast, Forecaster
+from halfstep.advise.forecast import SHARE, Forecast, Forecaster, forecasts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,17 +120,15 @@ def answer(
     try:
         advice = advices.advise(subject, recipes, order=order, seed=seed, clock=clock)
     except BudgetSpentError:
+        costs = tuple(forecasts(forecaster, recipes, gpus, partly=True))
         needed = clock.needed(len(recipes))
-        return Answer(subject, None, unexamined=tuple(recipes), needed=needed)
+        return Answer(subject, None, costs, unexamined=tuple(recipes), needed=needed)
     found = Answer(subject, advice, unexamined=advice.unexamined, needed=advice.needed)
     if not gpus:
         return found
     choices = solve(subject, advice, gpus, forecaster, memory=memory, seed=seed)
-    costs = []
-    for choice in choices:
-        costs.append(choice.reference)
-        costs += list(choice.costs)
-    return replace(found, costs=tuple(costs), choices=tuple(choices))
+    costs = tuple(cost for choice in choices for cost in (choice.reference, *choice.costs))
+    return replace(found, costs=costs, choices=tuple(choices))
 
 
 def verify(found: Answer, verifier: Verifier) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import itertools
 import random
@@ -150,6 +151,8 @@ def find(
         UserError: If it cannot be had, or if options are given that belong to the other kind.
     """
     module, colon, _ = name.partition(":")
+    if not colon and module.endswith(".py"):
+        raise _without_function(name, "the model")
     if not (colon and module.endswith(".py")):
         if batches or loss:
             raise UserError(
@@ -275,7 +278,10 @@ def of_code(
             yield from make_batches()
 
     if not first:
-        raise UserError(f"{batches} gives no batch; allowed: an iterable of (inputs, targets)")
+        raise UserError(
+            f"{batches} gives no batch; allowed: an iterable of (inputs, targets), best of "
+            f"{BATCHES} or more"
+        )
     return Subject(
         model,
         made,
@@ -291,7 +297,7 @@ def _imported(path: str, field: str) -> Callable[..., Any]:
     """Return the function at "model:build", "sub/model.py:build" or "/elsewhere/model.py:build"."""
     module, colon, name = path.partition(":")
     if not colon:
-        raise UserError(f"{field} is {path!r}; allowed: FILE.py:FUNCTION, such as data.py:batches")
+        raise _without_function(path, field)
     if module.endswith(".py"):
         file = Path(module)
         if not file.is_file():
@@ -301,6 +307,19 @@ def _imported(path: str, field: str) -> Callable[..., Any]:
             file = Path(file.name)
         module = ".".join(file.with_suffix("").parts)
     return import_path.load(f"{module}{colon}{name}", field)
+
+
+def _without_function(path: str, field: str) -> UserError:
+    """Return the error of a file without a function, which names those that the file has."""
+    file = Path(path)
+    try:
+        body = ast.parse(file.read_text()).body if file.suffix == ".py" else []
+    except (OSError, SyntaxError, ValueError):
+        body = []
+    names = [each.name for each in body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+    allowed = [f"{path}:{name}" for name in names if not name.startswith("_")]
+    said = ", ".join(allowed) or "FILE.py:FUNCTION, such as data.py:batches"
+    return UserError(f"{field} is {path!r}, without a function; allowed: {said}")
 
 
 def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

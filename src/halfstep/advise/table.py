@@ -39,7 +39,15 @@ MARKED = (
     "* after a recipe's name: with the exceptions (layers in fp32) and the loss scale that the "
     "model needs."
 )
-_COLUMNS = ("recipe", "ms/step", "samples\n/s", "speed-up", "GiB", "largest\nbatch", "bound by")
+_COLUMNS = (
+    "recipe",
+    "ms/step",
+    "samples\n/s",
+    "speed-up\nover {over}",
+    "GiB",
+    "largest\nbatch",
+    "bound by",
+)
 _OF_TEXT = ("recipe", "bound by")
 _MANY = 100_000
 """Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
@@ -63,7 +71,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast], note: str) -
             padding=(0, 1, 0, 0),
             title_justify="left",
         )
-        for column in _COLUMNS:
+        over = "tf32" if gpu.has("tf32") else "fp32"
+        for column in (each.format(over=over) for each in _COLUMNS):
             justify: Literal["left", "right"] = "left" if column in _OF_TEXT else "right"
             table.add_column(column, justify=justify, no_wrap=True)
         for each in rows:

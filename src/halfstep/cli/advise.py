@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.gpus import list_gpus
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import OptionsFlag
 from halfstep.errors import UserError
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +55,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="For your own model: a function that returns batches of (inputs, targets).",
+            help="For your own model: a function that returns batches of (inputs, targets). The "
+            "first 8 are used.",
         ),
     ] = None,
     loss: Annotated[
@@ -75,9 +78,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,...",
+            metavar="NAME,...|list",
+            callback=list_gpus,
+            is_eager=True,
             help="Choose the fastest recipe for these GPUs, which are not needed here: "
-            "h100,rtx4090,t4.",
+            "h100,rtx4090,t4. --gpu list prints all names.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -156,7 +161,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         from halfstep.advise.choose.verify import Verifier
         from halfstep.advise.gpus import GIB, parse_gpus
         from halfstep.advise.report import files
-        from halfstep.advise.subject import find
+        from halfstep.advise.subject import BATCHES, find
 
     began = time.monotonic()
     there = parse_gpus(gpu) if gpu is not None else ()
@@ -182,6 +187,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             learning_rate=lr,
             seed=seed,
         )
+        if len(about.batches) < BATCHES:
+            typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
         forecaster = forecast.Forecaster(about, batch=batch_size, tell=tell)
         if there:
             costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
@@ -230,6 +237,13 @@ def _refuse(*, costed: object, tried: object) -> None:
         )
     if tried:
         raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
+
+
+def _few(batches: int, wanted: int) -> str:
+    return (
+        f"only {counted(batches, 'batch')} of {wanted}, which are used in turns; the difference of "
+        "gradients between batches is then less certain, and the verdicts with it"
+    )
 
 
 def _minutes(seconds: float) -> str:

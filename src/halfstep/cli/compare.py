@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from halfstep.cli.gpus import list_gpus
 from halfstep.cli.start_up import without_collections
 from halfstep.cli.train import DeviceFlag, OptionsFlag
 
@@ -100,9 +101,11 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,...|none",
+            metavar="NAME,...|none|list",
+            callback=list_gpus,
+            is_eager=True,
             help="Also predict time and memory of a step on these GPUs, which are not needed here. "
-            "Default: h100 if the runs use a CPU, otherwise none.",
+            "Default: h100 if the runs use a CPU, otherwise none. --gpu list prints all names.",
         ),
     ] = None,
     *,

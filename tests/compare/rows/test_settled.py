@@ -70,7 +70,7 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
     found = told(there(fp32=1.0, fp16=1.8, bf16=1.7, o2=2.0), fp32=448, fp16=446, bf16=449, o2=400)
     assert found.commands[0][0] == "halfstep compare digits --recipes fp32,fp16 --seeds 3"
     assert found.commands[1][0] == "halfstep advise digits --gpu h100"
-    assert "Prediction for H100 (nothing ran there): o2 has the largest speed-up" in found.facts[-1]
+    assert "Prediction for H100 (nothing ran there): o2 has the largest speed-up" in found.facts[-2]
 
 
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
@@ -79,9 +79,28 @@ def test_a_small_model_is_said_to_be_bound_by_the_host(told):
         "Correctly classified validation images (of 450), compared with fp32: "
     )
     assert facts[1].endswith(" fp16 0.")
-    assert facts[-1].endswith("limit the step time, so no recipe is faster.")
+    assert facts[-2].endswith("limit the step time, so no recipe is faster.")
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
-    assert other[-1].endswith("no recipe has a speed-up.")
+    assert other[-2].endswith("no recipe has a speed-up.")
+
+
+@pytest.mark.parametrize(("right", "there_too"), [(446, "o2"), (400, "fp16")])
+def test_the_last_fact_names_the_recipe_to_use_here_and_on_the_gpu(told, right, there_too):
+    found = told(there(fp32=1.0, fp16=1.8, o2=2.0), fp32=448, fp16=446, o2=right)
+    assert found.facts[-1] == (
+        "Recipe to use, as far as one seed tells: fp32 on this machine, "
+        f"{there_too} on H100 (predicted)."
+    )
+
+
+def test_a_recipe_that_is_faster_here_is_the_one_to_use_here(make_grid):
+    grid = make_grid(("fp32", "fp16"))
+    rows = rows_by_arm(grid, fill(grid))
+    (row,) = (each for each in rows if not each.is_baseline)
+    assert not row.rehearsed
+    assert row.speed.mean > 1.05
+    told = settled(grid, rows)
+    assert told.facts[-1] == "Recipe to use, as far as one seed tells: fp16 on this machine."
 
 
 def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):

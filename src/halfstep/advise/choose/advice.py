@@ -25,6 +25,7 @@ FEWEST_PASSES = 6.5
 """Of them, for each recipe: what if, rehearsals of two steps, the first loss scale, and a rate that
 decays."""
 NOT_EXAMINED = "not examined: time budget"
+"""All that is said of a recipe for which no time was left."""
 
 
 @dataclass(frozen=True, slots=True)

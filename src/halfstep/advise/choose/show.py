@@ -129,7 +129,10 @@ def assumed(found: Answer) -> str:
         return ""
     given = f"assuming {settings['name']} with a learning rate of {settings['lr']:g}"
     if not found.advice:
-        return f"{given}; time and memory depend on the optimizer, so write --optimizer as in yours"
+        return (
+            f"{given}; time and memory depend on the optimizer, so write --optimizer as in "
+            "your training"
+        )
     return (
         f"{given}; the safe recipes depend on both, so write --optimizer and --lr as in your "
         "training"
@@ -139,9 +142,8 @@ def assumed(found: Answer) -> str:
 def not_examined(found: Answer) -> str:
     """Say which recipes the time budget left out; "" for none."""
     names = ", ".join(found.unexamined)
-    if found.advice or not names:
-        return names and f"{NOT_EXAMINED}: {names}"
-    return f"{NOT_EXAMINED}: {names}; it does not suffice for the recorded steps in fp32"
+    why = "" if found.advice else ", which does not suffice for the recorded steps in fp32"
+    return names and f"{NOT_EXAMINED}{why}: {names}"
 
 
 def _others(advice: Advice | None) -> str:

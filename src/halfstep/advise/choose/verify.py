@@ -192,10 +192,7 @@ class Verifier:
         return time.monotonic() - self._began + trainings * self._longest <= self.budget
 
     def _spent(self, pairs: int) -> str:
-        return (
-            f"not settled: the time budget was spent after {counted(pairs, 'pair')} of "
-            f"{self.steps} steps"
-        )
+        return f"the time budget was spent after {counted(pairs, 'pair')} of {self.steps} steps"
 
     def _result(
         self, recipe: Recipe, losses: list[float], settled: Settled, said: str

@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfstep.compare.rows.verdict import ONE_SEED, verdicts
+from halfstep.compare.rows.verdict import GAIN, ONE_SEED, verdicts
 from halfstep.show.units import count, points, ratio
 from halfstep.train.config.files import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from halfstep.compare.plan.grid import Grid
+    from halfstep.compare.plan.grid import Arm, Grid
     from halfstep.compare.rows.predicted import Predicted, Prediction
     from halfstep.compare.rows.rows import Row
     from halfstep.compare.rows.verdict import Verdict
@@ -69,6 +69,7 @@ def settled(
         *_skipped(rows),
         *_speeds(compared),
         *(sentence for each in predicted for sentence in _there(each)),
+        *_to_use(grid, even, predicted),
     ]
     return Settled(
         tuple(facts),
@@ -203,6 +204,31 @@ def _there(prediction: Prediction) -> list[str]:
     if all(each.bound == "host" for each in known):
         return [f"{there} kernel launches limit the step time, so no recipe is faster."]
     return [f"{there} no recipe has a speed-up."]
+
+
+def _to_use(grid: Grid, even: Sequence[Row], predicted: Sequence[Prediction]) -> list[str]:
+    """Say which recipe to train under, here and on each GPU; nothing of several options."""
+    if len(grid.points) > 1:
+        return []
+    base = grid.arms[0].recipe
+    here = {
+        row.arm: row.speed.mean
+        for row in even
+        if row.speed and not row.rehearsed and not row.disturbed and row.speed.mean >= GAIN
+    }
+    said = [f"{_fastest(here, base)} on this machine"]
+    compared = {row.arm for row in even}
+    for prediction in predicted:
+        known = [each for each in prediction.rows if each.speed_up is not None]
+        gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
+        there = {arm: gain for arm, gain in gains.items() if arm in compared}
+        if known:
+            said.append(f"{_fastest(there, base)} on {prediction.gpu} (predicted)")
+    return [f"Recipe to use, as far as one seed tells: {', '.join(said)}."]
+
+
+def _fastest(speeds: Mapping[Arm, float], base: str) -> str:
+    return max(speeds, key=lambda arm: speeds[arm]).label if speeds else base
 
 
 def _speed_up(each: Predicted) -> float:
