@@ -12,14 +12,25 @@ the difference of their gaps, paired by seed, has not zero in it, or one of them
 tau counts these pairs, those that are predicted alike as neither right nor wrong. The tau of all
 pairs, which trainings of the same recipes from other seeds would not agree on, is given besides.
 
-32 tasks were in view while the measure of damage was chosen: the 20 of `ranking/tasks.py`, and the
-12 of `ranking/further.py`, which had been held out before. The 20 of `ranking/held_out.py` were
-written after the measure was frozen, and run once. Losses that a result has of the very same
-training (fp32 gives its first loss to the bit, and the recipe has the same exceptions and loss
-scale) are not computed again; tasks that were run before have four to eight seeds of fp32.
+Regret is how much higher the final loss of the recipe with the least predicted damage is than the
+lowest one of fp32 and all recipes, in standard deviations of fp32's seeds; the mean over seeds of
+each. This counts against the advice what rounding wins by chance: a recipe whose updates differ
+from those of fp32 by orders may end lower in a short training. Advice is asked which recipe trains
+as fp32 does, so the regret among recipes that do is given besides: the lowest loss is then that of
+fp32 and of the recipes whose mean loss is at most two standard deviations from that of fp32, above
+or below, as a recipe that is called safe and ends more than two above is unsafe. Whether advice
+calls a recipe safe does not matter for either. Both are pessimistic: the lowest of up to eleven
+means is low by chance.
 
-    python benchmarks/advise_ranking.py --tasks 0:32
-    python benchmarks/advise_ranking.py --tasks 32:52
+52 tasks were in view while the measure of damage was chosen: the 20 of `ranking/tasks.py`, and the
+12 of `ranking/further.py` and the 20 of `ranking/held_out.py`, each held out for an earlier measure
+before. The 20 of `ranking/unseen.py` are by another author, who wrote them while the measure was
+frozen, and were run once. Losses that a result has of the very same training (fp32 gives its first
+loss to the bit, and the recipe has the same exceptions and loss scale) are not computed again;
+tasks that were run before have four to eight seeds of fp32.
+
+    python benchmarks/advise_ranking.py --tasks 0:52
+    python benchmarks/advise_ranking.py --tasks 52:72
     python benchmarks/advise_ranking.py --tasks 0:0        # sums up what is there
 """
 
@@ -38,6 +49,7 @@ import torch
 from ranking.further import further
 from ranking.held_out import held_out
 from ranking.tasks import tasks
+from ranking.unseen import unseen
 from rich.console import Console
 from rich.progress import track
 from scipy import stats
@@ -191,7 +203,10 @@ def judge(each: dict[str, Any]) -> None:
     right = float(np.mean(exact[:SEEDS]))
     each["unsafe"] = [name for name in safe if not ended[name] - right <= 2 * noise]
     each["recommended"] = min(safe, key=lambda name: recipes[name]["damage"])
-    each["regret"] = (ended[each["recommended"]] - min(*ended.values(), right)) / noise
+    mine = ended[each["recommended"]]
+    as_fp32 = [loss for loss in ended.values() if abs(loss - right) <= 2 * noise]
+    each["regret"] = (mine - min(*ended.values(), right)) / noise
+    each["regret_as_fp32"] = (mine - min([*as_fp32, right])) / noise
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -211,6 +226,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "called_safe": sum(found["safe"] for each in rows for found in each["recipes"].values()),
         "unsafe": [f"{each['task']}: {name}" for each in rows for name in each["unsafe"]],
         "regret_within_noise": float(np.mean([each["regret"] <= 1 for each in rows])),
+        "regret_as_fp32_within_noise": float(
+            np.mean([each["regret_as_fp32"] <= 1 for each in rows])
+        ),
         "largest_regret": max(each["regret"] for each in rows),
     }
 
@@ -218,36 +236,38 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Run tasks, and write what came of them beside those that were run before."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", default="0:52", help="which, as first:last")
+    parser.add_argument("--tasks", default="0:72", help="which, as first:last")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are and go")
     given = parser.parse_args()
     torch.set_num_threads(1)
     first, last = map(int, given.tasks.split(":"))
-    seen, unseen = [*tasks(), *further()], held_out()
-    kept = json.loads(RESULTS.read_text())["tasks"] if RESULTS.exists() else []
+    seen, others = [*tasks(), *further(), *held_out()], unseen()
+    kept = json.loads(given.results.read_text())["tasks"] if given.results.exists() else []
     rows = {each["task"]: each for each in kept}
-    for task in track([*seen, *unseen][first:last], "tasks"):
+    names = {each.name for each in others}
+    for task in track([*seen, *others][first:last], "tasks"):
         rows[task.name] = row(task, rows.get(task.name, {}))
-        write([*seen, *unseen], rows, {each.name for each in unseen})
-    write([*seen, *unseen], rows, {each.name for each in unseen})
+        write(given.results, [*seen, *others], rows, names)
+    write(given.results, [*seen, *others], rows, names)
 
 
-def write(all_tasks: list[Task], rows: dict[str, Any], unseen: set[str]) -> None:
+def write(results: Path, all_tasks: list[Task], rows: dict[str, Any], others: set[str]) -> None:
     """Write the rows there are, and what they come to."""
     ordered = [rows[task.name] for task in all_tasks if task.name in rows]
     for each in ordered:
-        each["held_out"] = each["task"] in unseen
+        each["unseen"] = each["task"] in others
         judge(each)
     sums = {
         name: summary(some)
-        for name, held in (("in view", False), ("held out", True))
-        if (some := [each for each in ordered if each["held_out"] == held])
+        for name, is_unseen in (("in view", False), ("unseen", True))
+        if (some := [each for each in ordered if each["unseen"] == is_unseen])
     }
     document = {
         "environment": {"torch": torch.__version__, "python": platform.python_version()},
         "summary": sums,
         "tasks": ordered,
     }
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    results.write_text(json.dumps(document, indent=1) + "\n")
     Console().print(sums)
 
 
