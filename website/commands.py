@@ -19,7 +19,7 @@ def pages() -> dict[str, str]:
 
     lines = ["# Commands", "", "The same as `halfstep COMMAND --help` prints."]
     for name, command in _commands(typer.main.get_command(app), "halfstep"):
-        lines += ["", f"## {name}", "", _escaped(_paragraphs(command.help or ""))]
+        lines += ["", f"## {name}", "", _prose(command.help or "")]
         rows = [row for each in command.params if (row := _row(each))]
         if rows:
             lines += ["", "| argument or option | purpose |", "| --- | --- |", *rows]
@@ -49,8 +49,15 @@ def _in_a_cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _paragraphs(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+def _prose(text: str) -> str:
+    """Return the paragraphs of a help text, and its indented examples as blocks of code."""
+    found = []
+    for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
+        if part.startswith("    "):
+            found.append(f"```bash\n{part.strip()}\n```")
+        else:
+            found.append(_escaped(" ".join(part.split())))
+    return "\n\n".join(found).replace("\n```\n\n```bash\n", "\n")
 
 
 def _escaped(text: str) -> str:

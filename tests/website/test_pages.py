@@ -52,3 +52,7 @@ def test_the_page_of_commands_has_every_command_and_what_it_takes(generator):
     assert "halfstep data folds" in sections
     assert "| `--hold-back` |" in sections["halfstep doctor"]
     assert "| `CONFIG` |" in sections["halfstep train"]
+    examples = sections["halfstep advise"].split("```")[1].splitlines()
+    assert examples[0] == "bash"
+    assert len(examples) >= 3
+    assert all(each.startswith("halfstep ") for each in examples[1:])

@@ -141,7 +141,7 @@ def step(
         str | None, typer.Option(metavar="NAME,...", help="Recipes; default: the config's own.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps timed in each round.")] = 50,
-    warmup: Annotated[int, typer.Option(min=0, help="Untimed steps before them.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed steps before the timed ones.")] = 10,
     rounds: RoundsFlag = 3,
     options: OptionsFlag = None,
     device: DeviceFlag = None,

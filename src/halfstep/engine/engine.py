@@ -72,8 +72,8 @@ class Engine:
         accumulate: Number of micro-steps per optimizer step. The loss is averaged over them.
         clip_norm: Maximum 2-norm of each optimizer's gradients, after unscaling.
         clip_value: Maximum absolute value of a gradient element, after unscaling.
-        clip_adaptive: Maximum ratio of gradient norm to weight norm for each unit (adaptive
-            gradient clipping).
+        clip_adaptive: Maximum ratio of gradient norm to weight norm for each output unit: a row
+            of a linear layer, a filter of a convolution (adaptive gradient clipping).
         scheduler: One scheduler or a list of schedulers. Each is stepped once after every
             optimizer step that was not skipped.
         average: `EMA(...)` or `SWA(...)`: the average of the weights that `evaluating` uses.

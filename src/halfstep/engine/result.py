@@ -110,7 +110,7 @@ class StepResult:
 
     @property
     def found_inf(self) -> bool:
-        """Whether any gradient was non-finite."""
+        """Whether any gradient was non-finite; always False without a loss scale (not checked)."""
         return any(each.found_inf for each in self.optimizers)
 
     @property

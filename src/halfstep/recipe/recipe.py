@@ -47,7 +47,7 @@ class Recipe:
 
     Raises:
         ValueError: If a field or its value does not exist, or if fields contradict each other.
-            The message names the nearest valid recipe.
+            The message says what to write instead.
     """
 
     name: str

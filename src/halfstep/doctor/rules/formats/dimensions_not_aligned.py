@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{rows} x {inner} by {inner} x {columns}: tensor cores are slower where a dimension "
             f"is not a multiple of {MULTIPLE} (here {odd[0]})",
             facts=(f"in {product.module or 'the loop'}, {product.site}",),
-            change=(f"- {odd[0]}", f"+ {padded}  # the added entries are never targets"),
+            change=(f"- {odd[0]}", f"+ {padded}  # padding: no label uses the added entries"),
             confidence=POSSIBLE,
             site=product.site,
             module=product.module,

@@ -1,4 +1,4 @@
-"""Weight updates smaller than half the distance between two half numbers are rounded away."""
+"""Half-precision weights lose updates below half the distance to the next representable number."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A result is infinite or undefined in any format, or because a value was rounded to 0."""
+"""A result is inf or NaN in every format, or because half precision rounds a value to 0 or 1."""

@@ -41,8 +41,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if norms:
         facts.append(f"the optimizer was given a gradient norm of {norms[len(norms) // 2]:.3g}")
     return Finding(
-        summary="gradients are changed while they are still multiplied by the loss scale: a limit "
-        "of 1 then acts like a limit of 1/scale",
+        summary="gradients are changed while they are still multiplied by the loss scale: "
+        "clipping to 1 then acts like clipping to 1/scale",
         facts=tuple(facts),
         change=change,
         site=event.site,

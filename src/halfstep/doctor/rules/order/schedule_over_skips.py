@@ -65,8 +65,8 @@ def _by_hand(evidence: Evidence, number: int) -> Finding | None:
     if 2 * len(moves) < len(pairs) or drift < max(FEWEST_BY_HAND, SHARE_BY_HAND * len(pairs)):
         return None
     return Finding(
-        summary=f"the learning rate that the loop sets for each step has moved on over {drift} "
-        "steps that the scaler skipped: the schedule is ahead of the optimizer",
+        summary="the loop sets the learning rate for each step, and changed it after "
+        f"{drift} steps that the scaler skipped: the schedule is ahead of the optimizer",
         facts=(f"{drift} of {len(moves)} changes of the learning rate came after a skipped step",),
         change=(
             "+ before = scaler.get_scale()",

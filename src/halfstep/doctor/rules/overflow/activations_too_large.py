@@ -54,8 +54,9 @@ def judge(evidence: Evidence) -> Finding | None:
         else:
             continue
         return Finding(
-            summary=f"{birth.op.removeprefix('aten.')} gives up to {birth.exact:.3g}, more than "
-            f"fp16's {_LIMIT:g}, {when}: this layer needs the range of bf16 or fp32",
+            summary=f"{birth.op.removeprefix('aten.')} returns values up to {birth.exact:.3g}, "
+            f"above fp16's maximum of {_LIMIT:g}, {when}: "
+            "this layer needs the range of bf16 or fp32",
             facts=(
                 f"in {birth.module or 'the loop'}, {birth.site}",
                 "the same step in fp32 is finite",

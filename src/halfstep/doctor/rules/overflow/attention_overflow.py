@@ -24,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = [each.largest for each in birth.inputs if each.largest is not None]
         return Finding(
-            summary=f"the product of queries and keys reaches {birth.exact:.3g}, more than fp16's "
-            f"{_LIMIT:g}, and softmax turns inf into NaN",
+            summary=f"the product of queries and keys reaches {birth.exact:.3g}, above fp16's "
+            f"maximum of {_LIMIT:g}, and softmax turns inf into NaN",
             facts=(
                 f"inputs up to {' and '.join(f'{each:.3g}' for each in largest)}",
                 f"in {birth.module or 'the loop'}, {birth.site}",

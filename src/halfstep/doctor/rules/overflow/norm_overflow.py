@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
             summary=f"a norm computes in fp16: {birth.op.removeprefix('aten.')} of values up to "
-            f"{largest:.4g} is {birth.exact:.4g}, over fp16's maximum of 65504",
+            f"{largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
                 birth.where,
                 "the infinity reaches the loss or the gradients"
