@@ -35,6 +35,11 @@ def silent(what: str, detail: str = "", /) -> None:
     del what, detail
 
 
+def time_left(seconds: float) -> str:
+    """Write the time that is left as the end of a detail; "" for a short one."""
+    return f"; about {units.duration(seconds)} left" if seconds >= _WORTH_TELLING else ""
+
+
 class BudgetSpentError(Exception):
     """The time budget ends before what would be done next."""
 
@@ -77,8 +82,8 @@ class Clock:
         if step:
             self._fastest = min(self._fastest, self._now() - self._before)
         self._before = self._now()
-        left = STEPS - step
-        rest = left * self._fastest if step else 0.0
+        # The first step also warms up; by itself it says little of the others.
+        rest = (STEPS - step) * self._fastest if step > 1 else 0.0
         if self._elapsed + rest > self._budget:
             raise BudgetSpentError
         self._tell(self._what, f"step {step + 1} of {STEPS}{self._left() if step else ''}")
@@ -162,5 +167,4 @@ class Clock:
             raise BudgetSpentError
 
     def _left(self, more: float = 0.0) -> str:
-        seconds = min(self._rest() + more, self._budget - self._elapsed)
-        return f"; about {units.duration(seconds)} left" if seconds >= _WORTH_TELLING else ""
+        return time_left(min(self._rest() + more, self._budget - self._elapsed))

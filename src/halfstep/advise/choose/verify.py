@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from halfstep.advise.choose.clock import silent, time_left
 from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
@@ -26,6 +27,7 @@ from halfstep.techniques import LossScaleCollapse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfstep.advise.choose.clock import Tell
     from halfstep.advise.subject import Subject
     from halfstep.recipe import Recipe
 
@@ -92,7 +94,7 @@ class Verifier:
     subject: Subject
     seed: int = 0
     budget: float | None = None
-    tell: Callable[[str], None] = lambda _: None
+    tell: Tell = silent
     steps: int = STEPS
     _began: float = field(init=False, default_factory=time.monotonic)
     _longest: float = field(init=False, default=0.0)
@@ -112,7 +114,6 @@ class Verifier:
                 return self._result(recipe, losses, "open", self._spent(len(losses)))
             if pair == len(self._fp32):
                 self._fp32.append(self._reference(pair))
-            self.tell(f"{recipe.name}, pair {pair + 1}")
             curve = self._train(recipe, pair)
             if curve.broke:
                 return self._result(recipe, losses, "bad", f"{curve.broke} in pair {pair + 1}")
@@ -150,7 +151,6 @@ class Verifier:
         return ", the schedule shortened to them" if scheduled else ", at a constant learning rate"
 
     def _reference(self, pair: int) -> _Curve:
-        self.tell(f"fp32, pair {pair + 1}")
         curve = self._train(find_recipe("fp32"), pair)
         if curve.broke:
             raise ValueError(
@@ -161,7 +161,13 @@ class Verifier:
 
     def _train(self, recipe: Recipe, pair: int) -> _Curve:
         began = time.monotonic()
-        curve = _train(self.subject, recipe, self.seed + pair, self.steps)
+
+        def before(step: int) -> None:
+            left = (time.monotonic() - began) / step * (self.steps - step) if step else 0.0
+            detail = f"step {step + 1} of {self.steps}{time_left(left)}"
+            self.tell(f"{recipe.name}, pair {pair + 1}", detail)
+
+        curve = _train(self.subject, recipe, self.seed + pair, self.steps, before)
         self._longest = max(self._longest, time.monotonic() - began)
         return curve
 
@@ -210,7 +216,13 @@ class _Curve:
     broke: str = ""
 
 
-def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
+def _train(
+    subject: Subject,
+    recipe: Recipe,
+    seed: int,
+    steps: int,
+    before: Callable[[int], None] = lambda _: None,
+) -> _Curve:
     model = subject.copied()
     optimizer = subject.optimizer(model)
     scheduler = subject.schedule(optimizer, steps) if subject.schedule else None
@@ -220,7 +232,8 @@ def _train(subject: Subject, recipe: Recipe, seed: int, steps: int) -> _Curve:
             Engine(model, optimizer, recipe=recipe, scheduler=scheduler, seed=seed) as engine,
             RandomNumbers(seed).drawn(),
         ):
-            for _, batch in zip(range(steps), subject.training(seed), strict=False):
+            for step, batch in zip(range(steps), subject.training(seed), strict=False):
+                before(step)
                 with engine.autocast():
                     loss = subject.loss(engine.model, batch)
                 engine.backward(loss)
