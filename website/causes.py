@@ -102,7 +102,7 @@ def _page(rule: Rule) -> str:
         marks += f' hl_lines="{line}"'
     about = importlib.import_module(rule.judge.__module__).__doc__ or ""
     parts = [
-        f"# {rule.name[0].upper()}{rule.name[1:]}",
+        f"# {_title(rule.name)}",
         "",
         f"`{rule.code}`",
         "",
@@ -136,6 +136,12 @@ def _page(rule: Rule) -> str:
             if codes
         ]
     return "\n".join(parts) + "\n"
+
+
+def _title(name: str) -> str:
+    """Return a rule's name with a capital, unless it begins with an identifier or a format."""
+    first = name.split(maxsplit=1)[0]
+    return name[0].upper() + name[1:] if first.isalpha() else name
 
 
 def _diagnose(program: ModuleType) -> Diagnosis:

@@ -45,6 +45,13 @@ def test_pictures_of_the_page_in_chinese_are_one_folder_up(generator):
     assert 'srcset="../images/report-dark.png"' in page
 
 
+def test_the_title_of_a_cause_has_a_capital_but_its_identifiers_have_not(generator):
+    title = generator("causes")._title
+    assert title("the logarithm of zero") == "The logarithm of zero"
+    assert title("unscale_ twice on the same gradients") == "unscale_ twice on the same gradients"
+    assert title("fp16 parameters under a scaler") == "fp16 parameters under a scaler"
+
+
 def test_the_page_of_commands_has_every_command_and_what_it_takes(generator):
     page = generator("commands").pages()["reference/commands.md"]
     sections = dict(each.split("\n", 1) for each in page.split("\n## ")[1:])

@@ -120,7 +120,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             metavar="10m",
             help="Time for the whole command. Recipes for which no time is left are listed as not "
-            "examined; what is left is used to --verify. Default: 10m, without verification.",
+            "examined; the remaining time is used for --verify. Default: 10m, without "
+            "verification.",
         ),
     ] = None,
     out: Annotated[

@@ -80,3 +80,9 @@ def test_a_verdict_says_what_to_change_and_where_it_happened(code: str) -> None:
     assert finding.change
     assert rule.citations
     assert rule.rows
+
+
+def test_the_change_for_another_thread_has_the_format_of_the_loops_autocast() -> None:
+    code = "AUTOCAST_IN_OTHER_THREAD"
+    finding = RULES[code].read(watched(code, "broken"))
+    assert any("dtype=torch.bfloat16" in line for line in finding.change)

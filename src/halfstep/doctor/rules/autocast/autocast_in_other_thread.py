@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.formats import torch_dtype
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(f"{counted(call.count, 'call')} in threads other than the loop's",),
             change=(
                 "  def work(model, inputs):",
-                "+     with torch.autocast(device_type, dtype=torch.float16):",
+                f"+     with torch.autocast(device_type, dtype={torch_dtype(call.loop_autocast)}):",
                 "          return model(inputs)",
             ),
             site=call.site,

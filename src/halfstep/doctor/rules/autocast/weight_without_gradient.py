@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -27,8 +28,8 @@ def judge(evidence: Evidence) -> Finding | None:
                     if cast
                     else "the same step without autocast's cache gives it a gradient",
                     (
-                        f"{len(model.never_reached)} trained parameters of {model.kind} have "
-                        "no gradient"
+                        f"{counted(len(model.never_reached), 'trained parameter')} of {model.kind} "
+                        "never got a gradient"
                     ),
                 ),
                 change=(

@@ -27,11 +27,14 @@ def judge(evidence: Evidence) -> Finding | None:
             if form not in HALVES or not 0 < 1 - beta < FORMATS[form].eps / 4:
                 continue
             return Finding(
-                summary=f"the {optimizer.kind} keeps {state} in {form}, where a factor of "
+                summary=f"{optimizer.kind} keeps its state {state!r} in {form}, where a factor of "
                 f"{beta:g} rounds to 1: the average never falls, and the learning rate never "
                 "recovers from a large gradient",
                 facts=(
-                    f"1 - {beta:g} is less than half the distance between {form} numbers",
+                    (
+                        f"1 - {beta:g} is less than half the distance from 1 to the next smaller "
+                        f"{form} number"
+                    ),
                     "the parameters themselves are fp32",
                 ),
                 change=(

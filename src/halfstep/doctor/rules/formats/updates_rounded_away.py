@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
         "in a step: the update is less than half the distance to the next number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in iteration {worst.iteration}",
-            f"the update is {worst.relative_update:.2g} of the parameter",
+            f"the size of the update relative to the parameter is {worst.relative_update:.2g}",
             f"over {counted(len(samples), 'sample')} of parameters",
         ),
         change=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -18,8 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
     first = batches[0]
     place = ", ".join(map(str, first.index))
     return Finding(
-        summary=f"the batch of iteration {first.iteration} holds {first.count} values that are "
-        f"{first.kind}: they come with the batch, not from an operator",
+        summary=f"the batch of iteration {first.iteration} holds "
+        f"{counted(first.count, f'{first.kind} value')} from the data, not from an operator",
         facts=(f"the first is at [{place}], in sample {first.index[0] if first.index else 0}",),
         change=(
             "+ if not torch.isfinite(inputs).all():",

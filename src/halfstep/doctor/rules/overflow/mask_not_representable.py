@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if "cannot be converted to type" not in ending.message or "Half" not in ending.message:
         return None
     return Finding(
-        summary="a number beyond fp16's 65504, such as a mask constant of -1e9, is written into an "
-        "fp16 tensor",
+        summary="a number beyond fp16's maximum of 65504, such as a mask constant of -1e9, is "
+        "written into an fp16 tensor",
         facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
         change=(
             "- scores = scores.masked_fill(mask, -1e9)",

@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"and never rose: each overflow lowers it for good, and small gradients "
             "become 0 in fp16",
             facts=(
-                f"it was lowered {counted(scale.drops, 'time')} without a step in between",
+                f"it was lowered {counted(scale.drops, 'time')}, each time in place of a step",
                 f"{counted(scale.steps, 'step')} followed the first decrease, and none raised it",
             ),
             change=(
