@@ -1,3 +1,3 @@
-// The charts of a diagnosis: loss, gradient norm and loss scale by iteration.
-State.across = "iteration";
+// The charts of a diagnosis: loss, gradient norm and loss scale by step.
+State.across = "step";
 for (const options of DATA.charts) new Chart(document.getElementById("charts"), options);

@@ -53,7 +53,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
 
 
 def _summary(evidence: Evidence) -> str:
-    said = counted(evidence.loop.iterations, "iteration")
+    said = counted(evidence.loop.iterations, "step")
     if evidence.numbers.skips:
         said += f", {evidence.numbers.skips} skipped by the scaler"
     if evidence.ending.kind:
@@ -81,7 +81,7 @@ def _charts(numbers: Numbers) -> list[dict[str, Any]]:
             if (line := _line(numbers, optimizer, read))
         ]
         if series:
-            charts.append({"title": title, "across": "iteration", "log": log, "series": series})
+            charts.append({"title": title, "across": "step", "log": log, "series": series})
     return charts
 
 

@@ -46,13 +46,13 @@ def test_an_eps_of_zero_comes_before_half_statistics_that_training_does_not_read
     assert codes(watch.close()) == ["OPTIMIZER_EPS_UNDERFLOWS", "NORM_STATISTICS_IN_HALF"]
 
 
-def test_a_share_of_iterations_is_over_all_shapes_of_iterations() -> None:
+def test_a_share_of_steps_is_over_all_shapes_of_iterations() -> None:
     # The first iteration has another shape than the others, which clear gradients at their end.
     evidence = watched("GRADIENTS_CHANGED_WHILE_SCALED", "broken")
     assert len(evidence.loop.shapes) > 1
     count = evidence.loop.iterations
     finding = diagnose(evidence).verdicts[0].finding
-    assert finding.facts[0].startswith(f"in {count} of {count} iterations ")
+    assert finding.facts[0].startswith(f"in {count} of {count} steps, ")
 
 
 def test_a_change_names_the_optimizer_as_the_program_does() -> None:
@@ -68,6 +68,34 @@ def test_a_change_names_the_optimizer_as_the_program_does() -> None:
             scaler.update()
     finding = diagnose(watch.close()).verdicts[0].finding
     assert finding.change[1].startswith("+ sgd.zero_grad()")
+
+
+def test_a_larger_eps_is_put_into_the_program_s_own_call_or_beside_it(tmp_path) -> None:
+    finding = diagnose(watched("OPTIMIZER_EPS_UNDERFLOWS", "broken")).verdicts[0].finding
+    assert finding.change[1:] == (
+        "- optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=eps)",
+        "+ optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-4)",
+    )
+    assert finding.site.text == finding.change[1][2:]
+    (found,) = ran(HIDDEN_EPS, tmp_path / "hidden.py")
+    assert found.finding.change[1:] == (
+        "  optimizer = torch.optim.Adam(model.parameters(), **settings)",
+        "+ # give Adam the argument eps=1e-4",
+    )
+
+
+HIDDEN_EPS = """
+import torch
+from torch.nn import functional
+from doctor.loops import batches
+model = torch.nn.Linear(6, 3).half()
+settings = {"lr": 0.01}
+optimizer = torch.optim.Adam(model.parameters(), **settings)
+for images, labels in batches(2):
+    optimizer.zero_grad()
+    functional.cross_entropy(model(images.half()).float(), labels).backward()
+    optimizer.step()
+"""
 
 
 def test_an_unscale_that_comes_too_late_is_moved_and_one_that_is_missing_added() -> None:
@@ -174,10 +202,10 @@ def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> No
             scaler.update()
     found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
     assert set(found) == {"GRADIENTS_CHANGED_WHILE_SCALED", "GRADIENTS_NOT_CLEARED"}
-    assert found["GRADIENTS_CHANGED_WHILE_SCALED"].facts[0].startswith("in 5 of 5 iterations ")
+    assert found["GRADIENTS_CHANGED_WHILE_SCALED"].facts[0].startswith("in 5 of 5 steps, ")
 
 
-def test_an_iteration_that_an_error_ended_counts_among_the_iterations() -> None:
+def test_a_step_that_an_error_prevented_counts_among_the_steps() -> None:
     watch = Watch()
     with watch:
         model = classifier()
@@ -189,7 +217,7 @@ def test_an_iteration_that_an_error_ended_counts_among_the_iterations() -> None:
         with pytest.raises(RuntimeError, match="already been called"):
             scaler.unscale_(optimizer)
     found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
-    assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 iteration",)
+    assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 step",)
 
 
 def test_a_growing_loss_says_nothing_of_fp32_where_no_step_was_replayed_in_it() -> None:

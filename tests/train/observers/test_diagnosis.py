@@ -303,7 +303,7 @@ def test_a_run_without_a_diagnosis_is_trained_again_from_before_its_failure(
     first, *rest = said.getvalue().splitlines()
     assert "from step-00000006.pt" in first
     assert rest[0].startswith("doctor: inf or NaN in the data  CORRUPT_BATCH")
-    assert rest[-2] == "iterations are counted from step 6 of the run"
+    assert rest[-2] == "these steps are counted from step 6 of the run"
     bundle = tmp_path / "report" / "bundle"
     assert rest[-1] == f"halfstep doctor {bundle} runs the step again, elsewhere too"
     assert (bundle / "step.json").is_file()

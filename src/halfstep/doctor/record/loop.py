@@ -72,7 +72,9 @@ class Loop:
         )
 
     def share(self, event: Event, *facts: str) -> str:
-        """Return in how many iterations the same happened, as text: "in 3 of 4 iterations".
+        """Return in how many iterations the same happened, as text: "in 3 of 4 steps".
+
+        People count steps: an iteration is one, with all its micro-batches.
 
         Args:
             event: What happened.
@@ -89,5 +91,5 @@ class Loop:
         ]
         # An error may have ended the last of them before its step, which `iterations` leaves out.
         unfinished = sum(shape.count for shape in same if not shape.complete)
-        total = counted(self.iterations + unfinished, "iteration")
+        total = counted(self.iterations + unfinished, "step")
         return f"in {sum(shape.count for shape in same)} of {total}"

@@ -96,6 +96,8 @@ class OptimizerFacts:
         resumed_in: The iterations that had been made when its state was loaded.
         steps: How often it stepped.
         skipped: How often a scaler kept it from stepping.
+        site: Where it was made.
+        made_by: The statement that made it; "" where it is unknown.
     """
 
     kind: str
@@ -111,6 +113,8 @@ class OptimizerFacts:
     resumed_in: int = 0
     steps: int = 0
     skipped: int = 0
+    site: Site | None = None
+    made_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 from halfstep.doctor.internals import modules_of
 from halfstep.doctor.record import ModelFacts, OptimizerFacts, ScalerFacts, Static
+from halfstep.doctor.record.sites import site
+from halfstep.doctor.record.source import statement
 from halfstep.doctor.signals.facts import (
     model_facts,
     optimizer_facts,
@@ -152,6 +154,7 @@ class OptimizerNotes:
         scale: The loss scale of the step that a scaler makes; None without one.
         has_trained: Whether its formats have been read at its first step.
         params: What receives its gradients, where it steps copies of that.
+        mark: Where it was made.
     """
 
     facts: OptimizerFacts
@@ -162,6 +165,7 @@ class OptimizerNotes:
     resumed_in: int = 0
     scale: torch.Tensor | None = None
     params: list[torch.Tensor] | None = None
+    mark: Mark | None = None
 
 
 @dataclass(slots=True)
@@ -323,6 +327,8 @@ class Parties:
                     skipped=each.skipped,
                     resumed_at=each.resumed_at,
                     resumed_in=each.resumed_in,
+                    site=site(each.mark),
+                    made_by=statement(each.mark),
                 )
                 for each in self.optimizers.notes
             ),

@@ -174,7 +174,7 @@ class Attachment:
 
     def _wrap_optimizers(self) -> None:
         receiver = self._receiver
-        self._replace(Optimizer, "__init__", self._afterwards(receiver.on_new_optimizer))
+        self._replace(Optimizer, "__init__", self._afterwards(receiver.on_made_optimizer))
         self._replace(Optimizer, "add_param_group", self._afterwards(receiver.on_changed_optimizer))
         self._replace(Optimizer, "load_state_dict", self._afterwards(receiver.on_loaded_optimizer))
         self._replace(Optimizer, "zero_grad", self._method("on_zero"))

@@ -238,8 +238,14 @@ class Receiver:
 
     # ------------------------------------------------------------ optimizers
 
-    def on_new_optimizer(self, optimizer: Optimizer) -> None:
+    def on_made_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer was made."""
+        with self.guard.own():
+            self.parties.optimizer(optimizer).mark = calling_line()
+        self.on_new_optimizer(optimizer)
+
+    def on_new_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer is seen, or its parameters, for the first time."""
         with self.guard.own():
             self.parties.optimizer(optimizer)
             self.grammar.follow(optimizer, self.parties.optimizers.number(optimizer))

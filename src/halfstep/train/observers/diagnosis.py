@@ -70,7 +70,7 @@ class Report:
             print(f"of rank {self.rank} of {self.processes}:", file=file)
         print_diagnosis(self.diagnosis, file)
         if self.since:
-            print(f"iterations are counted from step {self.since} of the run", file=file)
+            print(f"these steps are counted from step {self.since} of the run", file=file)
         if self.bundle is not None:
             print(f"halfstep doctor {self.bundle} runs the step again, elsewhere too", file=file)
 

@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if eager.name != "eager" or eager.note or not eager.finite or mine is None or mine.finite:
             continue
         return Finding(
-            summary=f"the step of iteration {eager.iteration} is finite in eager mode but not when "
+            summary=f"step {eager.iteration} is finite in eager mode but not when "
             "compiled: the compiled graph computes different values",
             facts=(f"loss {mine.loss} compiled, {eager.loss} eager",),
             change=(

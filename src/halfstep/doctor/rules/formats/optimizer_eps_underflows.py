@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import difference, with_argument
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, OptimizerFacts
+
+AUTOCAST = "+ # keep the parameters in fp32 and use autocast; or"
+EPS = "1e-4"
+EPS_POSITION = 3  # Adam(params, lr, betas, eps), and all like it
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -33,11 +38,22 @@ def judge(evidence: Evidence) -> Finding | None:
                 facts=tuple(facts),
                 change=(
                     "+ # keep the parameters in fp32 and use autocast; or",
-                    f"+ optimizer = torch.optim.{optimizer.kind}(parameters, eps=1e-4)",
+                    *_change(optimizer),
                 ),
                 confidence=CERTAIN if broken else LIKELY,
+                site=optimizer.site,
             )
     return None
+
+
+def _change(optimizer: OptimizerFacts) -> tuple[str, ...]:
+    """Return the program's own statement with another eps."""
+    made = optimizer.made_by
+    larger = with_argument(made, optimizer.kind, "eps", EPS, position=EPS_POSITION)
+    if larger is not None:
+        return difference(made, larger)
+    unchanged = [f"  {line}" for line in made.splitlines()]
+    return (*unchanged, f"+ # give {optimizer.kind} the argument eps={EPS}")
 
 
 RULE = Rule(

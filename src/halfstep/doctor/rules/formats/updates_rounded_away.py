@@ -42,7 +42,7 @@ def judge(evidence: Evidence) -> Finding | None:
         summary=f"{share:.0%} of the {worst.format} parameters that have gradients do not change "
         "in a step: the update is less than half the distance to the next number",
         facts=(
-            f"{worst.parameter}: {worst.unchanged:.0%} unchanged in iteration {worst.iteration}",
+            f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
             f"the size of the update relative to the parameter is {worst.relative_update:.2g}",
             f"over {counted(len(samples), 'sample')} of parameters",
         ),

@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
     first = batches[0]
     place = ", ".join(map(str, first.index))
     return Finding(
-        summary=f"the batch of iteration {first.iteration} holds "
+        summary=f"the batch of step {first.iteration} holds "
         f"{counted(first.count, f'{first.kind} value')} from the data, not from an operator",
         facts=(f"the first is at [{place}], in sample {first.index[0] if first.index else 0}",),
         change=(

@@ -50,8 +50,7 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
         summary=f"the loss grew from {min(losses):.3g} to {recent[-1]:.3g} before it became "
         f"non-finite, at a learning rate of {bad.learning_rate:g}: training diverged",
         facts=(
-            f"losses before iteration {bad.iteration}: "
-            + ", ".join(f"{each:.3g}" for each in recent),
+            f"losses before step {bad.iteration}: " + ", ".join(f"{each:.3g}" for each in recent),
             *exact,
         ),
         change=_change(bad.learning_rate),

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         )
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
-        summary=f"in iteration {bad.iteration}, {birth.kind} first appears in "
+        summary=f"in step {bad.iteration}, {birth.kind} first appears in "
         f"{birth.op or 'the input'} ({birth.phase}), and the optimizer applies it to the weights",
         facts=(
             birth.where,

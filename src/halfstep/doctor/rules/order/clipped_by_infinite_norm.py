@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if not writes or not steps:
         return None
     return Finding(
-        summary=f"after the loop clipped the gradients of iteration {bad.iteration}, "
+        summary=f"after the loop clipped the gradients of step {bad.iteration}, "
         f"they contain {counted(gradients.nans, 'NaN')} and {counted(gradients.zeros, 'zero')}: "
         "their norm was not finite, and clipping multiplied inf by 0",
         facts=(

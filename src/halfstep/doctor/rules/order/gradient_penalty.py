@@ -55,7 +55,7 @@ def _scaled(shape: Shape, event: Event) -> Finding:
         summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
         "and is scaled again with the loss: its weight in the loss depends on the loss scale",
         facts=(
-            f"in {counted(shape.count, 'iteration')} autograd.grad() was given a scaled loss",
+            f"in {counted(shape.count, 'step')}, autograd.grad() was given a scaled loss",
             "its result was given to scaler.scale() again without a division by the scale",
         ),
         change=_CHANGE,

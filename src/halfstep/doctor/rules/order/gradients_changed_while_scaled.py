@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
     norms = [step.gradient_norm for step in evidence.numbers.steps if step.gradient_norm]
     facts = [
         (
-            f"{evidence.loop.share(event, 'scaled', 'linear')} gradients changed "
+            f"{evidence.loop.share(event, 'scaled', 'linear')}, gradients changed "
             "after backward and before unscale_ (their version counters moved)"
         )
     ]

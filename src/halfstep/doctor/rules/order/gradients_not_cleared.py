@@ -30,9 +30,9 @@ def judge(evidence: Evidence) -> Finding | None:
             "sum of its own gradients and of those of earlier steps"
             + (", which the scaler divides by the loss scale once more" if scaled else ""),
             facts=(
-                f"{loop.share(event, 'stale')} backward() added to gradients that a step had used",
+                f"{loop.share(event, 'stale')}, backward() added to gradients that a step had used",
                 f"gradients were cleared {counted(cleared, 'time')} in "
-                f"{counted(loop.iterations, 'iteration')}"
+                f"{counted(loop.iterations, 'step')}"
                 if cleared
                 else "gradients were never cleared",
             ),

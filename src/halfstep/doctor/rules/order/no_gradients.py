@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _CHANGE = (
     "+ # create the optimizer after the last change to the model, from trainable parameters:",
     "+ optimizer = Optimizer([p for p in model.parameters() if p.requires_grad])",
-    "+ # in an iteration without a loss, also skip scaler.step() and scaler.update()",
+    "+ # in a step without a loss, also skip scaler.step() and scaler.update()",
 )
 
 
@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     for number, each in enumerate(evidence.static.optimizers)
                     if each.without_gradient
                 ),
-                f"first in iteration {shape.first}",
+                f"first in step {shape.first}",
             ),
             change=_CHANGE,
             site=event.site,

@@ -42,8 +42,8 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=summary,
             facts=(
                 (
-                    f"{evidence.loop.share(event, 'by_scaler', 'gradients')} it stepped "
-                    "outside of scaler.step()"
+                    f"{evidence.loop.share(event, 'by_scaler', 'gradients')}, optimizer.step() "
+                    "was called outside of scaler.step()"
                 ),
                 f"its gradients were {event.facts['gradients']} then",
             ),

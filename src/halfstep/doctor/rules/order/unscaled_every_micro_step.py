@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "scaled, and the unscaled ones are negligible in the sum",
                 facts=(
                     (
-                        f"{loop.share(event, 'onto_unscaled')} backward() added to "
+                        f"{loop.share(event, 'onto_unscaled')}, backward() added to "
                         "gradients that the scaler had unscaled and zero_grad() had not cleared"
                     ),
                 ),

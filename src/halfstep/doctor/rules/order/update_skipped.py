@@ -43,7 +43,7 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     if stepped is not None:
         site = stepped[1].site
         step = site.text if site else "scaler.step(optimizer)"
-        change = (f"  {step}", "+ scaler.update()  # once an iteration, after the last step")
+        change = (f"  {step}", "+ scaler.update()  # once per step, after the last optimizer")
         return str(stepped[1].facts["error"]), site, change
     late = raised(loop, "unscale_() is being called after step()")
     if late is None:

@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if several is None:
             continue
         return Finding(
-            summary="scaler.update() is called several times an iteration: the loss scale grows "
+            summary="scaler.update() is called several times per step: the loss scale grows "
             "and falls that much faster, and may change between backward() and the step that "
             "divides by it",
             facts=(loop.share(several, "scaler"),),
@@ -108,13 +108,13 @@ def _only_last(first: Event) -> tuple[str, ...]:
     """Return the change that leaves the update at the end of an iteration."""
     return (
         _removed(first),
-        "+ # one update() an iteration, after the last optimizer's scaler.step()",
+        "+ # one update() per step, after the last optimizer's scaler.step()",
     )
 
 
 RULE = Rule(
     code="SCALER_UPDATED_TWICE",
-    name="several scaler updates per iteration",
+    name="several scaler updates per step",
     rows=(5,),
     citations=("huggingface/accelerate#439", "docs.pytorch.org/docs/stable/notes/amp_examples"),
     needs=frozenset({"loop"}),

@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if _from_the_start(evidence, birth):
             when = "in every batch"
         elif _for_good(evidence):
-            when = f"from iteration {evidence.growth.iteration} on"
+            when = f"from step {evidence.growth.iteration} on"
         else:
             continue
         return Finding(

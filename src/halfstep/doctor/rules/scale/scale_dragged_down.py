@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if scale is None or scale >= 1 or len(shared) > 1:
         return None
     return Finding(
-        summary=f"optimizer {skipped[0]} was skipped in each of the last {LATEST} iterations and "
+        summary=f"optimizer {skipped[0]} was skipped in each of the last {LATEST} steps and "
         f"has pulled the shared loss scale down to {scale:.3g}; optimizer {stepping[0]} uses the "
         "same scale, and its gradients underflow",
         facts=(

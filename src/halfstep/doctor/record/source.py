@@ -1,0 +1,92 @@
+"""Statements of the user's program, and the same with another argument: what a rule proposes."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import linecache
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record.sites import Mark
+
+LINES = 12
+
+
+def statement(mark: Mark | None) -> str:
+    """Return the statement that a line belongs to, without indentation; "" where it is unknown.
+
+    Of a statement that has a body, or more than a dozen lines, it is the line alone.
+    """
+    if mark is None:
+        return ""
+    lines = linecache.getlines(mark[0])
+    first = last = mark[1]
+    try:
+        nodes = ast.walk(ast.parse("".join(lines)))
+    except (SyntaxError, ValueError, RecursionError):
+        nodes = iter(())
+    for node in nodes:
+        if not isinstance(node, ast.stmt) or hasattr(node, "body"):
+            continue
+        end = node.end_lineno or node.lineno
+        if node.lineno <= mark[1] <= end < node.lineno + LINES:
+            first, last = node.lineno, end
+    return textwrap.dedent("".join(lines[first - 1 : last])).strip()
+
+
+def with_argument(text: str, function: str, name: str, value: str, *, position: int) -> str | None:
+    """Return a statement whose call of a function has a keyword argument of this value.
+
+    Args:
+        text: The statement.
+        function: The last part of the function's name.
+        name: The argument.
+        value: Its value, as source.
+        position: Its place where it is given without its name, from 0.
+
+    Returns:
+        The statement; None where it does not show that call, or not all of its arguments.
+    """
+    try:
+        found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if len(found) != 1 or not isinstance(found[0], ast.Call):
+        return None
+    call = found[0]
+    given = [*call.args, *[each.value for each in call.keywords]]
+    hidden = any(isinstance(each, ast.Starred) for each in call.args) or any(
+        each.arg is None for each in call.keywords
+    )
+    known = next((each.value for each in call.keywords if each.arg == name), None)
+    if known is None and len(call.args) > position:
+        known = call.args[position]
+    if hidden or not given:
+        return None
+    if known is not None:
+        return _replaced(text, known, value)
+    last = max(given, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))
+    return _replaced(text, last, f"{ast.get_source_segment(text, last)}, {name}={value}")
+
+
+def difference(before: str, after: str) -> tuple[str, ...]:
+    """Return the lines of two texts as a change: "- old", "+ new", "  the same"."""
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    return tuple(each for each in lines if not each.startswith("?"))
+
+
+def _calls(node: ast.AST, function: str) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+    return name == function or (isinstance(name, ast.Name) and name.id == function)
+
+
+def _replaced(text: str, node: ast.expr, by: str) -> str:
+    lines = [each.encode() for each in text.splitlines(keepends=True)]
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    before = b"".join([*lines[:first], lines[first][: node.col_offset]])
+    after = b"".join([lines[last][node.end_col_offset :], *lines[last + 1 :]])
+    return (before + by.encode() + after).decode()

@@ -1,0 +1,63 @@
+"""Statements of a program are found by a line of theirs and rewritten where that is safe."""
+
+from __future__ import annotations
+
+import pytest
+
+from halfstep.doctor.record.source import difference, statement, with_argument
+
+PROGRAM = """\
+def build(model):
+    return Adam(
+        model.parameters(),  # größte
+        lr=0.1,
+    )
+
+optimizer = build(model); other = 2
+with open(x) as file:
+    pass
+"""
+
+
+@pytest.mark.parametrize("line", [2, 3, 4])
+def test_a_statement_over_several_lines_is_found_whole_and_without_indentation(tmp_path, line):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    found = statement((str(path), line, "build"))
+    assert found.startswith("return Adam(\n    model")
+    assert found.endswith("\n)")
+
+
+def test_of_a_block_or_a_program_that_cannot_be_parsed_it_is_the_line_alone(tmp_path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    assert statement((str(path), 8, "")) == "with open(x) as file:"
+    (tmp_path / "cell.py").write_text("%magic\nx = 1\n")
+    assert statement((str(tmp_path / "cell.py"), 2, "")) == "x = 1"
+    assert statement((str(tmp_path / "gone.py"), 2, "")) == ""
+    assert statement(None) == ""
+
+
+REWRITTEN = {
+    "o = optim.Adam(p, lr=1)": "o = optim.Adam(p, lr=1, eps=1e-4)",
+    "o = Adam(p, eps=eps or 1e-8, lr=1)": "o = Adam(p, eps=1e-4, lr=1)",
+    "Adam(p, 1, (0.9, 0.99), 1e-8)": "Adam(p, 1, (0.9, 0.99), 1e-4)",
+    "a = [Adam([é], lr=1), SGD(p)]": "a = [Adam([é], lr=1, eps=1e-4), SGD(p)]",
+    "Adam(\n    p,\n    lr=1,  # low\n)": "Adam(\n    p,\n    lr=1, eps=1e-4,  # low\n)",
+    "make(p, lr=1)": None,
+    "Adam(p, **settings)": None,
+    "Adam(*given)": None,
+    "a, b = Adam(p), Adam(q)": None,
+    "Adam(": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("text", REWRITTEN)
+def test_an_argument_is_put_where_it_is_sure_to_be_meant(text) -> None:
+    assert with_argument(text, "Adam", "eps", "1e-4", position=3) == REWRITTEN[text]
+
+
+def test_a_difference_marks_the_lines_that_change() -> None:
+    change = difference("f(\n    a,\n)", "f(\n    a, b,\n)")
+    assert change == ("  f(", "-     a,", "+     a, b,", "  )")
