@@ -102,6 +102,12 @@ def test_the_fastest_on_a_gpu_come_first_and_what_it_lacks_last() -> None:
     times = [forecaster.predict(recipe(name), t4).seconds.value for name in (first, second)]
     assert times == sorted(times)
     assert last == "bf16"
+    told: list[str] = []
+    answer(
+        subject(), ["bf16", "fp16"], [t4], batch=1 << 20, tell=lambda what, *_: told.append(what)
+    )
+    examined = [what for what in dict.fromkeys(told) if "(recipe" in what]
+    assert examined == ["fp16 (recipe 1 of 2)", "bf16 (recipe 2 of 2)"]
 
 
 def test_an_answer_without_time_names_every_recipe_and_calls_none_safe() -> None:

@@ -1,4 +1,4 @@
-"""`exponents.c`: counts and squares of fp32 values by exponent, eight times as fast as PyTorch."""
+"""`exponents.c`: counts and squares of fp32 values by exponent, in one pass over memory."""
 
 from __future__ import annotations
 
