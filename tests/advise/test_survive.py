@@ -201,7 +201,9 @@ def test_eps_that_is_zero_in_fp16_rejects_what_steps_in_fp16(
 
     usual = asked(1e-8)
     recorded = record(usual)
-    assert "eps of 1e-08 is zero in fp16" in survive(usual, recorded, "half").rejected
+    found = survive(usual, recorded, "half")
+    assert "eps of 1e-08 is zero in fp16" in found.rejected
+    assert found.passes == 0  # it takes none to see that
     for name in ("o2", "bf16-true", "fp16"):
         assert "the optimizer's eps" not in survive(usual, recorded, name).rejected
     raised = asked(1e-4)

@@ -118,8 +118,9 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
 
 def none_survives(advice: Advice) -> str:
     """Say that no recipe is safe, of those of which that is known."""
-    these = "the examined recipes" if advice.unexamined else "these recipes"
-    return f"none of {these} survives; train in fp32 or tf32"
+    if advice.unexamined:
+        return "none of the examined recipes survives; train in fp32 or tf32 until the others are"
+    return "none of these recipes survives; train in fp32 or tf32"
 
 
 def assumed(found: Answer) -> str:

@@ -243,6 +243,8 @@ class _Search:
         with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
             if not self._base.keeps_small_updates:
                 self._trial.rejected = _vanishing_eps(optimizer)
+            if self._trial.rejected:  # whatever its sites do
+                return
             self._spend(FORWARD)
             with drawn_from(recorded.random_state):
                 dtypes = formats_under(engine, subject, recorded.batch)
