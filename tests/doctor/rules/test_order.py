@@ -16,7 +16,7 @@ from halfstep.doctor import Evidence, Watch, diagnose
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from halfstep.doctor.verdict import Verdict
+    from halfstep.doctor.verdict import Finding, Verdict
 
 
 def test_gradients_that_vanish_come_before_the_updates_that_are_lost_with_them() -> None:
@@ -55,18 +55,25 @@ def test_a_share_of_steps_is_over_all_shapes_of_iterations() -> None:
     assert finding.facts[0].startswith(f"in {count} of {count} steps, ")
 
 
-def test_a_change_names_the_optimizer_as_the_program_does() -> None:
+def never_cleared(*, clipped: bool) -> dict[str, Finding]:
+    """Return what is found in a loop that never clears its gradients."""
     watch = Watch()
     with watch:
         model = classifier()
         sgd = torch.optim.SGD(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
-        for images, labels in batches(4):
+        for images, labels in batches(5):
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             scaler.scale(loss).backward()
+            if clipped:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(sgd)
             scaler.update()
-    finding = diagnose(watch.close()).verdicts[0].finding
+    return {each.code: each.finding for each in diagnose(watch.close()).verdicts}
+
+
+def test_a_change_names_the_optimizer_as_the_program_does() -> None:
+    (finding,) = never_cleared(clipped=False).values()
     assert finding.change[1].startswith("+ sgd.zero_grad()")
 
 
@@ -189,18 +196,7 @@ def test_a_limit_written_by_hand_in_an_accumulation_is_not_moved_line_by_line(
 
 
 def test_gradients_never_cleared_are_scaled_again_by_every_backward_pass() -> None:
-    watch = Watch()
-    with watch:
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
-        for images, labels in batches(5):
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
-            scaler.scale(loss).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-    found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
+    found = never_cleared(clipped=True)
     assert set(found) == {"GRADIENTS_CHANGED_WHILE_SCALED", "GRADIENTS_NOT_CLEARED"}
     assert found["GRADIENTS_CHANGED_WHILE_SCALED"].facts[0].startswith("in 5 of 5 steps, ")
 

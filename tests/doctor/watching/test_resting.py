@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from doctor.watching.soon import rest_soon
 from halfstep import Engine, step_observer
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.watching import resting
@@ -97,17 +98,7 @@ def exception(model, images):
 @pytest.fixture
 def soon(monkeypatch):
     """Rest soon, and count the steps that pass."""
-    monkeypatch.setattr(resting, "FIRST", 2)
-    monkeypatch.setattr(resting, "AFTER", 1)
-    monkeypatch.setattr(resting, "is_due", lambda step: False)
-    passed, real = [], resting.Rest.passes
-
-    def passes(self, *given):
-        passed.append(real(self, *given))
-        return passed[-1]
-
-    monkeypatch.setattr(resting.Rest, "passes", passes)
-    return passed
+    return rest_soon(monkeypatch)
 
 
 def watched(*, rests, **given) -> Evidence:

@@ -10,11 +10,11 @@ import math
 import pytest
 import torch
 
+from doctor.watching.soon import rest_soon
 from halfstep import step_observer
 from halfstep.cli import main
 from halfstep.doctor import Watch
 from halfstep.doctor.verdict import Diagnosis, Finding, Verdict
-from halfstep.doctor.watching import resting
 from halfstep.errors import UserError
 from halfstep.train.after.reexamine import explain
 from halfstep.train.data import Data
@@ -148,16 +148,7 @@ def test_a_run_learns_the_same_bits_with_and_without_a_watch(tiny, tmp_path, rec
 @pytest.fixture
 def resting_soon(monkeypatch):
     """Let the watch rest after two steps; return how many steps it let pass."""
-    monkeypatch.setattr(resting, "FIRST", 2)
-    monkeypatch.setattr(resting, "is_due", lambda step: False)
-    passed, real = [], resting.Rest.passes
-
-    def passes(self, *given):
-        passed.append(real(self, *given))
-        return passed[-1]
-
-    monkeypatch.setattr(resting.Rest, "passes", passes)
-    return passed
+    return rest_soon(monkeypatch)
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "o2", "half"])
