@@ -144,12 +144,16 @@ def test_steps_recipes_passes_and_the_time_left_are_told() -> None:
     assert told[1] == ("fp32", "step 2 of 8; about 3m10s left")  # 7 steps and 3 x 4 passes
     clock.examining("fp16")
     assert told[-1] == ("fp16 (recipe 1 of 3)", "pass 9 of about 20; about 2m00s left")
+    clock.passing(12)
+    timer.seconds += 120
+    clock.examining("o2")  # a recipe that took many passes makes the others take no more
+    assert told[-1] == ("o2 (recipe 2 of 3)", "pass 21 of about 28; about 80.0s left")
     clock.passing(2)
     timer.seconds += 20
     clock.following(0, 100)
     timer.seconds += 3
     clock.following(1, 100)
-    assert told[-1][1] == "step 2 of 100 of the optimizer alone; about 6m37s left"
+    assert told[-1][1] == "step 2 of 100 of the optimizer alone; about 5m57s left"
     short = timer.clock(100)
     short.following(0, 100)
     timer.seconds += 3

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from statistics import median_low
 from typing import TYPE_CHECKING, Protocol
 
 from halfstep.advise.choose.record import STEPS
@@ -70,6 +71,7 @@ class Clock:
         self._fastest = math.inf
         self._done = self._finished = 0.0
         self._place = 0
+        self._took: list[float] = []
         self._what = "fp32"
 
     def recording(self, step: int) -> None:
@@ -94,7 +96,9 @@ class Clock:
         Raises:
             BudgetSpentError: If not even the shortest search fits.
         """
-        if not self._place:
+        if self._place:
+            self._took.append(self._done - self._finished)
+        else:
             self._done = STEPS
         self._place += 1
         self._finished = self._done
@@ -108,8 +112,8 @@ class Clock:
             BudgetSpentError: If they, or those that are needed, do not fit.
         """
         self._require(self._pace * (passes if needs is None else needs))
-        about = self._finished + self._usual * (self._recipes - self._place + 1)
-        total = max(about, self._done + passes)
+        here = max(self._finished + self._usual, self._done + passes)
+        total = here + self._usual * (self._recipes - self._place)
         self._tell(
             self._what, f"pass {math.floor(self._done) + 1} of about {total:.0f}{self._left()}"
         )
@@ -149,9 +153,8 @@ class Clock:
 
     @property
     def _usual(self) -> float:
-        """Passes of a recipe so far."""
-        examined = self._place - 1
-        return (self._finished - STEPS) / examined if examined > 0 else USUAL_PASSES
+        """Passes that most recipes take; one that needs many, or few, says little of the others."""
+        return median_low([USUAL_PASSES, *(took for took in self._took if took >= SHORTEST)])
 
     def _rest(self) -> float:
         """Return about how many seconds the steps and the recipes take that are left."""
