@@ -94,7 +94,8 @@ def _write(cell: Cell) -> None:
         if step % 15 == 0:
             share = best * (1 - math.exp(-step / 15))
             lines.append({"kind": "val", "step": step, "epoch": step // 15, "accuracy": share})
-            lines.append({"kind": "probe", "step": step, "gradient_cosine": 1 - share / 100})
+            looked = {"gradient_cosine": 1 - share / 100, "unchanged_share": share / 4}
+            lines.append({"kind": "probe", "step": step, **looked})
     run = cell.run_directory
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (run / "environment.json").write_text(json.dumps(ENVIRONMENT))

@@ -1,5 +1,7 @@
 // One chart: lines over a shared x, a cursor that all charts move together, values in figures below.
 const HEIGHT = 230;
+// Lines whose values are shown below a chart before one asks for all of them.
+const MANY = 12;
 const MARGIN = { left: 56, right: 14, top: 14, bottom: 26 };
 
 function niceTicks(low, high, count) {
@@ -18,13 +20,17 @@ function compact(value) {
 }
 
 class Chart {
-  constructor(host, { title, unit = "", across = "step", log = false, write = compact, series }) {
-    Object.assign(this, { across, log, write, series, title });
+  constructor(host, { title, unit = "", across = "step", log = false, write = compact, note = "", series }) {
+    Object.assign(this, { across, log, write, series, title, all: false });
     this.figure = make("figure");
     this.plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${title}: chart, move with the arrow keys` });
-    this.readout = make("ul", { class: "readout", tabindex: "0", "aria-label": `${title}: values` });
+    this.readout = make("ul", { class: "readout", "aria-label": `${title}: values` });
+    this.readout.style.setProperty("--label", Math.min(32, Math.max(...series.map((each) => each.label.length))));
+    this.more = make("button", { type: "button" });
+    this.more.addEventListener("click", () => { this.all = !this.all; this.cursor(); });
     this.place = make("span");
-    this.figure.append(make("figcaption", {}, unit ? `${title}, ${unit}` : title, this.place), this.plot, this.readout);
+    this.figure.append(make("figcaption", {}, unit ? `${title}, ${unit}` : title, this.place), this.plot, this.readout, this.more);
+    if (note) this.figure.append(make("p", { class: "hint" }, note));
     host.append(this.figure);
     this.plot.addEventListener("pointermove", (event) => this.point(event));
     this.plot.addEventListener("pointerleave", () => { State.at = null; State.change("cursor"); });
@@ -126,7 +132,10 @@ class Chart {
       const x = this.toX(Math.min(State.at, this.end));
       this.overlay.append(make("line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
     }
-    this.readout.replaceChildren(...this.shown.map((series) => this.value(series)));
+    const values = this.shown.map((series) => this.value(series));
+    this.readout.replaceChildren(...(this.all ? values : values.slice(0, MANY)));
+    this.more.hidden = values.length <= MANY;
+    this.more.textContent = this.all ? `first ${MANY} rows` : `all ${values.length} rows`;
   }
 
   value(series) {

@@ -61,7 +61,7 @@ def columns(grid: Grid, results: Sequence[Result], *, everything: bool) -> list[
         results: What came of it.
         everything: Whether to take all that was measured, and not the main ones alone.
     """
-    footnote = "*" if _on_cpu(results) else ""
+    footnote = "*" if on_cpu(results) else ""
     known = [
         measure
         for measure in MEASURES
@@ -118,7 +118,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         said.append(interval_note())
     if any(row.on_front for row in rows):
         said.append(f"{ON_FRONT} {front_note(results)}.")
-    if _on_cpu(results):
+    if on_cpu(results):
         said.append("* increase of the process's resident memory during training.")
     if any(row.disturbed for row in rows):
         said.append(f"{DISTURBED} {disturbed_note()}.")
@@ -134,7 +134,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
-    ways = "accuracy and time" if _on_cpu(results) else "accuracy, time and memory"
+    ways = "accuracy and time" if on_cpu(results) else "accuracy, time and memory"
     aside = ", rehearsed rows not counted" if any(map(_is_rehearsed, results)) else ""
     return f"no other row is as good in {ways}{aside}"
 
@@ -231,5 +231,6 @@ def _step(row: Row) -> Cells:
     return (MISSING if row.first_nonfinite_step is None else str(row.first_nonfinite_step),)
 
 
-def _on_cpu(results: Sequence[Result]) -> bool:
+def on_cpu(results: Sequence[Result]) -> bool:
+    """Return whether the memory of runs is that of a process, and not of a device."""
     return any(result.summary.get("peak_memory_kind") == "resident-rise" for result in results)

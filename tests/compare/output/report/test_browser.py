@@ -85,10 +85,10 @@ def test_all_charts_share_what_is_pointed_at(open_report):
     page = open_report()
     page.locator("#charts .plot").first.hover(position={"x": 200, "y": 100})
     places = page.locator("#charts figcaption span").all_text_contents()
-    assert len(places) == 5
+    assert len(places) == 6
     assert len(set(places)) == 1
     assert re.fullmatch(r"at step \d+", places[0])
-    assert page.locator("#charts .cursor").count() == 5
+    assert page.locator("#charts .cursor").count() == 6
     page.locator("#charts .plot").first.press("Home")
     assert page.locator("#charts figcaption span").last.text_content() == "at step 0"
 
@@ -97,7 +97,7 @@ def test_a_row_can_be_taken_out_of_the_charts(open_report):
     page = open_report()
     before = page.locator("#charts .curve").count()
     page.locator("#legend button").first.click()
-    assert page.locator("#charts .curve").count() == before - 3 * 5
+    assert page.locator("#charts .curve").count() == before - 3 * 6
     assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
 
 
@@ -145,3 +145,29 @@ def test_a_crowd_of_rows_in_one_place_does_not_hang_the_page(open_report, report
     )
     assert len(places) > 20
     assert max(places) <= 300
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_values_below_a_chart_are_not_cut_and_all_come_on_demand(open_report, width):
+    page = open_report(width)
+    chart = page.locator("#charts figure").first
+    cells = page.evaluate("DATA.cells.filter((cell) => cell.curves.train_loss).length")
+    assert cells > 12
+    rows = chart.locator(".readout li")
+    assert rows.count() == 12
+    assert rows.last.bounding_box()["height"] > 0
+    assert chart.locator(".readout").evaluate("(node) => node.scrollHeight <= node.clientHeight")
+    chart.get_by_role("button", name=f"all {cells} rows").click()
+    assert rows.count() == cells
+    assert chart.locator(".readout").evaluate("(node) => node.scrollHeight <= node.clientHeight")
+    chart.get_by_role("button", name="first 12 rows").click()
+    assert rows.count() == 12
+    assert page.wrong == []
+
+
+def test_the_share_of_unchanged_weights_is_explained_at_its_chart(open_report):
+    page = open_report()
+    explained = page.locator("#charts figure", has=page.locator("p.hint"))
+    assert [each.split(",")[0] for each in explained.locator("figcaption").all_inner_texts()] == [
+        "Weights that a step left unchanged\nlast value"
+    ]

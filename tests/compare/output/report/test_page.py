@@ -78,6 +78,8 @@ def test_where_memory_goes_is_shown_as_far_as_runs_say(text):
     assert "parameters 50 MiB" in text
     assert 'class="part compressed" style="width: ' in text
     assert '<i class="key compressed"></i>compressed activations 30 MiB' in text
+    assert re.search(r'<i class="key"></i>other \d+ MiB', text)
+    assert "contains temporary tensors and the working memory of the operators" in text
 
 
 def test_the_formats_that_were_observed_are_shown_with_their_exceptions(text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfstep.compare.output.columns import on_cpu
 from halfstep.compare.rows.measures import MEMORY_PARTS
 from halfstep.show.units import mebibytes, percent
 
@@ -22,17 +23,35 @@ def memory(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return a bar for each row: the mean of its peaks, and its share of the largest."""
     known = [(row, row.measures["peak_memory_bytes"]) for row in rows]
     most = max((spread.mean for _, spread in known if spread is not None), default=0.0)
-    return [
-        {
-            "label": row.arm.label,
-            "text": f"{mebibytes(spread.mean)} MiB",
-            "share": spread.mean / most,
-            "parts": _parts(row, most),
-            "source": " ".join(result.source("peak_memory_bytes") for result in row.measured),
-        }
-        for row, spread in known
-        if spread is not None and most > 0
-    ]
+    bars = []
+    for row, spread in known:
+        if spread is None or most <= 0:
+            continue
+        parts = _parts(row, most)
+        rest = spread.mean - most * sum(each["share"] for each in parts)
+        bars.append(
+            {
+                "label": row.arm.label,
+                "text": f"{mebibytes(spread.mean)} MiB",
+                "share": spread.mean / most,
+                "parts": parts,
+                "rest": _size(rest) if rest > 0 else "",
+                "source": " ".join(result.source("peak_memory_bytes") for result in row.measured),
+            }
+        )
+    return bars
+
+
+def memory_note(results: Sequence[Result]) -> str:
+    """Return what the peak of memory is, and what is in the part without a name."""
+    note = 'The part "other" contains temporary tensors and the working memory of the operators.'
+    if not on_cpu(results):
+        return note
+    return (
+        "On a CPU, the peak is the increase of the process's resident memory during training. "
+        f"{note} On a CPU, that part also contains libraries that are loaded during training, and "
+        "memory that was freed and not yet returned to the system."
+    )
 
 
 def _parts(row: Row, most: float) -> list[dict[str, Any]]:
@@ -45,13 +64,17 @@ def _parts(row: Row, most: float) -> list[dict[str, Any]]:
                     "name": name,
                     "label": MEMORY_PARTS[name],
                     "share": size / most,
-                    "text": f"{size / 2**20:.1f} MiB" if size < _FEW else f"{mebibytes(size)} MiB",
+                    "text": _size(size),
                     "source": result.source(f"held_bytes.{name}"),
                 }
                 for name, size in known
                 if size is not None
             ]
     return []
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.1f} MiB" if count < _FEW else f"{mebibytes(count)} MiB"
 
 
 def environment(results: Sequence[Result]) -> list[dict[str, str]]:

@@ -84,6 +84,7 @@ def page(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] 
         runs=[_table_row(row, grid, shown, results) for row in rows_by_seed(grid, results)],
         predicted=[_predicted(each, grid, rows) for each in predicted],
         memory=facts.memory(rows),
+        memory_note=facts.memory_note(results),
         formats=facts.formats(rows),
         environment=facts.environment(results),
         notes=notes(grid, results),
