@@ -7,6 +7,7 @@ from PIL import Image
 
 from halfstep.train.config.files import load
 from halfstep.train.loop.loop import train
+from halfstep.train.store import snapshot
 from halfstep.train.store.checkpoint import Checkpoint
 
 TINY = """
@@ -123,3 +124,9 @@ def example():
         return Checkpoint(**{**state, **changed})
 
     return made
+
+
+@pytest.fixture
+def in_background(monkeypatch):
+    """Write checkpoints in the background however small they are."""
+    monkeypatch.setattr(snapshot, "LEAST_BYTES", 0)

@@ -2,11 +2,13 @@
 
 It dies in the `count`-th call of what `moment` names: "backward" before a micro-batch's backward,
 "write" with half a checkpoint written, "link" between a checkpoint and its names, "receive" while a
-worker hands over what it has loaded.
+worker hands over what it has loaded, "piece" with a part of a checkpoint written. In the background
+a write takes its time, and the run trains on: "backward" is in the middle of one as well.
 """
 
 import os
 import signal
+import time
 from multiprocessing import connection
 from pathlib import Path
 
@@ -16,7 +18,10 @@ import warm
 from halfstep.train.config.files import load
 from halfstep.train.loop.loop import train
 from halfstep.train.run.microbatch import MicroBatches
-from halfstep.train.store import checkpoint, rotation
+from halfstep.train.store import checkpoint, rotation, snapshot
+
+PAUSE = 2e-5
+"""Seconds before each of the about 1,500 pieces of a checkpoint."""
 
 
 def die(*_):
@@ -43,14 +48,34 @@ def die_with_half_written(state, file):
     die()
 
 
-def main(config, run, recipe, workers, moment, count):
+class InPieces:
+    """A file that writes what it is given at once, and does something before."""
+
+    def __init__(self, file, before):
+        self._file = file
+        self._before = before
+        self.flush = file.flush
+
+    def write(self, content):
+        self._before()
+        written = self._file.write(content)
+        self._file.flush()
+        return written
+
+
+def main(config, run, recipe, workers, moment, count, in_background=False):
+    if in_background:
+        snapshot.LEAST_BYTES = 0
+        real = checkpoint._write
+        piece = at_call(count, lambda: time.sleep(PAUSE), die if moment == "piece" else int)
+        checkpoint._write = lambda state, file: real(state, InPieces(file, piece))
     if moment == "backward":
         MicroBatches.add = at_call(count, MicroBatches.add, die)
     elif moment == "write":
         checkpoint._write = at_call(count, checkpoint._write, die_with_half_written)
     elif moment == "receive":
         connection.answer_challenge = at_call(count, connection.answer_challenge, die)
-    else:
+    elif moment == "link":
         rotation.link = at_call(count, rotation.link, die)
     chosen = load(str(config), [f"data.workers={workers}"], {"recipe": recipe})
     train(chosen, run, quiet=True, go_on="auto")

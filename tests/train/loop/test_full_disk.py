@@ -1,6 +1,7 @@
 """Disks that fill up: a run claims nothing that no checkpoint holds, and makes again what is lost.
 
-A write that fails is injected here; the campaign fills real file systems.
+A write that fails is injected here; the campaign fills real file systems. Checkpoints are written
+in the background, where an error is not raised where it happens.
 """
 
 import errno
@@ -24,6 +25,8 @@ from halfstep.train.store import checkpoint, rotation, run_directory
 from halfstep.train.store.metrics_log import MetricsLog
 from halfstep.train.store.rotation import CheckpointWarning
 from halfstep.train.store.run_directory import read_summary
+
+pytestmark = pytest.mark.usefixtures("in_background")
 
 RUNS = 100
 ROOM = "size=64m"

@@ -14,14 +14,15 @@ from halfstep.train.loop.loop import train
 from halfstep.train.store import checkpoint, rotation
 
 RECIPES = ("fp32", "fp16", "o2")
-KILLS = 40
+KILLS = 100  # of which 60 while checkpoints are written in the background
 # A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
 MOMENTS = {"backward": 18, "write": 6, "link": 4}
+IN_BACKGROUND = {**MOMENTS, "piece": 6 * 1_000}
 
 
-def kill(config, run, recipe, moment, count, workers=2):
+def kill(config, run, recipe, moment, count, workers=2, in_background=False):
     """Train in a process of its own that dies at a moment."""
-    ended = warm.run(killed.main, config, run, recipe, workers, moment, count)
+    ended = warm.run(killed.main, config, run, recipe, workers, moment, count, in_background)
     assert ended.code == -signal.SIGKILL, ended.err
 
 
@@ -66,17 +67,17 @@ def test_workers_of_a_process_that_is_killed_while_they_hand_images_over_say_not
 
 
 @pytest.mark.slow
-def test_forty_random_kills_leave_no_trace(
-    pictures, pictures_file, wholes, tmp_path, write_results
-):
+def test_random_kills_leave_no_trace(pictures, pictures_file, wholes, tmp_path, write_results):
     chance = random.Random(0)
     rows = []
     for number in range(KILLS):
         recipe = RECIPES[number % len(RECIPES)]
-        moment = chance.choice(sorted(MOMENTS))
-        count = chance.randint(1, MOMENTS[moment])
+        in_background = number % 5 > 1
+        moments = IN_BACKGROUND if in_background else MOMENTS
+        moment = chance.choice(sorted(moments))
+        count = chance.randint(1, moments[moment])
         run = tmp_path / str(number)
-        kill(pictures_file, run, recipe, moment, count, workers=0)
+        kill(pictures_file, run, recipe, moment, count, 0, in_background)
         left = rotation.newest_first(run)
         began = checkpoint.load(left[0]).step if left else 0
         train(pictures(recipe=recipe), run, quiet=True, go_on="auto")
@@ -84,6 +85,7 @@ def test_forty_random_kills_leave_no_trace(
         rows.append(
             {
                 "recipe": recipe,
+                "in_background": in_background,
                 "killed": f"{moment} {count}",
                 "resumed_at_step": began,
                 "equal": same(stored.model, whole.model) and same(stored.averaged, whole.averaged),

@@ -97,6 +97,7 @@ def _close_window(loop: Loop, *, last: bool) -> None:
     observers.call("stepped", step, result)
     if step % config.log_every == 0 or last or training.all_steps_done:
         _record_interval(training, observers, result)
+        loop.checkpoints.finish_if_done()
     observers.call("step_done", result)
     every = config.checkpoints.every_steps
     if training.progress.status == "finished" and every and step % every == 0 and not last:

@@ -97,12 +97,17 @@ def train(
             processes.from_first(lambda: _take_directory(run, config, setup, start))
             with watching.watching(training):
                 try:
-                    with out_of_memory_explained(config), dead_workers_explained():
+                    with (
+                        out_of_memory_explained(config),
+                        dead_workers_explained(),
+                        loop.checkpoints.finished(),
+                    ):
                         _epochs(loop, start)
                 except KeyboardInterrupt:
                     raise KeyboardInterrupt(ending.what_is_left(training)) from None
                 except Asked as asked:
-                    loop.checkpoints.save()
+                    with loop.checkpoints.finished():
+                        loop.checkpoints.save()
                     ending.leave(training, asked.number)
                 summary = ending.summary(training, watching, tag)
         unsaved = loop.checkpoints.unsaved

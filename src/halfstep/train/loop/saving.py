@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfstep.train.run import metrics, restore
-from halfstep.train.store import parts, random_state, replaced, rotation
+from halfstep.train.store import background, parts, random_state, replaced, rotation
+from halfstep.train.store.background import Background
 from halfstep.train.store.checkpoint import Checkpoint, Rank
+from halfstep.train.store.snapshot import Copies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import torch
@@ -20,8 +24,20 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import Which
 
 
+class _Outcome(NamedTuple):
+    """What became of a checkpoint, made after so many epochs: whether it has all its names."""
+
+    names: tuple[Which, ...]
+    epochs: int
+    written: bool
+    warnings: Sequence[str] = ()
+
+
 class CheckpointWriter:
     """Writes the checkpoints of one run, whose observers may have a state in them, or a veto.
+
+    A large one is copied and written in the background, one at a time. Its outcome is known by
+    `finish`, which comes before anything that depends on it: the next checkpoint, and the end.
 
     Attributes:
         unsaved: Names of checkpoints that are not of the validation that they should be of, as that
@@ -31,12 +47,14 @@ class CheckpointWriter:
     def __init__(self, training: Training, observers: Observers) -> None:
         self._training = training
         self._observers = observers
+        self._copies = Copies()
+        self._writing: Background[_Outcome] | None = None
         self.unsaved: set[Which] = set()
 
     def save_if_sound(
         self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
     ) -> None:
-        """Write a checkpoint, unless an observer has a veto.
+        """Save a checkpoint, unless an observer has a veto.
 
         Args:
             names: What else it is from now on.
@@ -48,49 +66,99 @@ class CheckpointWriter:
 
     def save(
         self, *names: Which, validated: bool = False, confusion: torch.Tensor | None = None
-    ) -> bool:
-        """Write a checkpoint of the current state, between two micro-batches.
+    ) -> None:
+        """Save a checkpoint of the current state, between two micro-batches.
 
         Of several processes every one calls it, and the first one writes; where they share the
-        model, each writes its part before that.
+        model, each writes its part before that, and not in the background.
 
         A resume goes on from the newest checkpoint. So what belongs to one is written before it,
         and none is written while the best validation so far is in none: it has to be made again.
         See `save_if_sound` for the arguments.
-
-        Returns:
-            Whether this process has written it.
         """
         training = self._training
         running = training.stopwatch.running
         training.stopwatch.stop()
+        self.finish()
         training.progress.train_seconds = training.stopwatch.seconds
         training.progress.wall_seconds = training.wall.seconds
-        written = self._write(names, confusion, validated=validated)
+        state = self._state(names, confusion, validated=validated)
+        if state is not None:
+            self._write(state, names)
+        elif training.processes.is_first:
+            self._settle(_Outcome(names, training.progress.epochs, written=False))
         self._observers.call("after_pause")
         if running:
             training.stopwatch.start()
-        if written:
-            self.unsaved.difference_update(names)
-        elif training.processes.is_first:
-            if "best" in names and "best" not in self.unsaved:
-                rotation.warn(
-                    f"the best validation so far, of epoch {training.progress.epochs}, could not "
-                    "be saved; no other checkpoint replaces it until a better one is saved, so "
-                    "--resume auto repeats that epoch"
-                )
-            self.unsaved.update(names)
-        return written
 
-    def _write(
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written, and warn if it could not be.
+
+        Raises:
+            Exception: What its writing raised, other than for the disk.
+        """
+        if self._writing is not None:
+            background.wait()  # A Ctrl-C here leaves it to be waited for again.
+            writing, self._writing = self._writing, None
+            self._settle(writing.result())
+
+    @contextmanager
+    def finished(self) -> Iterator[None]:
+        """Do the same at the end of a block, however that ends."""
+        try:
+            yield
+        finally:
+            self.finish()
+
+    def finish_if_done(self) -> None:
+        """Do the same if there is nothing to wait for."""
+        if self._writing is not None and self._writing.done:
+            self.finish()
+
+    def _write(self, state: Checkpoint, names: tuple[Which, ...]) -> None:
+        copied = self._copies.of(state)
+        if copied is None:
+            self._settle(self._written(state, names))
+        else:
+            self._writing = Background(partial(self._written, copied, names))
+
+    def _written(self, state: Checkpoint, names: tuple[Which, ...]) -> _Outcome:
+        """Write a checkpoint, and what follows from it on the disk; in whichever thread."""
+        run, keep = self._training.run, self._training.config.checkpoints.keep
+        said: list[str] = []
+        written = rotation.save(run, state, keep=keep, names=names, say=said.append)
+        if written:
+            with suppress(OSError):
+                replaced.let_go(run)
+        return _Outcome(names, state.epoch, written, said)
+
+    def _settle(self, outcome: _Outcome) -> None:
+        for line in outcome.warnings:
+            rotation.warn(line)
+        if outcome.written:
+            self.unsaved.difference_update(outcome.names)
+            return
+        if "best" in outcome.names and "best" not in self.unsaved:
+            rotation.warn(
+                f"the best validation so far, of epoch {outcome.epochs}, could not be saved; no "
+                "other checkpoint replaces it until a better one is saved, so --resume auto "
+                "repeats that epoch"
+            )
+        self.unsaved.update(outcome.names)
+
+    def _state(
         self, names: tuple[Which, ...], confusion: torch.Tensor | None, *, validated: bool
-    ) -> bool:
+    ) -> Checkpoint | None:
+        """Return what to write, after all that comes before it on the disk; or None, to not write.
+
+        It is of the first process; the others help to make it, and have nothing to write.
+        """
         training = self._training
         processes, run = training.processes, training.run
         own: Rank = {"rng": random_state.capture(), "observers": self._observers.state_dict()}
         each = processes.gather(own)
         if processes.any("best" in self.unsaved and "best" not in names):
-            return False
+            return None
         try:
             tensors = self._tensors()
             self._observers.call("before_checkpoint")
@@ -99,15 +167,10 @@ class CheckpointWriter:
         except OSError as error:
             if processes.is_first:
                 rotation.give_up(run, training.step, error)
-            return False
+            return None
         if not processes.is_first:
-            return False
-        state = self._checkpoint(tensors, each, validated=validated)
-        written = rotation.save(run, state, keep=training.config.checkpoints.keep, names=names)
-        if written:
-            with suppress(OSError):
-                replaced.let_go(run)
-        return written
+            return None
+        return self._checkpoint(tensors, each, validated=validated)
 
     def _tensors(self) -> dict[str, Any]:
         """Return what a checkpoint has of weights and engine, or where it was written in parts."""

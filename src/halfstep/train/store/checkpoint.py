@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from halfstep.errors import UserError, reason
 from halfstep.files import write_atomically
-from halfstep.train.store import migration
+from halfstep.train.store import background, migration
 from halfstep.train.store import parts as parts_of
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def load(file: Path) -> Checkpoint:
 
 def look_into(file: Path) -> Checkpoint:
     """Read a checkpoint onto the CPU, but for what lies in parts, which are verified only."""
+    background.wait()
     with _readable(file):
         _verify(file)
         found = migration.migrated(torch.load(file, map_location="cpu", weights_only=True))

@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfstep.errors import UserError
-from halfstep.train.store import checkpoint, parts
+from halfstep.train.store import background, checkpoint, parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from halfstep.train.store.checkpoint import Checkpoint, Which
@@ -40,11 +41,18 @@ def path(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}.pt"
 
 
-def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = ()) -> bool:
+def save(
+    run: Path,
+    state: Checkpoint,
+    *,
+    keep: int,
+    names: tuple[Which, ...] = (),
+    say: Callable[[str], object] = warn,
+) -> bool:
     """Write a checkpoint beside the others, and keep so many of the newest.
 
-    A disk that is full or gone does not end a run here: it is warned of, and what was written
-    before stays as it was.
+    A disk that is full or gone does not end a run here: `say` is told, and what was written before
+    stays as it was.
 
     Returns:
         Whether it was written, and is known by all of the names that it has from now on.
@@ -53,29 +61,29 @@ def save(run: Path, state: Checkpoint, *, keep: int, names: tuple[Which, ...] = 
     try:
         checkpoint.save(file, state)
     except OSError as error:
-        give_up(run, state.step, error)
+        give_up(run, state.step, error, say)
         return False
     try:
         for name in names:
             link(file, checkpoint.path(run, name))
     except OSError as error:
         named = " and ".join(f"{name}.pt" for name in names)
-        warn(f"{file.name} was saved, but not as {named}: {error.strerror or error}")
+        say(f"{file.name} was saved, but not as {named}: {error.strerror or error}")
         return False
     try:
         for old in newest_first(run)[keep:]:
             old.unlink()
         remove_nameless_parts(run)
     except OSError as error:
-        warn(f"old checkpoints could not be removed: {error.strerror or error}")
+        say(f"old checkpoints could not be removed: {error.strerror or error}")
     return True
 
 
-def give_up(run: Path, step: int, error: OSError) -> None:
-    """Warn of a checkpoint that could not be written, and remove what there is of its parts."""
+def give_up(run: Path, step: int, error: OSError, say: Callable[[str], object] = warn) -> None:
+    """Tell of a checkpoint that could not be written, and remove what there is of its parts."""
     newest = newest_first(run)
     left = f"the newest one is {newest[0].name}" if newest else "there is none in the run directory"
-    warn(f"the checkpoint of step {step} could not be saved: {error.strerror or error}; {left}")
+    say(f"the checkpoint of step {step} could not be saved: {error.strerror or error}; {left}")
     with suppress(OSError):
         remove_nameless_parts(run)
 
@@ -110,11 +118,13 @@ def newest_first(run: Path) -> list[Path]:
 def newest_whole(run: Path) -> tuple[Path, Checkpoint] | None:
     """Return the newest checkpoint that is whole, and its file; or None where there is none at all.
 
-    What lies in parts is verified, and not read. Damaged ones on the way are warned of.
+    One that this process is writing counts. What lies in parts is verified, and not read. Damaged
+    ones on the way are warned of.
 
     Raises:
         UserError: If there are some and all are damaged.
     """
+    background.wait()
     damaged = []
     for file in newest_first(run):
         try:

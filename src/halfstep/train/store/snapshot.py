@@ -1,0 +1,106 @@
+"""A copy of a checkpoint as it is now, to be written while the run trains on.
+
+It takes as much memory of the host as the tensors have bytes, and keeps it for the next copy.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfstep.train.store.checkpoint import Checkpoint
+
+LEAST_BYTES = 4_000_000
+"""Fewer bytes of tensors are written faster than a thread pays; see `benchmarks/checkpoints.py`."""
+
+
+class Copies:
+    """Copies checkpoints into memory of the CPU, each into that of the one before it."""
+
+    def __init__(self) -> None:
+        self._buffers: list[torch.UntypedStorage] = []
+
+    def of(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return a copy that shares nothing with what is trained; the one before it is void.
+
+        Returns:
+            None, if the tensors have less than `LEAST_BYTES`, or are not all plain and dense.
+        """
+        rest = io.BytesIO()
+        apart = _TensorsApart(rest)
+        apart.dump(checkpoint)
+        if not all(map(_is_plain, apart.tensors)):
+            return None
+        storages = {_place(each): each.untyped_storage() for each in apart.tensors}
+        if sum(each.nbytes() for each in storages.values()) < LEAST_BYTES:
+            return None
+        copied = dict(zip(storages, self._copied(list(storages.values())), strict=True))
+        tensors = [_like(each, copied[_place(each)]) for each in apart.tensors]
+        rest.seek(0)
+        return cast("Checkpoint", _TensorsPut(rest, tensors).load())
+
+    def _copied(self, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
+        spare: dict[int, deque[torch.UntypedStorage]] = defaultdict(deque)
+        for each in self._buffers:
+            spare[each.nbytes()].append(each)
+        self._buffers = []
+        for each in storages:
+            size = each.nbytes()
+            buffer = spare[size].popleft() if spare[size] else torch.UntypedStorage(size)
+            self._buffers.append(buffer.copy_(each))
+        return self._buffers
+
+
+class _TensorsApart(pickle.Pickler):
+    """Encodes everything but tensors, of which it writes the position in `tensors`."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+        self._known: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if id(value) not in self._known:
+            self._known[id(value)] = len(self.tensors)
+            self.tensors.append(value)
+        return self._known[id(value)]
+
+
+class _TensorsPut(pickle.Unpickler):
+    """Decodes what `_TensorsApart` has encoded, with other tensors."""
+
+    def __init__(self, file: io.BytesIO, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, position: int) -> torch.Tensor:
+        return self._tensors[position]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is no more than a view of its storage."""
+    seen_otherwise = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    is_own = type(tensor) is torch.Tensor and not vars(tensor)
+    return is_own and tensor.layout is torch.strided and not seen_otherwise
+
+
+def _place(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
+    """Return what tensors that share memory have in common; those without elements share none."""
+    storage = tensor.untyped_storage()
+    return tensor.device, storage.data_ptr() or id(tensor), storage.nbytes()
+
+
+def _like(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return the same view of another storage."""
+    view = torch.empty(0, dtype=tensor.dtype)
+    view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return view.requires_grad_(tensor.requires_grad)
