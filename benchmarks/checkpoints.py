@@ -1,21 +1,20 @@
-"""How long a run stands still for its checkpoints, and how much of that another thread could take.
+"""How long a run pauses for a checkpoint, and how much longer it takes, with and without a thread.
 
     python benchmarks/checkpoints.py
 
-A checkpoint of a model, SGD's momentum and the engine's state is written as a run writes it: to
-disk, whole before it has its name (fsync). In the background, the run would stand still while a
-copy of the tensors is made, and write that in a thread while steps go on. Both are measured in
-turns, with the processor time of the writing, which another thread takes from the step on machines
-that have no core to spare.
+A model is trained with SGD and momentum for some steps, in turns: without a checkpoint, with one
+after the first step that is written before the next, and with one that is copied then and written
+in the background, as a run does above a number of bytes. The write reaches the disk (fsync), and
+ends before the last step does. The small models show from how many bytes on a thread pays.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,70 +26,155 @@ import torch
 from torch.nn import functional
 
 from halfstep import Engine
-from halfstep.files import write_atomically
+from halfstep.train.store import checkpoint, random_state, snapshot
+from halfstep.train.store.background import Background
+from halfstep.train.store.checkpoint import Checkpoint
 
 RESULTS = Path(__file__).parent / "results" / "checkpoints.json"
-MODELS = {"resnet18": 64, "resnet50": 64, "vit_small_patch16_224": 224}
 ROUNDS = 7
+CHOSEN = snapshot.LEAST_BYTES
 
 
-def state_of(name: str, pixels: int) -> dict[str, object]:
-    """Return what a checkpoint has of a model that was trained for a step."""
-    model = timm.create_model(name, num_classes=10)
-    engine = Engine(model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
-    with engine.autocast():
-        logits = engine.model(torch.randn(2, 3, pixels, pixels))
-        loss = functional.cross_entropy(logits, torch.tensor([1, 2]))
-    engine.backward(loss)
-    engine.step()
-    return {"model": engine.bare_model.state_dict(), "engine": engine.state_dict()}
+@dataclass(frozen=True)
+class Case:
+    """A model, and enough steps of it for a write to end within them."""
+
+    model: str
+    pixels: int = 64
+    batch: int = 16
+    steps: int = 4
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
-def measure(name: str, pixels: int, folder: Path) -> dict[str, object]:
-    """Write and copy in turns."""
-    state, file = state_of(name, pixels), folder / "some.pt"
-    taken: dict[str, list[float]] = {"write": [], "write, processor": [], "copy": []}
+def _resnet(channels: int, steps: int) -> Case:
+    widths = [channels * factor for factor in (1, 2, 4, 8)]
+    return Case("resnet18", 32, 8, steps, {"channels": widths})
+
+
+CASES = {
+    "resnet18, 2 channels": _resnet(2, 4),
+    "resnet18, 4 channels": _resnet(4, 4),
+    "resnet18, 8 channels": _resnet(8, 4),
+    "resnet18, 16 channels": _resnet(16, 4),
+    "resnet18": Case("resnet18"),
+    "resnet50": Case("resnet50", 64, 8),
+    "vit_small_patch16_224": Case("vit_small_patch16_224", 224, 2),
+}
+IN_THE_DOCS = ("resnet18", "resnet50", "vit_small_patch16_224")
+
+
+class Trained:
+    """A model in training that can be saved."""
+
+    def __init__(self, case: Case) -> None:
+        model = timm.create_model(case.model, num_classes=10, **case.settings)
+        self._engine = Engine(model, torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9))
+        self._images = torch.randn(case.batch, 3, case.pixels, case.pixels)
+        self._labels = torch.arange(case.batch) % 10
+
+    def step(self) -> None:
+        """Train a step."""
+        with self._engine.autocast():
+            loss = functional.cross_entropy(self._engine.model(self._images), self._labels)
+        self._engine.backward(loss)
+        self._engine.step()
+
+    def state(self) -> Checkpoint:
+        """Return what a run would write of it."""
+        return Checkpoint(
+            model=self._engine.bare_model.state_dict(),
+            averaged=None,
+            engine=self._engine.state_dict(),
+            schedule={},
+            epoch=0,
+            batch=1,
+            step=1,
+            validated=False,
+            loss=0.0,
+            accuracy=0.0,
+            classes=("one", "another"),
+            preprocessing={},
+            rng=random_state.capture(),
+            progress={},
+            config={},
+        )
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Train in turns; return bytes, and seconds by what was done."""
+    trained, copies, file = Trained(case), snapshot.Copies(), folder / "some.pt"
+    writing: list[Background[None]] = []
+
+    def written() -> None:
+        checkpoint.save(file, trained.state())
+
+    def in_background() -> None:
+        copied = copies.of(trained.state())
+        assert copied is not None
+        writing.append(Background(partial(checkpoint.save, file, copied)))
+
+    ways = {"none": lambda: None, "synchronous": written, "background": in_background}
+    pauses: dict[str, list[float]] = {name: [] for name in ways}
+    whole: dict[str, list[float]] = {name: [] for name in ways}
+    trained.step()
     for _ in range(ROUNDS):
-        began, used = time.perf_counter(), time.process_time()
-        write_atomically(file, partial(torch.save, state))
-        taken["write"].append(time.perf_counter() - began)
-        taken["write, processor"].append(time.process_time() - used)
-        began = time.perf_counter()
-        copy.deepcopy(state)
-        taken["copy"].append(time.perf_counter() - began)
-    seconds = {
-        what: {
-            "median": round(statistics.median(each), 4),
-            "low": round(min(each), 4),
-            "high": round(max(each), 4),
-        }
-        for what, each in taken.items()
+        for name, save in ways.items():
+            began = time.perf_counter()
+            trained.step()
+            stopped = time.perf_counter()
+            save()
+            pauses[name].append(time.perf_counter() - stopped)
+            for _ in range(case.steps - 1):
+                trained.step()
+            while writing:
+                writing.pop().result()
+            whole[name].append(time.perf_counter() - began)
+    return {
+        "bytes": file.stat().st_size,
+        "step": _summary([each / case.steps for each in whole["none"]]),
+        **{
+            name: {
+                "pause": _summary(pauses[name]),
+                "extra": _summary(
+                    [one - other for one, other in zip(whole[name], whole["none"], strict=True)]
+                ),
+            }
+            for name in ways
+            if name != "none"
+        },
     }
-    return {"megabytes": round(file.stat().st_size / 1e6, 1), "seconds": seconds}
+
+
+def _summary(seconds: list[float]) -> dict[str, float]:
+    low, median, high = statistics.quantiles(seconds, n=4)
+    return {"median": round(median, 5), "low": round(low, 5), "high": round(high, 5)}
 
 
 def table(document: dict[str, Any]) -> list[str]:
     """Return the docs' table."""
-    lines = [
-        "| checkpoint of | size, MB | time to write | time to copy |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, row in document["models"].items():
-        write, copied = (
+    columns = ["checkpoint of", "size, MB"]
+    columns += ["pause, synchronous", "pause, background"]
+    columns += ["extra time, synchronous", "extra time, background"]
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for name in IN_THE_DOCS:
+        row = document["models"][name]
+        ways = row["synchronous"], row["background"]
+        cells = [
             f"{1e3 * each['median']:.0f} ms ({1e3 * each['low']:.0f} to {1e3 * each['high']:.0f})"
-            for each in (row["seconds"]["write"], row["seconds"]["copy"])
-        )
-        lines.append(f"| {name} | {row['megabytes']:.0f} | {write} | {copied} |")
+            for each in [way[what] for what in ("pause", "extra") for way in ways]
+        ]
+        lines.append(f"| {name} | {row['bytes'] / 1e6:.0f} | {' | '.join(cells)} |")
     return lines
 
 
 def main() -> None:
     """Measure, print and keep."""
     torch.set_num_threads(1)
+    snapshot.LEAST_BYTES = 0
     with tempfile.TemporaryDirectory(dir=".") as folder, quiet_machine.watched() as seen:
-        found = {name: measure(name, pixels, Path(folder)) for name, pixels in MODELS.items()}
+        found = {name: measure(case, Path(folder)) for name, case in CASES.items()}
     environment = {"cores": os.cpu_count(), "torch": torch.__version__, "rounds": ROUNDS}
-    document = {"environment": environment, "models": found}
+    document = {"environment": {**environment, "least_bytes": CHOSEN}, "models": found}
     quiet_machine.keep(RESULTS, document, seen)
     docs_table.put("performance.md", "checkpoints", table(document))
 

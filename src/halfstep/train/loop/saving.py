@@ -166,7 +166,7 @@ class CheckpointWriter:
                 metrics.write_tables(run, confusion, training.setup.data.classes)
         except OSError as error:
             if processes.is_first:
-                rotation.give_up(run, training.step, error)
+                rotation.give_up(run, training.step, error, rotation.warn)
             return None
         if not processes.is_first:
             return None

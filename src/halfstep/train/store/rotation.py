@@ -79,7 +79,7 @@ def save(
     return True
 
 
-def give_up(run: Path, step: int, error: OSError, say: Callable[[str], object] = warn) -> None:
+def give_up(run: Path, step: int, error: OSError, say: Callable[[str], object]) -> None:
     """Tell of a checkpoint that could not be written, and remove what there is of its parts."""
     newest = newest_first(run)
     left = f"the newest one is {newest[0].name}" if newest else "there is none in the run directory"
