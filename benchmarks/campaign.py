@@ -148,9 +148,14 @@ def _startup(result: dict[str, Any]) -> str:
 
 
 def _checkpoints(result: dict[str, Any]) -> str:
-    of = result["models"]["resnet18"]["seconds"]["write"]
-    seconds = f"{of['median']:.2f} s ({of['low']:.2f} to {of['high']:.2f})"
-    return f"a checkpoint of ResNet-18 takes {seconds}"
+    of = result["models"]["resnet18"]
+    background, synchronous = (
+        "{median:.0f} ms ({low:.0f} to {high:.0f})".format(
+            **{name: 1e3 * each for name, each in of[way]["pause"].items()}
+        )
+        for way in ("background", "synchronous")
+    )
+    return f"ResNet-18 pauses for {background}; {synchronous} without a thread"
 
 
 def _scaling(result: dict[str, Any]) -> str:
@@ -256,8 +261,8 @@ EVERY = (
     Benchmark("startup.py", "time that programs take to start", "importing torch", _startup),
     Benchmark(
         "checkpoints.py",
-        "time for which a checkpoint stops a run",
-        "a copy in memory",
+        "time for which a run pauses for a checkpoint",
+        "a synchronous write",
         _checkpoints,
     ),
     Benchmark("scaling.py", "speed of one to four processes on a CPU", "one process", _scaling),

@@ -47,7 +47,7 @@ class Observer:
         """Called after training, with the exception that ended it; not if `begin` failed."""
 
     def after_pause(self) -> None:
-        """Called when an epoch begins, and after a checkpoint was written."""
+        """Called when an epoch begins, and after a checkpoint was written or copied."""
 
     def batch_loaded(self) -> None:
         """Called when a training batch is loaded, on the CPU."""

@@ -2,7 +2,8 @@
 
 A scheduler that wants its machine back sends SIGTERM or SIGUSR1 some time before SIGKILL, and a
 person presses Ctrl-C. Whatever is going on, the update or the checkpoint that is being made is
-finished first, so that nothing is lost; a second Ctrl-C does not wait.
+finished first, so that nothing is lost; a second Ctrl-C waits only for a checkpoint that is being
+written in the background.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfstep.train.store.checkpoint import Checkpoint
 
 LEAST_BYTES = 4_000_000
-"""Fewer bytes of tensors are written faster than a thread pays; see `benchmarks/checkpoints.py`."""
+"""A thread for fewer bytes of tensors does not make a run shorter: `benchmarks/checkpoints.py`."""
 
 
 class Copies:
