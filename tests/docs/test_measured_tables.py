@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from halfstep.train.store import snapshot
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,16 +82,21 @@ def test_feed(script):
 def test_checkpoints(script):
     result = json.loads((ROOT / "benchmarks" / "results" / "checkpoints.json").read_text())
     assert between("performance.md", "checkpoints") == script("checkpoints").table(result)
-    of = result["models"]["resnet18"]["seconds"]
+    of = result["models"]["resnet18"]
     (trained,) = [
         each["images/s in training"]["median"]
         for each in json.loads((ROOT / "benchmarks/results/feed.json").read_text())["rows"]
         if (each["loader"], each["workers"]) == ("halfstep, cache_images=none", 1)
     ]
-    # The page says that a thread would save a thousandth of an epoch.
-    saved = (of["write"]["median"] - of["copy"]["median"]) / (9469 / trained)
-    assert saved < 0.0015
+    # The page says that a synchronous write takes two thousandths of an epoch.
+    assert of["synchronous"]["extra"]["median"] / (9469 / trained) == pytest.approx(2e-3, abs=5e-4)
     assert trained > 90
+    least = result["environment"]["least_bytes"]
+    assert least == snapshot.LEAST_BYTES
+    for each in result["models"].values():
+        assert each["background"]["pause"]["high"] < each["synchronous"]["pause"]["low"]
+        if each["bytes"] > least:
+            assert each["background"]["extra"]["median"] < each["synchronous"]["extra"]["median"]
 
 
 def test_trust_in_advice(script):
