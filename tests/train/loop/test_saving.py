@@ -15,6 +15,7 @@ from sameness import assert_same_run, same
 from halfstep import Observer
 from halfstep.train.loop import saving
 from halfstep.train.loop.loop import train
+from halfstep.train.loop.saving import CheckpointWriter
 from halfstep.train.run.signals import Stopped
 from halfstep.train.store import background, checkpoint, rotation
 from halfstep.train.store.run_directory import read_summary
@@ -89,9 +90,23 @@ def test_small_checkpoint_takes_no_thread(pictures, tmp_path, monkeypatch):
     train(pictures("epochs=1"), tmp_path, quiet=True)
 
 
-def test_one_is_written_at_a_time(pictures, tmp_path, slow):
-    train(pictures("checkpoints.every_steps=1"), tmp_path, quiet=True)
-    assert slow == [1] * 9
+def test_one_is_written_at_a_time(pictures, tmp_path, slow, monkeypatch):
+    """Each is still being written when the next one is due; but for the last, which none follows."""
+    due, real_save, real_write = threading.Event(), CheckpointWriter.save, checkpoint._write
+
+    def save(*args, **given):
+        due.set()
+        real_save(*args, **given)
+
+    def write(state, file):
+        due.clear()
+        due.wait(0.3)
+        real_write(state, file)
+
+    monkeypatch.setattr(CheckpointWriter, "save", save)
+    monkeypatch.setattr(checkpoint, "_write", write)
+    train(pictures("epochs=1", "checkpoints.every_steps=1"), tmp_path, quiet=True)
+    assert slow == [1] * 3
 
 
 @pytest.mark.usefixtures("slow")
