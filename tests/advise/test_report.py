@@ -223,8 +223,8 @@ def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(here, "hurried_program", PROGRAM)
-    monkeypatch.setattr(commands, "SEARCH", 0.0)
-    assert program.advise("--recipes", "bf16,fp16", "--verify") == 0
+    monkeypatch.setattr(commands, "BUDGET", 0.0)
+    assert program.advise("--recipes", "bf16,fp16") == 0
     said = capsys.readouterr().out
     assert f"{NOT_EXAMINED}, which does not suffice for the recorded steps in fp32: bf16" in said
     assert "; write --budget 1m --no-verify to examine all" in said

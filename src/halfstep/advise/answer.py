@@ -56,16 +56,17 @@ class Answer:
         chosen = [choice.best.trial for choice in self.choices if choice.best]
         if self.choices:
             return list({trial.base: trial for trial in chosen}.values())
-        holding = self.advice.safe if self.advice else []
-        return [each for each in holding if not self._is_bad(each.base)][:1]
+        return self._holding[:1]
 
     @property
     def advice_with_exceptions(self) -> list[Trial]:
         """The recipes that hold and are not only a name."""
-        return [each for each in self.advice.safe if len(each.spec) > 1] if self.advice else []
+        return [each for each in self._holding if len(each.spec) > 1]
 
-    def _is_bad(self, recipe: str) -> bool:
-        return recipe in self.verified and self.verified[recipe].settled == "bad"
+    @property
+    def _holding(self) -> list[Trial]:
+        bad = {name for name, each in self.verified.items() if each.settled == "bad"}
+        return [each for each in self.advice.safe if each.base not in bad] if self.advice else []
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""

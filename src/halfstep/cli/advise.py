@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.clock import Tell
     from halfstep.advise.forecast import Forecast
 
-SEARCH = 600.0
-"""Seconds for all up to verification, where no budget is given."""
+BUDGET = 600.0
+"""Seconds for the whole command, where no budget is given."""
 LINES = 30.0
 """Seconds between lines of progress where there is no terminal."""
 
@@ -112,7 +112,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             "--verify/--no-verify",
             help="Check the chosen recipe against fp32 in short training runs; if it is worse, "
-            "check the next best. Default: only with --budget.",
+            "check the next best. Default: --verify.",
         ),
     ] = None,
     budget: Annotated[
@@ -120,8 +120,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             metavar="10m",
             help="Time for the whole command. Recipes for which no time is left are listed as not "
-            "examined; the remaining time is used for --verify. Default: 10m, without "
-            "verification.",
+            "examined; the remaining time is used for --verify. Default: 10m.",
         ),
     ] = None,
     out: Annotated[
@@ -170,11 +169,10 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         costed=not there and (cost_only or batch_size or max_memory),
         tried=cost_only and (verify or budget or out),
     )
-    seconds = None if budget is None else parse_time_limit(budget, "--budget")
-    verify = seconds is not None if verify is None else verify
+    seconds = BUDGET if budget is None else parse_time_limit(budget, "--budget")
 
     def left() -> float:
-        return (seconds or SEARCH) - (time.monotonic() - began)
+        return seconds - (time.monotonic() - began)
 
     names = parse_recipes(recipes) if recipes else list(advice.CANDIDATES)
     costs: list[forecast.Forecast] = []
@@ -212,10 +210,9 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 budget=left(),
                 tell=tell,
             )
-    if verify and found.advice:
+    if verify is not False and found.advice:
         with _told() as tell:
-            limit = None if seconds is None else left()
-            found = answer.verify(found, Verifier(about, seed, limit, tell))
+            found = answer.verify(found, Verifier(about, seed, left(), tell))
     written = files.write(out, found) if out is not None else []
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))

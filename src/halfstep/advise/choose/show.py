@@ -84,7 +84,7 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
     for name, each in found.verified.items():
         said = f"{name} in short trainings: {SETTLED[each.settled]}; {each.said}"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
-    trials = found.recommended if found.choices or found.verified else found.advice_with_exceptions
+    trials = found.recommended if found.choices else found.advice_with_exceptions
     for trial in trials:
         console.print(Text(f"# {trial.base}, in a config:", style="dim"))
         console.print(Text(text.dump({"recipe": trial.spec}).rstrip()), soft_wrap=True)
