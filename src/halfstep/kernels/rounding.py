@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from halfstep.formats.limits import FORMATS
-from halfstep.kernels.native import fused
+from halfstep.kernels.native import fused, half
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfstep.formats.limits import Format
 
 Rounding = Literal["nearest", "stochastic"]
 Overflow = Literal["standard", "saturate"]
+
+
+LARGE = 1 << 16
+"""Elements from which a pass of C over one tensor takes less time than PyTorch's."""
 
 
 def round_to(
@@ -92,6 +98,19 @@ def round_stochastically(
     )
     drawn = ((bits + noise) & -(1 << 16)).view(torch.float32)
     return rounded.copy_(torch.where(exact.isfinite(), drawn, exact))
+
+
+def round_each(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> None:
+    """Round fp32 tensors of any shapes to nearest, each into the half tensor at its place."""
+    rest: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for value, narrow in zip(values, into, strict=True):
+        alike = value.numel() >= LARGE and value.stride() == narrow.stride()
+        if alike and half.round_to_half(value, narrow.dtype, narrow=narrow):
+            torch.autograd.graph.increment_version(narrow)
+        else:
+            rest.append((value, narrow))
+    if rest:
+        torch._foreach_copy_([narrow for _, narrow in rest], [value for value, _ in rest])
 
 
 def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,6 +14,8 @@ from weakref import ref
 
 import torch
 
+from halfstep.kernels.native import half
+
 SMALLEST_KEPT = 1 << 18
 """Elements (1 MiB) below which a buffer is made anew: the allocator has it at hand."""
 
@@ -22,6 +24,20 @@ LARGEST_KEPT = 1 << 24
 
 _SMALLEST_COPY = 1 << 12
 """Elements (16 KiB) below which a backward widens anew in less time than a copy is found."""
+
+
+def write_wide(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Widen half numbers into an fp32 tensor of their strides, and return that."""
+    if value.numel() < SMALLEST_KEPT or not half.widen(value, wide):
+        wide.copy_(value)
+    return wide
+
+
+def widened(value: torch.Tensor) -> torch.Tensor:
+    """Return what `value.float()` gives for a half tensor."""
+    if value.numel() < SMALLEST_KEPT or value.device.type != "cpu":
+        return value.float()
+    return write_wide(value, torch.empty_like(value, dtype=torch.float32))
 
 
 class Scratch(threading.local):
@@ -40,10 +56,10 @@ class Scratch(threading.local):
             with torch.inference_mode(False):  # noqa: FBT003  # torch 2.11 compiles no keyword here
                 buffer = self._buffers[place] = torch.empty(elements)
         if value.is_contiguous():
-            return buffer[:elements].view(value.shape).copy_(value)
+            return write_wide(value, buffer[:elements].view(value.shape))
         # The strides that `value.float()` would have: its own where it is dense.
         strides = torch.empty_like(value, device="meta").stride()
-        return buffer.as_strided(value.shape, strides).copy_(value)
+        return write_wide(value, buffer.as_strided(value.shape, strides))
 
     def clear(self) -> None:
         """Let go of this thread's buffers."""
@@ -88,31 +104,43 @@ class WideCopies:
         self._lock = threading.RLock()
 
     def widen(self, value: torch.Tensor) -> torch.Tensor | None:
-        """Return a fresh fp32 copy that `take` will find; None where none is to be kept."""
+        """Return an fp32 copy that `take` will find; None where none is to be kept."""
+        with self._lock:
+            copy = self._of(value)
+            if copy is not None:
+                copy.uses += 1
+                return copy.wide
         size = 4 * value.numel()
         if not 4 * _SMALLEST_COPY <= size <= self._most - self._bytes or value.device.type != "cpu":
             return None
-        wide = value.float()
+        wide = widened(value)
         key = id(value)
+        died = ref(value, lambda _: self._drop(key))
         with self._lock:
-            before = self._drop(key)
-            uses = before.uses if before and before.of() is value else 0
-            died = ref(value, lambda _: self._drop(key))
-            self._copies[key] = _Copy(died, value._version, value.data_ptr(), wide, uses + 1)
+            self._copies[key] = _Copy(died, value._version, value.data_ptr(), wide, 1)
             self._bytes += size
         return wide
 
     def take(self, value: torch.Tensor) -> torch.Tensor | None:
         """Return what `widen` has kept for one of its uses; None where there is nothing."""
         with self._lock:
-            copy = self._copies.get(id(value))
+            copy = self._of(value)
             if copy is None:
                 return None
-            as_kept = copy.of() is value and copy.version == value._version
             copy.uses -= 1
-            if not copy.uses or not as_kept:
+            if copy.uses <= 0:
                 self._drop(id(value))
-            return copy.wide if as_kept and copy.place == value.data_ptr() else None
+            return copy.wide
+
+    def _of(self, value: torch.Tensor) -> _Copy | None:
+        """Return the copy of a half tensor, and let go of one that is not as the tensor is now."""
+        copy = self._copies.get(id(value))
+        if copy is None:
+            return None
+        if copy.of() is value and copy.version == value._version and copy.place == value.data_ptr():
+            return copy
+        self._drop(id(value))
+        return None
 
     def clear(self) -> None:
         """Let go of all copies."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from halfstep.kernels.native.half import round_in_place
+from halfstep.kernels.native.half import round_to_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +26,44 @@ _CAST = torch.ops.aten._to_copy.default  # noqa: SLF001  # what `Tensor.to` call
 
 
 class Rounded(torch.Tensor):
-    """A half gradient that has its fp32 copy, until that is asked for or the tensor is used.
+    """A half gradient that is not written yet: there is its fp32 copy.
+
+    The first cast to fp32 gets the copy. Any other use writes the half numbers first.
 
     Attributes:
-        wide: fp32 tensor of the same values; None when it has been given away.
+        wide: fp32 tensor of the values; None when the half numbers are written.
+        version: How often that had been written to.
+        given: Whether a cast has got the copy.
     """
 
     wide: torch.Tensor | None
+    version: int
+    given: bool
 
     @classmethod
-    def of(cls, narrow: torch.Tensor, wide: torch.Tensor) -> Rounded:
-        """Return `narrow`, with `wide` to give away when it is cast to fp32."""
+    def of(cls, wide: torch.Tensor, dtype: torch.dtype) -> Rounded:
+        """Return the half numbers of `wide`, whose values are rounded already."""
+        narrow = torch.empty_like(wide, dtype=dtype)
         rounded = torch.Tensor._make_subclass(cls, narrow)  # noqa: SLF001  # no public name
-        rounded.wide = wide
+        rounded.wide, rounded.version, rounded.given = wide, wide._version, False
         return rounded
+
+    def write(self) -> None:
+        """Write the half numbers, if they are not written.
+
+        Raises:
+            RuntimeError: If what they are written from belongs to others, who have changed it.
+        """
+        wide, self.wide = self.wide, None
+        if wide is None:
+            return
+        if wide._version != self.version:
+            raise RuntimeError(
+                "a gradient of half weights was kept without a copy and read after its step; write "
+                "grad.clone() in the hook that keeps it"
+            )
+        with torch._C._DisableTorchDispatch(), torch.no_grad():  # noqa: SLF001  # no public name
+            self.copy_(wide)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub leaves out `func`
@@ -48,44 +73,52 @@ class Rounded(torch.Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Give the copy to the first cast to fp32; all else is computed on the half numbers."""
+        """Give the copy to the first cast to fp32; compute all else on the half numbers."""
         del types
         kwargs = kwargs or {}
         if func is _CAST and kwargs.get("dtype") is torch.float32:
             (rounded,) = args
-            wide, rounded.wide = rounded.wide, None
-            if wide is not None and kwargs.get("device", wide.device) == wide.device:
+            wide = rounded.wide
+            if (
+                wide is not None
+                and not rounded.given
+                and kwargs.get("device", wide.device) == wide.device
+            ):
+                rounded.given = True
                 return wide
-        for arg in (*args, *kwargs.values()):
+        for arg in tree_leaves((args, kwargs)):
             if isinstance(arg, Rounded):
-                arg.wide = None  # it may be written to
+                arg.write()
         with torch._C._DisableTorchDispatch():  # noqa: SLF001  # no public name
             return func(*args, **kwargs)
 
 
-def weight_gradient(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def weight_gradient(grad: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round the fp32 weight gradient of the convolution whose backward is running.
 
     Args:
         grad: fp32 tensor of any shape, which nobody else reads; it may be written to.
-        dtype: The half format of the weight.
+        weight: The half weight.
+        dtype: Its format.
 
     Returns:
         `grad.to(dtype)`; where it goes to a parameter that wants fp32, its values in fp32.
     """
-    taker = _taker() if grad.numel() >= SMALLEST else None
+    taker = _taker(weight) if grad.numel() >= SMALLEST else None
     if taker is None:
+        narrow = torch.empty_like(grad, dtype=dtype)
+        large = grad.numel() >= SMALLEST
+        return narrow if large and round_to_half(grad, dtype, narrow=narrow) else narrow.copy_(grad)
+    if not round_to_half(grad, dtype, wide=grad):
         return grad.to(dtype)
-    narrow = round_in_place(grad, dtype)
-    if narrow is None:
-        return grad.to(dtype)
-    return grad if taker == "AccumulateGrad" else Rounded.of(narrow, grad)
+    return grad if taker == "AccumulateGrad" else Rounded.of(grad, dtype)
 
 
-def _taker() -> str | None:
+def _taker(weight: torch.Tensor) -> str | None:
     """Return the kind of node that the gradient goes to, if that wants it in fp32.
 
-    None under `create_graph`, where the rounding is differentiated, and outside an eager backward.
+    None under `create_graph`, where the rounding is differentiated, outside an eager backward, and
+    where somebody else may get the half gradient as well.
     """
     node = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
     if torch.is_grad_enabled() or type(node).__name__ != "ConvolutionBackward0":
@@ -93,6 +126,17 @@ def _taker() -> str | None:
     taker, _ = node.next_functions[1]
     kind = type(taker).__name__
     if kind == "ToCopyBackward0":
-        return kind
+        return kind if _goes_nowhere_else(weight, taker) else None
     parameter = getattr(taker, "variable", None)  # of AccumulateGrad
     return kind if parameter is not None and parameter.grad_dtype == torch.float32 else None
+
+
+def _goes_nowhere_else(weight: torch.Tensor, cast: Any) -> bool:
+    """Tell whether only the backward of the cast gets the gradient: no hook, no `autograd.grad`."""
+    if weight._backward_hooks or weight.retains_grad:  # noqa: SLF001  # no public name
+        return False
+    ((parameter, _),) = cast.next_functions
+    try:
+        return torch._C._will_engine_execute_node(parameter)  # noqa: SLF001  # no public name
+    except RuntimeError:  # `autograd.grad` takes what goes to a parameter
+        return False

@@ -42,7 +42,8 @@ class Widened:
         results = original(*wide, **kwargs)
         if operator.name == "convolution_backward" and results[1] is not None:
             images, weight, bias = results
-            return narrowed(images, dtype), weight_gradient(weight, dtype), narrowed(bias, dtype)
+            weight = weight_gradient(weight, args[2], dtype)
+            return narrowed(images, dtype), weight, narrowed(bias, dtype)
         return narrowed(results, dtype)
 
     def attention(

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from halfstep.formats import torch_dtype
+from halfstep.kernels.rounding import round_each
 from halfstep.techniques.base import HALVES, Stage, Technique, as_function, no_own_formats
 from halfstep.techniques.params import own_tensors
 
@@ -109,7 +110,7 @@ class MasterWeights(Technique):
                     master.grad = None
         if masters:
             with torch.no_grad():
-                torch._foreach_copy_(stood_for, masters)
+                round_each(masters, into=stood_for)
 
     def close(self) -> None:
         """Give the optimizers the model's parameters back, with the values of the masters.

@@ -34,27 +34,39 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 1 << 30), st.integers(0, 3000), st.sampled_from(HALVES))
-def test_rounding_in_place_gives_what_two_casts_give(start, elements, dtype):
-    values = spread_over_all_bits(start, elements)
+@given(st.integers(0, 1 << 30), st.integers(0, 3000), st.sampled_from(HALVES), st.integers(0, 9))
+def test_rounding_and_widening_give_what_casts_give(start, elements, dtype, first):
+    values = spread_over_all_bits(start, elements)[first:]
     expected = values.to(dtype)
-    narrow = half.round_in_place(values, dtype)
-    if narrow is None:
+    narrow = torch.empty(elements, dtype=dtype)[first:]  # begins anywhere within a vector
+    wide, again, in_place = torch.empty_like(values), torch.empty_like(values), values.clone()
+    if not half.round_to_half(values, dtype, narrow=narrow, wide=wide):
         pytest.skip("the processor rounds one number at a time")
+    assert half.round_to_half(in_place, dtype, wide=in_place)
+    assert half.widen(narrow, again)
     assert torch.equal(bits(narrow), bits(expected))
-    assert torch.equal(bits(values), bits(expected.float()))
+    for each in (wide, again, in_place):
+        assert torch.equal(bits(each), bits(expected.float()))
 
 
-def test_strides_are_kept_and_gaps_left_alone():
-    last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    expected = last.half()
-    narrow = half.round_in_place(last, torch.float16)
-    if narrow is None:
+def test_threads_share_a_tensor_without_gaps_or_overlaps(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    values = torch.randn(400_003)
+    narrow, wide = torch.empty_like(values, dtype=torch.float16), torch.empty_like(values)
+    if not half.round_to_half(values, torch.float16, narrow=narrow, wide=wide):
         pytest.skip("the processor rounds one number at a time")
-    assert narrow.stride() == expected.stride()
-    assert torch.equal(narrow, expected)
-    assert half.round_in_place(torch.randn(8, 8)[:, ::2], torch.float16) is None
-    assert half.round_in_place(torch.randn(8).double(), torch.float16) is None
+    assert torch.equal(narrow, values.half())
+    assert torch.equal(wide, values.half().float())
+    assert half.round_to_half(values, torch.float16, wide=values)
+    assert torch.equal(values, wide)
+
+
+def test_gaps_and_other_formats_are_left_alone():
+    wide = torch.zeros(8, 4)
+    assert not half.round_to_half(torch.randn(8, 8)[:, ::2], torch.float16, wide=wide)
+    assert not half.round_to_half(torch.randn(8, 4).double(), torch.float16, wide=wide)
+    assert not half.widen(torch.randn(8, 8).half()[:, ::2], wide)
+    assert not wide.any()
 
 
 def unscaled(grads: list[torch.Tensor], factor: float) -> tuple[list[torch.Tensor], float]:

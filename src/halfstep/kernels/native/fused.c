@@ -1,26 +1,7 @@
 /* What PyTorch needs several passes over memory for, in one; `fused.py` calls it. Each function
  * computes what the plain PyTorch beside its caller does, bit for bit. */
 
-#include <stdint.h>
-#include <string.h>
-
-static inline uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint16_t nearest_bf16(float value) {
-    uint32_t bits = bits_of(value);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (uint16_t)rounded;
-}
+#include "numbers.h"
 
 /* Mersenne twister (Matsumoto and Nishimura, 1998), which torch's CPU generator is. */
 enum { N = 624, M = 397 };
@@ -71,7 +52,7 @@ void stochastic_bf16(
             uint32_t noise = tempered(state[next + i]) & 0xffffu;
             uint16_t drawn = (uint16_t)((bits + noise) >> 16);
             int is_finite = (bits & 0x7f800000) != 0x7f800000;
-            rounded[done + i] = is_finite ? drawn : nearest_bf16(value);
+            rounded[done + i] = is_finite ? drawn : narrowed_bf16(value);
         }
     }
     for (int i = 0; i < N; i++) generator->state[i] = state[i];
@@ -82,8 +63,8 @@ void stochastic_bf16(
 /* Rounds values to the nearest bf16, and what is lost by it too. */
 void kahan_bf16(const float *values, uint16_t *rounded, uint16_t *lost, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        uint16_t kept = nearest_bf16(values[i]);
+        uint16_t kept = narrowed_bf16(values[i]);
         rounded[i] = kept;
-        lost[i] = nearest_bf16(values[i] - from_bits((uint32_t)kept << 16));
+        lost[i] = narrowed_bf16(values[i] - widened_bf16(kept));
     }
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from halfstep.kernels.native.compiled import at, load
+from halfstep.kernels.native.half import HEADER
 
 _SOURCE = Path(__file__).with_name("fused.c")
 _GENERATOR_BYTES = 5056
@@ -22,7 +23,9 @@ _GENERATOR_BYTES = 5056
 @cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled functions; None where they cannot be had."""
-    return load(_SOURCE, otherwise="weight updates are rounded by plain PyTorch, which is slow")
+    return load(
+        _SOURCE, HEADER, otherwise="weight updates are rounded by plain PyTorch, which is slow"
+    )
 
 
 def round_stochastically(

@@ -1,48 +1,14 @@
-/* Passes over large fp32 gradients, in place; `half.py` calls them. Each computes what the PyTorch
- * named beside its caller does, bit for bit, the payload of a NaN in bf16 excepted on processors
- * where PyTorch itself has two of them. */
+/* Passes over large tensors of fp32 and half numbers; `half.py` calls them. Each computes what the
+ * PyTorch named beside its caller does, bit for bit, the payload of a NaN in bf16 excepted on
+ * processors where PyTorch itself has two of them. */
 
-#include <stdint.h>
-#include <string.h>
+#include "numbers.h"
 
-static inline uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+/* One core waits for memory more than it computes: it asks for each cache line this many fp32
+ * numbers ahead. */
+enum { AHEAD = 1024, LINE = 16 };
 
-static inline float from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint16_t narrowed_fp16(float value) {
-    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    uint32_t normal = (size + 0xfff + (size >> 13 & 1)) >> 13;
-    /* Beside 0.5, fp32 has the spacing of fp16's subnormal numbers. */
-    uint32_t subnormal = bits_of(from_bits(size) + 0.5f) - 0x3f000000;
-    uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
-    uint32_t finite = size < 0x38800000 ? subnormal : size < 0x47800000 ? normal - 0x1c000 : 0x7c00;
-    return (uint16_t)(sign | (size > 0x7f800000 ? nan : finite));
-}
-
-static inline float widened_fp16(uint16_t narrow) {
-    uint32_t sign = (uint32_t)(narrow & 0x8000) << 16, size = narrow & 0x7fff;
-    uint32_t normal = (size << 13) + (size < 0x7c00 ? 0x38000000 : 0x70000000);
-    uint32_t subnormal = bits_of(from_bits(0x3f000000 + size) - 0.5f);
-    return from_bits(sign | (size < 0x400 ? subnormal : normal));
-}
-
-static inline uint16_t narrowed_bf16(float value) {
-    uint32_t bits = bits_of(value);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (bits & 0x7fffffff) > 0x7f800000 ? 0xffff : (uint16_t)rounded;
-}
-
-static inline float widened_bf16(uint16_t narrow) { return from_bits((uint32_t)narrow << 16); }
-
-/* Each half number is written past the caches, where the processor can, as few read it. */
+/* Half numbers are written past the caches, where the processor can, as nobody reads them soon. */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 enum { LANES = 16 };
@@ -50,6 +16,7 @@ typedef __m512i lanes;
 typedef __m256i halves;
 #define LOAD _mm512_loadu_si512
 #define STORE _mm512_storeu_si512
+#define LOAD_HALVES(from) _mm256_loadu_si256((const __m256i *)(from))
 #define STREAM _mm256_stream_si256
 
 static inline halves fp16_of(lanes value) {
@@ -65,7 +32,7 @@ static inline halves bf16_of(lanes value) {
     lanes sum = _mm512_add_epi32(value, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     __m512 number = _mm512_castsi512_ps(value);
     __mmask16 is_nan = _mm512_cmp_ps_mask(number, number, _CMP_UNORD_Q);
-    lanes rounded = _mm512_mask_set1_epi32(_mm512_srli_epi32(sum, 16), is_nan, 0xffff);
+    lanes rounded = _mm512_mask_set1_epi32(_mm512_srli_epi32(sum, 16), is_nan, 0x7fc0);
     return _mm512_cvtepi32_epi16(rounded);
 }
 
@@ -79,6 +46,7 @@ typedef __m256i lanes;
 typedef __m128i halves;
 #define LOAD(from) _mm256_loadu_si256((const __m256i *)(from))
 #define STORE(to, value) _mm256_storeu_si256((__m256i *)(to), value)
+#define LOAD_HALVES(from) _mm_loadu_si128((const __m128i *)(from))
 #define STREAM _mm_stream_si128
 
 static inline halves fp16_of(lanes value) {
@@ -93,8 +61,8 @@ static inline halves bf16_of(lanes value) {
     lanes odd = _mm256_and_si256(_mm256_srli_epi32(value, 16), _mm256_set1_epi32(1));
     lanes sum = _mm256_add_epi32(value, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     __m256 number = _mm256_castsi256_ps(value);
-    lanes nan = _mm256_castps_si256(_mm256_cmp_ps(number, number, _CMP_UNORD_Q));
-    lanes rounded = _mm256_srli_epi32(_mm256_or_si256(sum, nan), 16);
+    lanes is_nan = _mm256_castps_si256(_mm256_cmp_ps(number, number, _CMP_UNORD_Q));
+    lanes rounded = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), is_nan);
     return _mm_packus_epi32(
         _mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
 }
@@ -106,32 +74,50 @@ static inline lanes wide_of_bf16(halves narrow) {
 
 #if defined(STREAM)
 const int32_t in_lanes = 1;
-#define IN_LANES(format)                                                                           \
-    for (; i < count && (uintptr_t)(narrow + i) % sizeof(halves); i++) ONE(format);                \
+#define ROUND_IN_LANES(format)                                                                     \
+    for (; i < count && (uintptr_t)(narrow + i) % sizeof(halves); i++) ROUND_ONE(format);          \
     for (; i + LANES <= count; i += LANES) {                                                       \
+        __builtin_prefetch(values + i + AHEAD);                                                    \
         halves rounded = format##_of(LOAD(values + i));                                            \
-        STREAM((halves *)(narrow + i), rounded);                                                   \
-        STORE(values + i, wide_of_##format(rounded));                                              \
+        if (narrow) STREAM((halves *)(narrow + i), rounded);                                       \
+        if (wide) STORE(wide + i, wide_of_##format(rounded));                                      \
     }                                                                                              \
     _mm_sfence();
+#define WIDEN_IN_LANES(format)                                                                     \
+    for (; i + LANES <= count; i += LANES) {                                                       \
+        __builtin_prefetch(narrow + i + AHEAD);                                                    \
+        __builtin_prefetch(wide + i + AHEAD, 1);                                                   \
+        STORE(wide + i, wide_of_##format(LOAD_HALVES(narrow + i)));                                \
+    }
 #else
 const int32_t in_lanes = 0;
-#define IN_LANES(format)
+#define ROUND_IN_LANES(format)
+#define WIDEN_IN_LANES(format)
 #endif
 
-#define ONE(format)                                                                                \
-    (narrow[i] = narrowed_##format(values[i]), values[i] = widened_##format(narrow[i]))
+#define ROUND_ONE(format)                                                                          \
+    do {                                                                                           \
+        uint16_t rounded = narrowed_##format(values[i]);                                           \
+        if (narrow) narrow[i] = rounded;                                                           \
+        if (wide) wide[i] = widened_##format(rounded);                                             \
+    } while (0)
 
-/* Rounds fp32 values to a half format in place, and writes the half numbers beside. */
-#define ROUND(format)                                                                              \
-    void round_##format(float *restrict values, uint16_t *restrict narrow, int64_t count) {        \
+/* Rounds fp32 numbers to a half format: as half numbers to `narrow`, and in fp32 to `wide`, which
+ * may be `values`; either may be null. And the other way round: widens half numbers. */
+#define PASSES(format)                                                                             \
+    void round_##format(const float *values, uint16_t *narrow, float *wide, int64_t count) {       \
         int64_t i = 0;                                                                             \
-        IN_LANES(format)                                                                           \
-        for (; i < count; i++) ONE(format);                                                        \
+        ROUND_IN_LANES(format)                                                                     \
+        for (; i < count; i++) ROUND_ONE(format);                                                  \
+    }                                                                                              \
+    void widen_##format(const uint16_t *narrow, float *wide, int64_t count) {                      \
+        int64_t i = 0;                                                                             \
+        WIDEN_IN_LANES(format)                                                                     \
+        for (; i < count; i++) wide[i] = widened_##format(narrow[i]);                              \
     }
 
-ROUND(fp16)
-ROUND(bf16)
+PASSES(fp16)
+PASSES(bf16)
 
 /* Multiplies `count` elements of a list of arrays, from the `first` of all on; tells whether one
  * of them was not finite before. `ends` are running totals of the arrays' sizes. */
@@ -145,9 +131,13 @@ int32_t unscale(
         int64_t from = first - start;
         int64_t size = ends[array] - first < count ? ends[array] - first : count;
         float *values = arrays[array] + from;
-        for (int64_t i = 0; i < size; i++) {
-            found |= (bits_of(values[i]) & 0x7f800000) == 0x7f800000;
-            values[i] *= factor;
+        for (int64_t block = 0; block < size; block += 4 * LINE) {
+            int64_t end = block + 4 * LINE < size ? block + 4 * LINE : size;
+            for (int64_t i = block; i < end; i += LINE) __builtin_prefetch(values + i + AHEAD);
+            for (int64_t i = block; i < end; i++) {
+                found |= (bits_of(values[i]) & 0x7f800000) == 0x7f800000;
+                values[i] *= factor;
+            }
         }
         first += size;
         count -= size;

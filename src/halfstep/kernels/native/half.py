@@ -1,4 +1,4 @@
-"""`half.c`: passes over fp32 gradients on the CPU, in place, where PyTorch makes copies.
+"""`half.c`: passes over large fp32 and half tensors on the CPU, fewer than PyTorch makes.
 
 As with `fused.py`, each function says by what it returns where it has done nothing, and its caller
 then does the same with PyTorch.
@@ -17,44 +17,67 @@ import torch
 from halfstep.kernels.native.compiled import in_threads, load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _SOURCE = Path(__file__).with_name("half.c")
-_ROUND = {torch.float16: "round_fp16", torch.bfloat16: "round_bf16"}
+HEADER = Path(__file__).with_name("numbers.h")
+"""What the C files of this folder include."""
+
+_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled functions; None where they cannot be had."""
-    return load(_SOURCE, otherwise="gradients are rounded and unscaled by plain PyTorch")
+    return load(_SOURCE, HEADER, otherwise="tensors are rounded and unscaled by plain PyTorch")
 
 
-def round_in_place(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Round fp32 values to a half format in place.
+def round_to_half(
+    values: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    narrow: torch.Tensor | None = None,
+    wide: torch.Tensor | None = None,
+) -> bool:
+    """Round fp32 values to a half format in one pass, and tell whether it is done.
+
+    The versions of the tensors that are written to are the caller's to count.
 
     Args:
-        values: fp32 tensor of any shape without gaps, which nobody else reads.
+        values: fp32 tensor of any shape without gaps.
         dtype: The half format.
-
-    Returns:
-        The half tensor that `values.to(dtype)` gives; None where nothing has been done.
+        narrow: Where to write the half numbers, with the strides of `values`; None leaves them out.
+        wide: Where to write the same numbers in fp32, likewise; it may be `values`.
     """
     functions = _in_lanes()
     if functions is None or not _is_dense(values):
-        return None
-    narrow = torch.empty_like(values, dtype=dtype)
-    function = getattr(functions, _ROUND[dtype])
-    wide_at, narrow_at = values.data_ptr(), narrow.data_ptr()
+        return False
+    function = getattr(functions, f"round_{_NAMES[dtype]}")
+    _in_parts(function, values.numel(), (values, narrow, wide))
+    return True
+
+
+def widen(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Write half numbers without gaps to an fp32 tensor of their strides; tell whether it did."""
+    functions = _in_lanes()
+    if functions is None or not _is_dense(narrow, narrow.dtype):
+        return False
+    function = getattr(functions, f"widen_{_NAMES[narrow.dtype]}")
+    _in_parts(function, narrow.numel(), (narrow, wide))
+    return True
+
+
+def _in_parts(
+    function: Callable[..., object], elements: int, tensors: Sequence[torch.Tensor | None]
+) -> None:
+    """Call a C function that takes arrays and their size, on as many threads as pay."""
+    places = [(t.data_ptr(), t.element_size()) if t is not None else (0, 0) for t in tensors]
 
     def part(first: int, count: int) -> None:
-        function(
-            ctypes.c_void_p(wide_at + 4 * first),
-            ctypes.c_void_p(narrow_at + 2 * first),
-            ctypes.c_int64(count),
-        )
+        arrays = [ctypes.c_void_p(at + size * first) for at, size in places]
+        function(*arrays, ctypes.c_int64(count))
 
-    in_threads(part, values.numel(), values.numel())
-    return narrow
+    in_threads(part, elements, elements)
 
 
 def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> bool:
@@ -86,11 +109,11 @@ def _in_lanes() -> ctypes.CDLL | None:
     return functions if has else None
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is fp32 in real memory of the CPU, without gaps."""
+def _is_dense(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Tell whether a tensor of a dtype is in real memory of the CPU, without gaps."""
     return (
-        type(tensor) is torch.Tensor
-        and tensor.dtype == torch.float32
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.dtype == dtype
         and tensor.device.type == "cpu"
         and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))
     )
