@@ -74,7 +74,12 @@ PRODUCTS = {"mkldnn_convolution", "convolution_backward", "addmm", "mm"}
 CALLERS = {"convolution", "conv2d", "_convolution", "linear"}
 """Operators that only call others; under a half recipe, the kernels in Python that do so."""
 CASTS = {"copy_", "_to_copy", "to"}
-PASSES_IN_C = ((weight_gradients, "round_in_place"), (half, "unscale"))
+PASSES_IN_C = (
+    (weight_gradients, "round_to_half"),
+    (half, "round_to_half"),
+    (half, "widen"),
+    (half, "unscale"),
+)
 """Functions that pass over memory in C, which the profiler does not see by itself."""
 
 
@@ -82,7 +87,8 @@ def kind(event: FunctionEvent) -> str:
     """Return the kind of work that an event does by itself, without the events in it."""
     library, _, name = event.name.partition("::")
     if library == "halfstep":
-        return UNSCALE if name == "unscale" else f"{_stage(event)}: casts"
+        cast = RECAST if _stage(event) == UPDATE else f"{_stage(event)}: casts"
+        return UNSCALE if name == "unscale" else cast
     if library != "aten" or name in CALLERS:
         return BETWEEN
     stage = _stage(event)

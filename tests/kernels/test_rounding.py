@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from halfstep.formats import FORMATS, round_to
+from halfstep.kernels.rounding import LARGE, round_each
 
 TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16}
 NUMPY = {
@@ -131,3 +132,16 @@ def test_unknown_choices_are_refused_with_what_is_allowed(change, allowed):
 def test_float64_is_refused():
     with pytest.raises(TypeError, match="float64"):
         round_to(torch.ones(1, dtype=torch.float64), "fp16")
+
+
+@pytest.mark.parametrize("dtype", TORCH.values())
+def test_each_tensor_of_a_list_is_rounded_into_its_counterpart(dtype):
+    shapes = ((3,), (LARGE + 5,), (8, 64, 16, 16), (2, LARGE))
+    values = [torch.randn(shape) for shape in shapes]
+    values[2] = values[2].to(memory_format=torch.channels_last)
+    into = [torch.zeros_like(value, dtype=dtype) for value in values]
+    into[3] = torch.zeros(LARGE, 2, dtype=dtype).t()  # other strides
+    round_each(values, into)
+    for value, narrow in zip(values, into, strict=True):
+        assert torch.equal(narrow, value.to(dtype))
+        assert narrow._version == 1

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere in torch
 
 from halfstep.kernels.cpu_half import cpu_half
-from halfstep.kernels.scratch import WideCopies, wide_copies
+from halfstep.kernels.scratch import WideCopies, wide_copies, widened
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -77,3 +77,13 @@ def test_none_is_left_when_the_kernels_are_given_back():
         assert wide_copies._copies
     assert not wide_copies._copies
     del loss
+
+
+def test_a_large_tensor_is_widened_as_torch_does_whatever_its_strides():
+    value = half(4, 64, 32, 64)
+    for each in (value, value.to(memory_format=torch.channels_last), value.transpose(1, 3)):
+        wide = widened(each)
+        assert torch.equal(wide, each.float())
+        assert wide.stride() == each.float().stride()
+    single = value.float()
+    assert widened(single) is single

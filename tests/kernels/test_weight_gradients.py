@@ -134,3 +134,25 @@ def test_under_create_graph_they_can_be_differentiated(given_away):
     before, grad = penalty()
     assert before == 0
     assert torch.equal(grad, plainly(penalty)[1])
+
+
+def test_a_half_gradient_that_a_hook_keeps_is_none_of_the_parameter(given_away):
+    weight, seen = WEIGHT.clone().requires_grad_(), []
+    with cpu_half():
+        narrow = weight.half()
+        narrow.register_hook(seen.append)
+        F.conv2d(IMAGES.half(), narrow).float().sum().backward()
+    assert len(given_away) == 1
+    weight.grad.mul_(2)  # as a step does
+    assert torch.equal(seen[0].float() * 2, weight.grad)
+    assert torch.equal((seen[0] + 0).float() * 2, weight.grad)
+
+
+def test_a_gradient_that_is_read_before_its_cast_has_its_numbers(given_away):
+    weight, sums = WEIGHT.clone().requires_grad_(), []
+    with cpu_half():
+        narrow = weight.half()
+        narrow.grad_fn.register_prehook(lambda grads: sums.append(grads[0].double().sum().item()))
+        F.conv2d(IMAGES.half(), narrow).float().sum().backward()
+    assert len(given_away) == 1
+    assert sums == [weight.grad.double().sum().item()]

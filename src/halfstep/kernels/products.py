@@ -53,6 +53,7 @@ OPERATORS = {
 }
 _IN_PLACE = ("addmm", "baddbmm", "addbmm", "addmv")
 _OUT = ("mm", "bmm", *_IN_PLACE)
+_NUMBERS = frozenset({bool, int, list, type(None)})
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -186,7 +187,8 @@ class Products:
         """
         shared = None
         for value in values:
-            if isinstance(value, torch.Tensor):
+            # The first comparison is for speed: most products have more numbers than tensors.
+            if type(value) not in _NUMBERS and isinstance(value, torch.Tensor):
                 dtype = value.dtype
                 if shared is not None and dtype is not shared:
                     return None

@@ -16,6 +16,8 @@ import torch
 
 from halfstep.kernels.native import half
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 SMALLEST_KEPT = 1 << 18
 """Elements (1 MiB) below which a buffer is made anew: the allocator has it at hand."""
 
@@ -34,8 +36,8 @@ def write_wide(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
 
 
 def widened(value: torch.Tensor) -> torch.Tensor:
-    """Return what `value.float()` gives for a half tensor."""
-    if value.numel() < SMALLEST_KEPT or value.device.type != "cpu":
+    """Return what `value.float()` returns."""
+    if value.numel() < SMALLEST_KEPT or value.dtype not in _HALVES or value.device.type != "cpu":
         return value.float()
     return write_wide(value, torch.empty_like(value, dtype=torch.float32))
 

@@ -32,12 +32,11 @@ class Rounded(torch.Tensor):
 
     Attributes:
         wide: fp32 tensor of the values; None when the half numbers are written.
-        version: How often that had been written to.
-        given: Whether a cast has got the copy.
+        given: Whether a cast has got the copy. Nobody writes to it as long as this tensor lives:
+            autograd takes over the memory of a gradient only from nobody else.
     """
 
     wide: torch.Tensor | None
-    version: int
     given: bool
 
     @classmethod
@@ -45,23 +44,14 @@ class Rounded(torch.Tensor):
         """Return the half numbers of `wide`, whose values are rounded already."""
         narrow = torch.empty_like(wide, dtype=dtype)
         rounded = torch.Tensor._make_subclass(cls, narrow)  # noqa: SLF001  # no public name
-        rounded.wide, rounded.version, rounded.given = wide, wide._version, False
+        rounded.wide, rounded.given = wide, False
         return rounded
 
     def write(self) -> None:
-        """Write the half numbers, if they are not written.
-
-        Raises:
-            RuntimeError: If what they are written from belongs to others, who have changed it.
-        """
+        """Write the half numbers, if they are not written."""
         wide, self.wide = self.wide, None
         if wide is None:
             return
-        if wide._version != self.version:
-            raise RuntimeError(
-                "a gradient of half weights was kept without a copy and read after its step; write "
-                "grad.clone() in the hook that keeps it"
-            )
         with torch._C._DisableTorchDispatch(), torch.no_grad():  # noqa: SLF001  # no public name
             self.copy_(wide)
 
@@ -93,32 +83,32 @@ class Rounded(torch.Tensor):
             return func(*args, **kwargs)
 
 
-def weight_gradient(grad: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def weight_gradient(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Round the fp32 weight gradient of the convolution whose backward is running.
 
     Args:
         grad: fp32 tensor of any shape, which nobody else reads; it may be written to.
-        weight: The half weight.
-        dtype: Its format.
+        dtype: The half format of the weight.
 
     Returns:
         `grad.to(dtype)`; where it goes to a parameter that wants fp32, its values in fp32.
     """
-    taker = _taker(weight) if grad.numel() >= SMALLEST else None
+    if grad.numel() < SMALLEST:
+        return grad.to(dtype)
+    taker = _taker()
     if taker is None:
         narrow = torch.empty_like(grad, dtype=dtype)
-        large = grad.numel() >= SMALLEST
-        return narrow if large and round_to_half(grad, dtype, narrow=narrow) else narrow.copy_(grad)
+        return narrow if round_to_half(grad, dtype, narrow=narrow) else narrow.copy_(grad)
     if not round_to_half(grad, dtype, wide=grad):
         return grad.to(dtype)
     return grad if taker == "AccumulateGrad" else Rounded.of(grad, dtype)
 
 
-def _taker(weight: torch.Tensor) -> str | None:
+def _taker() -> str | None:
     """Return the kind of node that the gradient goes to, if that wants it in fp32.
 
     None under `create_graph`, where the rounding is differentiated, outside an eager backward, and
-    where somebody else may get the half gradient as well.
+    where `autograd.grad` may return the half gradient as well.
     """
     node = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
     if torch.is_grad_enabled() or type(node).__name__ != "ConvolutionBackward0":
@@ -126,17 +116,15 @@ def _taker(weight: torch.Tensor) -> str | None:
     taker, _ = node.next_functions[1]
     kind = type(taker).__name__
     if kind == "ToCopyBackward0":
-        return kind if _goes_nowhere_else(weight, taker) else None
+        return kind if _passes_on(taker) else None
     parameter = getattr(taker, "variable", None)  # of AccumulateGrad
     return kind if parameter is not None and parameter.grad_dtype == torch.float32 else None
 
 
-def _goes_nowhere_else(weight: torch.Tensor, cast: Any) -> bool:
-    """Tell whether only the backward of the cast gets the gradient: no hook, no `autograd.grad`."""
-    if weight._backward_hooks or weight.retains_grad:  # noqa: SLF001  # no public name
-        return False
+def _passes_on(cast: Any) -> bool:
+    """Tell whether the backward of a cast gets the gradient, and no `autograd.grad` does."""
     ((parameter, _),) = cast.next_functions
     try:
         return torch._C._will_engine_execute_node(parameter)  # noqa: SLF001  # no public name
-    except RuntimeError:  # `autograd.grad` takes what goes to a parameter
+    except RuntimeError:  # what goes to a parameter is returned
         return False

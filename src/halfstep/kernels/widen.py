@@ -42,7 +42,7 @@ class Widened:
         results = original(*wide, **kwargs)
         if operator.name == "convolution_backward" and results[1] is not None:
             images, weight, bias = results
-            weight = weight_gradient(weight, args[2], dtype)
+            weight = weight_gradient(weight, dtype)
             return narrowed(images, dtype), weight, narrowed(bias, dtype)
         return narrowed(results, dtype)
 

@@ -108,14 +108,12 @@ def by_format(params: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     return list(lists.values())
 
 
-def in_chunks(
-    tensors: Iterable[torch.Tensor], most: int = CHUNK_ELEMENTS
-) -> Iterator[list[torch.Tensor]]:
-    """Yield `tensors` in lists of at most `most` elements; a larger tensor is alone."""
+def in_chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield `tensors` in lists of at most `CHUNK_ELEMENTS` elements; a larger tensor is alone."""
     chunk: list[torch.Tensor] = []
     elements = 0
     for tensor in tensors:
-        if chunk and elements + tensor.numel() > most:
+        if chunk and elements + tensor.numel() > CHUNK_ELEMENTS:
             yield chunk
             chunk, elements = [], 0
         chunk.append(tensor)

@@ -20,17 +20,13 @@ from torch.optim import SGD, Adam, AdamW
 from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
-from halfstep.optim.foreach import CHUNK_ELEMENTS, in_chunks
+from halfstep.optim.foreach import in_chunks
 from halfstep.techniques.base import Stage, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch.optim import Optimizer
-
-
-CPU_CHUNK_ELEMENTS = 1 << 21
-"""Elements of a chunk on a CPU: the next chunk takes its memory over, still in the caches."""
 
 
 class RoundedUpdate(Technique):
@@ -71,9 +67,14 @@ class RoundedUpdate(Technique):
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on a chunk of parameters after the other, and round each back."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        on_cpu = all(param.device.type == "cpu" for param in params)
-        for chunk in in_chunks(params, CPU_CHUNK_ELEMENTS if on_cpu else CHUNK_ELEMENTS):
-            self._step_on(chunk, optimizer, take)
+        for chunk in in_chunks(params):
+            stand_ins = {p: self._stand_in(p) if p.dtype == torch.bfloat16 else p for p in chunk}
+            with _standing_in(optimizer, stand_ins):
+                take()
+            with torch.no_grad():
+                for param, stand_in in stand_ins.items():
+                    if stand_in is not param and stand_in.grad is not None:
+                        self._round_back(param, stand_in)
 
     @contextmanager
     def loading(self, optimizer: Optimizer) -> Iterator[None]:
@@ -104,17 +105,6 @@ class RoundedUpdate(Technique):
         for device, random_state in state["generators"].items():
             self._generator(torch.device(device)).set_state(random_state.cpu())
 
-    def _step_on(
-        self, chunk: Sequence[torch.Tensor], optimizer: Optimizer, take: Callable[[], None]
-    ) -> None:
-        stand_ins = {p: self._stand_in(p) if p.dtype == torch.bfloat16 else p for p in chunk}
-        with _standing_in(optimizer, stand_ins):
-            take()
-        with torch.no_grad():
-            for param, stand_in in stand_ins.items():
-                if stand_in is not param and stand_in.grad is not None:
-                    self._round_back(param, stand_in)
-
     def _params(self) -> list[torch.Tensor]:
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         return [param for group in groups for param in group["params"]]
@@ -124,9 +114,7 @@ class RoundedUpdate(Technique):
         if param in self._compensations:
             value += self._compensations[param]
         stand_in = nn.Parameter(value, param.requires_grad)
-        if param.grad is not None:
-            is_narrow = param.grad.dtype == torch.bfloat16
-            stand_in.grad = widened(param.grad) if is_narrow else param.grad.float()
+        stand_in.grad = None if param.grad is None else widened(param.grad)
         return stand_in
 
     def _round_back(self, param: torch.Tensor, stand_in: torch.Tensor) -> None:
