@@ -160,7 +160,7 @@ def test_step_profile(script):
     assert of("fp32", "convolutions") > 0.5 * whole
     assert taken["fp32"].most_common(3)[1][0] == "optimizer"
     for half in ("fp16", "o2"):
-        assert of(half, "convolutions") == pytest.approx(of("fp32", "convolutions"), rel=0.1)
+        assert of(half, "convolutions") == pytest.approx(of("fp32", "convolutions"), rel=0.15)
         assert taken[half]["optimizer"] == pytest.approx(taken["fp32"]["optimizer"], rel=0.15)
     assert of("fp16", "casts") == pytest.approx(of("o2", "casts"), rel=0.1)
     small, large = (each["recipes"] for each in result["predicted"])
