@@ -15,6 +15,8 @@ from halfstep.step_observer import StepObserver, observe
 class Notes(StepObserver):
     """Writes down what it is told, in order."""
 
+    listens = True
+
     def __init__(self) -> None:
         self.told: list[str] = []
         self.scale = 0.0
@@ -34,6 +36,12 @@ class Notes(StepObserver):
         assert torch.equal(scaled, loss * scaler.scale)
         self.told.append("scales")
 
+    def begins(self, scaler, weight):
+        self.told.append(f"begins {float(scaler.scale):g} {weight.number:g}")
+
+    def worked(self):
+        self.told.append("worked")
+
     def accumulates(self, optimizer, params):
         self.told.append(f"accumulates {len(params)}")
 
@@ -41,7 +49,7 @@ class Notes(StepObserver):
         self.told.append(f"unscales {float(optimizer.param_groups[0]['params'][0].grad.sum()):g}")
 
     @contextmanager
-    def steps(self, scaler, optimizer, found_inf, grad_norm):
+    def steps(self, scaler, optimizer, found_inf, grad_norm, gradients=None):
         before = optimizer.param_groups[0]["params"][0].clone()
         yield
         moved = not torch.equal(before, optimizer.param_groups[0]["params"][0])
@@ -84,6 +92,26 @@ def test_a_window_is_told_in_the_order_in_which_it_happens(notes) -> None:
     backward = ["work", "calls", "accumulates 1", "scales", "done"]
     closing = ["work", "unscales 4", "steps 0 True", "updates 4", "done"]
     assert notes.told == [*backward, "work", "done", *backward, *closing, "closes"]
+
+
+def test_who_does_not_listen_is_told_what_a_backward_begins_with(notes) -> None:
+    notes.listens = False
+    with engine() as mine:
+        micro_step(mine, 1.0)
+        micro_step(mine, 3.0)
+    told = ["begins 4 2", "begins 4 2", "unscales 4", "steps 0 True", "updates 4", "closes"]
+    assert notes.told == told
+
+
+def test_who_gives_way_to_another_observer_in_a_step_is_told_of_its_end(notes) -> None:
+    ends = []
+    notes.listens = False
+    notes.unscales = lambda scaler, optimizer: ends.append(observe(StepObserver()))
+    with engine() as mine:
+        micro_step(mine, 1.0)
+        micro_step(mine, 3.0)
+        ends.pop()()
+    assert notes.told == ["begins 4 2", "begins 4 2", "worked", "closes"]
 
 
 def test_a_step_that_is_skipped_is_told_too_and_moves_nothing(notes) -> None:

@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+NOTHING: AbstractContextManager[None] = nullcontext()
+"""What an observer returns that has nothing to do around what happens."""
 
 
 class StepObserver:
     """What is told; a subclass overrides what it wants to know.
 
     A `scaler` has its `scale`, a tensor, and its `settings`, a `LossScale`.
+
+    Attributes:
+        listens: Whether it hears what is asked of torch. The engine and the loop then say which of
+            their calls are no doing of the user's (`work`, `aside`), and losses are multiplied by
+            weights and scales, where otherwise a backward begins with their product (`begins`).
     """
+
+    listens = False
 
     def work(self) -> AbstractContextManager[None]:
         """The engine works: what happens inside is not done by the loop."""
-        return _NOTHING
+        return NOTHING
 
     def aside(self) -> AbstractContextManager[None]:
         """What happens inside is done to nothing that is trained: meters, logs, progress."""
-        return _NOTHING
+        return NOTHING
 
     def runs(
         self,
@@ -55,6 +63,14 @@ class StepObserver:
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
         """A loss was multiplied: by the shared `scaler`, or one of its `own`."""
 
+    def begins(self, scaler: Any, weight: Any) -> None:
+        """A backward begins with a scale and a weight that its loss is not multiplied by.
+
+        Args:
+            scaler: The shared one; None without loss scaling.
+            weight: An `operation` and the `number` that weights the loss; None if that is 1.
+        """
+
     def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
         """A backward may leave gradients in `params`, which stand for the optimizer's own."""
 
@@ -67,6 +83,7 @@ class StepObserver:
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """An optimizer steps inside, unless a gradient was not finite.
 
@@ -75,9 +92,13 @@ class StepObserver:
             optimizer: What steps.
             found_inf: Scalar, whether a gradient was not finite; None where nobody looked.
             grad_norm: 2-norm of the true gradients, before clipping; None without any.
+            gradients: What it steps with; None where nobody has them in a list.
         """
-        del scaler, optimizer, found_inf, grad_norm
-        return _NOTHING
+        del scaler, optimizer, found_inf, grad_norm, gradients
+        return NOTHING
+
+    def worked(self) -> None:
+        """The engine has ended a step; this observer was active before it, but is not any more."""
 
     def drops(self, optimizer: Optimizer) -> None:
         """The loop leaves a step out, as its loss was not finite."""

@@ -279,7 +279,7 @@ def test_a_backward_inside_autocast_is_told_after_plain_steps():
 @pytest.mark.parametrize("recipe", ["fp32", "o2", "half"])
 @pytest.mark.filterwarnings("ignore")
 def test_an_observed_step_gives_the_same_bits(recipe):
-    """Unobserved, the backward begins with weight and scale; observed, the loss is multiplied."""
+    """The backward begins with weight and scale; for one who listens, the loss is multiplied."""
 
     def parameters():
         model = net()
@@ -294,7 +294,9 @@ def test_an_observed_step_gives_the_same_bits(recipe):
         return [*model.parameters()]
 
     mine = parameters()
-    end = step_observer.observe(step_observer.StepObserver())
+    listening = step_observer.StepObserver()
+    listening.listens = True
+    end = step_observer.observe(listening)
     try:
         expected = parameters()
     finally:

@@ -246,7 +246,7 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
-        if step_observer.active is step_observer.NOBODY:
+        if not step_observer.active.listens:
             self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
             return
         with step_observer.active.work():
@@ -347,10 +347,15 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
-        if step_observer.active is step_observer.NOBODY:
+        observer = step_observer.active
+        if observer.listens:
+            with observer.work():
+                return self._step(optimizers, closure, close=close)
+        try:
             return self._step(optimizers, closure, close=close)
-        with step_observer.active.work():
-            return self._step(optimizers, closure, close=close)
+        finally:
+            if step_observer.active is not observer:
+                observer.worked()
 
     def _step(
         self,

@@ -163,7 +163,7 @@ class Settlement:
         self.settled_skips += len(skipped)
         stepped = [w.optimizer for w in outcome.windows if w.optimizer not in skipped]
         for scheduler in self.schedulers:
-            if any(scheduler.optimizer is optimizer for optimizer in stepped):
+            if scheduler.optimizer in stepped:
                 scheduler.step()
         for loss_id, scaler, found_inf, scale in outcome.scales:
             reason = scaler.record(

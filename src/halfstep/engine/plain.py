@@ -16,7 +16,7 @@ from halfstep import step_observer
 from halfstep.engine import misuse
 from halfstep.engine.fused import has_momentum, start_momentum, supports_skipping
 from halfstep.engine.norm import GradientNorm
-from halfstep.engine.outcome import outcome_of
+from halfstep.engine.outcome import Outcome, WindowOutcome, outcome_of
 from halfstep.engine.parallel.shards import is_sharded
 from halfstep.engine.result import OPEN, OptimizerStep, StepResult
 from halfstep.engine.root import RootGradient, is_bare
@@ -56,7 +56,11 @@ class PlainSteps:
         self._measures = bool(assembly.clipping)
         # A backward may be the first to meet parameters that were added to the optimizer.
         self._prepares = bool(self._scaler or hooks.before_backward or hooks.adopt)
-        self._settles = bool(self._scaler or assembly.settlement.schedulers)
+        self._schedules = bool(assembly.settlement.schedulers)
+        # Without a loss scale nothing of one step's outcome differs from another's.
+        self._stepped = Outcome(
+            0, [WindowOutcome(self._window.optimizer, (), None, None)], [], None
+        )
         self._root = RootGradient()
         self._params: Sequence[torch.Tensor] = ()
         self._sharded = self._widens = self._supports_skipping = False
@@ -91,12 +95,12 @@ class PlainSteps:
             or window.lost_gradients
         ):
             return False
-        unobserved = step_observer.active is step_observer.NOBODY
-        if (self._prepares or not unobserved) and not window.is_as_held():
+        observer = step_observer.active
+        if (self._prepares or observer.listens) and not window.is_as_held():
             return False
         window.finish_norm()
         root = None
-        if unobserved and is_bare(loss):
+        if not observer.listens and is_bare(loss):
             root = self._root_of(loss, samples)
         else:
             loss = self._multiplied(loss, samples)
@@ -116,10 +120,11 @@ class PlainSteps:
         window, weight = self._window, None
         if self._accumulate > 1 or samples is not None or window.counts_samples:
             weight = self._weights.count(loss, samples, [window], self._assembly.ranks)
+        step_observer.active.begins(self._scaler, weight)
         return self._root.of(loss, self._scaler.scale if self._scaler else None, weight)
 
     def _multiplied(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
-        """Count a micro-batch, and multiply its loss: an observer knows a backward by its loss.
+        """Count a micro-batch, and multiply its loss, by which who listens knows a backward.
 
         Observers are told of the parameters after the weight and before the scale, as in a step
         that is not plain.
@@ -215,12 +220,14 @@ class PlainSteps:
                 self._clipping.apply(reached, grads, total, assembly.full_precision)
         done = OptimizerStep(True, True, window.found_inf, norm, window.loss_scale)  # noqa: FBT003
         if scaler or assembly.moving or step_observer.active is not step_observer.NOBODY:
-            self._take_step()
+            self._take_step(grads)
         else:
             take_step(self._hooks, window, None)
-        if self._settles:
+        if scaler:
             updates = assembly.scales.update([window], ())
             assembly.settlement.add(outcome_of(number, [window], updates))
+        elif self._schedules:
+            assembly.settlement.add(self._stepped)
         return StepResult((done,))
 
     def _norm_can_wait(self) -> bool:
@@ -229,7 +236,7 @@ class PlainSteps:
             return False
         return self._scaler is None or not self._assembly.scales.may_collapse
 
-    def _take_step(self) -> None:
+    def _take_step(self, grads: list[torch.Tensor]) -> None:
         """Let the optimizer step, unless the host finds, or it finds itself, that it must not."""
         window, found_inf = self._window, self._window.found_inf
         optimizer = window.optimizer
@@ -239,8 +246,16 @@ class PlainSteps:
                 start_momentum(optimizer)
                 by_itself = has_momentum(optimizer)
             skipped = not by_itself and bool(found_inf)
-        with step_observer.active.steps(self._scaler, optimizer, found_inf, window.grad_norm):
-            if not skipped:
+        around = step_observer.active.steps(
+            self._scaler, optimizer, found_inf, window.grad_norm, grads
+        )
+        if skipped:
+            with around:
+                pass
+        elif around is step_observer.NOTHING:
+            take_step(self._hooks, window, found_inf if by_itself else None)
+        else:
+            with around:
                 take_step(self._hooks, window, found_inf if by_itself else None)
         for statistics in self._assembly.moving:
             if found_inf is not None and (skipped or by_itself):

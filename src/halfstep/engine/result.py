@@ -90,7 +90,8 @@ class StepResult:
 
     def without_norms(self) -> StepResult:
         """Return a copy without `grad_norm`, which would keep the gradients in memory."""
-        return StepResult(tuple([each.without_norm() for each in self.optimizers]))
+        without = tuple([each.without_norm() for each in self.optimizers])
+        return _PLAIN if without == _PLAIN.optimizers else StepResult(without)
 
     @property
     def closed(self) -> bool:
@@ -123,3 +124,6 @@ class StepResult:
     def loss_scale(self) -> float:
         """The loss scale of the first optimizer whose window closed; 1 if there is none."""
         return next((each.loss_scale for each in self.optimizers if each.closed), 1.0)
+
+
+_PLAIN = StepResult((_STEPPED,))

@@ -4,7 +4,7 @@ import warnings
 import pytest
 import torch
 from torch.optim import SGD, Adagrad, AdamW
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau
 
 from halfstep.errors import UserError
 from halfstep.train.build import schedules
@@ -42,6 +42,24 @@ def test_constant_rate_rises_linearly_and_stays():
     assert rates(ConstantConfig(name="constant"), 5) == [1.0] * 5
     warm = rates(ConstantConfig(name="constant", warmup=0.5), 6)
     assert warm == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+
+
+@pytest.mark.parametrize("warm", [0, 3])
+def test_a_rate_that_has_risen_is_kept_as_torch_keeps_it(warm):
+    states = []
+    for make in (schedules._rise, lambda o, w: LinearLR(o, 1 / (w + 1), total_iters=w)):
+        groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "lr": lr} for lr in (0.1, 0.3)]
+        optimizer = torch.optim.SGD(groups)
+        schedule, found = make(optimizer, warm), []
+        for number in range(9):
+            if number == 6:
+                optimizer.param_groups[0]["lr"] = 0.05
+            optimizer.step()
+            schedule.step()
+            rates = [group["lr"] for group in optimizer.param_groups]
+            found.append((rates, dict(schedule.state_dict())))
+        states.append(found)
+    assert states[0] == states[1]
 
 
 def test_warm_up_in_epochs_is_as_many_steps():

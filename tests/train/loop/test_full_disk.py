@@ -21,7 +21,7 @@ from halfstep.errors import UserError
 from halfstep.train.loop import loop
 from halfstep.train.loop.loop import train
 from halfstep.train.run import metrics
-from halfstep.train.store import checkpoint, rotation, run_directory
+from halfstep.train.store import checkpoint, metrics_log, rotation, run_directory
 from halfstep.train.store.metrics_log import MetricsLog
 from halfstep.train.store.rotation import CheckpointWarning
 from halfstep.train.store.run_directory import read_summary
@@ -65,6 +65,7 @@ def full(monkeypatch):
             return real(*args, **given)
 
         with monkeypatch.context() as patch:
+            patch.setattr(metrics_log, "EVERY_S", 0.0)  # each line is a write of its own
             patch.setattr(owner, name, write)
             yield
 

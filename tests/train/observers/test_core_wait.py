@@ -52,19 +52,19 @@ def test_the_share_is_of_the_time_in_which_threads_could_compute(cores, threads)
     threads.pass_by(9.0, main=(1.0, 8.0))  # before training
     cores.begin()
     threads.pass_by(2.0, main=(1.5, 0.5), other=(0.5, 0.5))
-    cores.step_done()
+    cores.step_done(threads.now)
     assert cores.share == pytest.approx(1.0 / 3.0)
 
 
 def test_pauses_and_threads_that_end_do_not_count(cores, threads):
     cores.begin()
     threads.pass_by(1.0, main=(0.9, 0.1), other=(0.9, 0.1))
-    cores.step_done()
+    cores.step_done(threads.now)
     threads.pass_by(5.0, main=(0.0, 5.0))
     cores.begin()
     del threads.times["other"]
     threads.pass_by(1.0, main=(0.9, 0.1))
-    cores.step_done()
+    cores.step_done(threads.now)
     assert cores.share == pytest.approx(0.1)
 
 
@@ -74,7 +74,7 @@ def test_steps_in_quick_succession_are_looked_at_together(cores, threads):
     cores.begin()
     for _ in range(100):
         threads.pass_by(0.01, main=(0.01, 0.0))
-        cores.step_done()
+        cores.step_done(threads.now)
     assert len(reads) <= 5
     assert cores.share == 0.0
 
@@ -83,7 +83,7 @@ def test_where_the_kernel_says_nothing_nothing_is_known(threads):
     cores = CoreWait(CPU, dict, lambda: threads.now)
     cores.begin()
     threads.pass_by(10.0)
-    cores.step_done()
+    cores.step_done(threads.now)
     assert cores.share is None
 
 
@@ -91,7 +91,7 @@ def wait_long(cores, threads):
     cores.begin()
     for _ in range(10):
         threads.pass_by(1.0, main=(0.5, 0.5), other=(0.5, 0.5))
-        cores.step_done()
+        cores.step_done(threads.now)
 
 
 @pytest.mark.usefixtures("several")
@@ -119,7 +119,7 @@ def test_nothing_is_said_where_no_setting_would_help(threads, monkeypatch, helpe
         if helped == "idle cores":
             cores.begin()
             threads.pass_by(9.0, main=(9.0, 0.1))
-            cores.step_done()
+            cores.step_done(threads.now)
         else:
             wait_long(cores, threads)
             assert cores.share == 0.5

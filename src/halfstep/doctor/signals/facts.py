@@ -51,6 +51,11 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
+def gradients_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the gradients that an optimizer's parameters have."""
+    return [each.grad for each in parameters_of(optimizer) if each.grad is not None]
+
+
 def environment(tensors: Iterable[torch.Tensor]) -> Environment:
     """Return where tensors lie, and what that device does."""
     devices = tuple(sorted({each.device.type for each in tensors}))

@@ -49,12 +49,13 @@ class Finite:
                 type(each) is torch.Tensor
                 and each.dtype == torch.float32
                 and each.layout == torch.strided
+                and not each.requires_grad
                 for each in gradients
             )
         if not self._whole:
             return sample_is_finite(gradients, number)
-        with torch.no_grad():  # Multiplies by one, and looks at each element on the way.
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
+        # Multiplies by one, and looks at each element on the way.
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
         return not self._found.item()
 
 

@@ -64,6 +64,8 @@ class EngineObserver(StepObserver):
         rest: Decides when the watch rests; None where it never does.
     """
 
+    listens = True
+
     def __init__(self, receiver: Receiver, look_back: Callable[[], None]) -> None:
         self._receiver = receiver
         self._look_back = look_back
@@ -145,8 +147,10 @@ class EngineObserver(StepObserver):
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """An optimizer steps inside, or not."""
+        del gradients
         if not self._receiver.guard.is_here:
             return _NOTHING
         return self._steps(scaler, optimizer, found_inf, grad_norm)

@@ -17,7 +17,7 @@ from halfstep.doctor.record.sites import Mark, calling_line
 from halfstep.doctor.replay.investigation import Investigation
 from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
-from halfstep.doctor.signals.facts import parameters_of, state_step
+from halfstep.doctor.signals.facts import gradients_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
 from halfstep.doctor.signals.parties import Parties
 from halfstep.doctor.signals.positions import Positions
@@ -330,7 +330,7 @@ class Receiver:
                 self.grammar.notice_writes(mark)
             self.grammar.step(mark, optimizer, by_scaler=self.scaling.steps)
             self.parties.note_reached(optimizer)
-            gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
+            gradients = gradients_of(optimizer)
             found_inf = getattr(optimizer, "found_inf", None)
             numbers = self.measuring.take(optimizer, gradients, skipped=False, found_inf=found_inf)
             if not self.scaling.steps:

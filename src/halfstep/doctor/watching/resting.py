@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from halfstep.doctor.internals import is_compiled
-from halfstep.doctor.signals.facts import learning_rate, parameters_of
+from halfstep.doctor.signals.facts import gradients_of, learning_rate
 from halfstep.doctor.signals.finite import Finite
 from halfstep.doctor.tape.tape import Copies, autocast_state, random_state
 from halfstep.doctor.watching.told import Telling, Told
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from halfstep.doctor.signals.parties import ModelNotes
-    from halfstep.doctor.tape.guard import Guard, Inside
+    from halfstep.doctor.tape.guard import Inside
     from halfstep.doctor.watching.receiver import Receiver
 
 FIRST = 64
@@ -45,38 +45,6 @@ def is_due(step: int) -> bool:
     return step & (step - 1) == 0 or step % EVERY == 0
 
 
-class Work:
-    """The engine works while the watch rests; it may be woken meanwhile.
-
-    Attributes:
-        depth: How many such works are under way, one in the other.
-    """
-
-    __slots__ = ("_guard", "_inside", "_settle", "depth")
-
-    def __init__(self, guard: Guard, settle: Callable[[], None]) -> None:
-        self._guard, self._settle = guard, settle
-        self._inside: Inside | None = None
-        self.depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-        if self._inside is not None and not self.depth:
-            with self._guard.own():
-                self._settle()
-            self._inside.__exit__()
-            self._inside = None
-
-    def go_on_awake(self) -> None:
-        """Let the rest of the work be no doing of the loop's, now that it is listened to."""
-        if self.depth:
-            self._inside = self._guard.inside()
-            self._inside.__enter__()
-
-
 class Rest:
     """Decides when a watch rests, and is told what happens meanwhile.
 
@@ -88,7 +56,6 @@ class Rest:
     Attributes:
         asleep: Whether steps are not watched in full.
         observer: Who is told of the engine then.
-        work: What the engine's work runs in then.
     """
 
     def __init__(
@@ -101,8 +68,8 @@ class Rest:
         self._receiver = receiver
         self._attach, self._detach = attach, detach
         self.observer = NOBODY
-        self.work = Work(receiver.guard, receiver.grammar.settle)
         self.asleep = False
+        self._inside: Inside | None = None  # The engine works on, in a step that woke the watch.
         self._end: Callable[[], None] | None = None
         # While awake: what the iteration that runs has come to, and how many there were.
         self._runs = self._steps = self._taken = 0
@@ -124,6 +91,7 @@ class Rest:
         self._last: list[Told] = []
         self._passed: Counter[int] = Counter()
         self._count = self._base = self._before = self._calls = 0
+        self._due: float = 0  # The step from which on one is to be watched in full.
 
     # ------------------------------------------------------------ awake
 
@@ -189,6 +157,8 @@ class Rest:
         self._model = model
         self._notes = parties.model(model)
         self._base, self._before = self._receiver.grammar.iteration, self._steps_of(self._optimizer)
+        coming = range(self._before, self._before + EVERY + 1)
+        self._due = next(filter(is_due, coming), math.inf)
         self._finite = Finite()
         self._window, self._last = [], []
         self._detach()
@@ -209,17 +179,18 @@ class Rest:
             if model is not self._model:
                 self._usual.clear()
                 return False
-            if images.shape not in self._shapes or is_due(self._before + self._count):
+            if images.shape not in self._shapes or self._before + self._count >= self._due:
                 return False
         notes = self._notes
         assert notes is not None
+        draws = self._draws or notes.draws
         self._window.append(
             Told(
                 model,
                 criterion,
                 (images, labels),
                 (images._version, labels._version),
-                random_state(everything=notes.draws) if self._draws or notes.draws else None,
+                random_state(everything=notes.draws) if draws else None,
                 autocast_state(),
                 Copies(notes.moving) if notes.moving else None,
             )
@@ -229,45 +200,51 @@ class Rest:
     def ran(self, loss: torch.Tensor) -> None:
         """Take in the loss of the micro-batch, before its backward."""
         if self._window:
-            told = self._window[-1]
-            told.loss = told.root = loss.detach()
+            self._window[-1].loss = loss.detach()
 
-    def weighed(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        """Take in that it was weighted for its window."""
+    def weighed(self, function: Any, args: tuple[Any, ...]) -> None:
+        """Take in what weights it for its window."""
+        if self._window:
+            self._window[-1].weighed = function, args
+
+    def scaled(self, scaler: Any, scale: torch.Tensor) -> None:
+        """Take in what it is multiplied by."""
         if self._window:
             told = self._window[-1]
-            told.weighed = function, args[1:]
-            told.loss = told.root = result.detach()
-
-    def scaled(self, scaler: Any, own: Any, scaled: torch.Tensor) -> None:
-        """Take in that it was multiplied by a loss scale."""
-        if self._window:
-            told = self._window[-1]
-            told.scaler, told.scale, told.root = scaler, own.scale.item(), scaled.detach()
+            told.scaler, told.scale = scaler, scale
 
     def passes(
         self,
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        gradients: list[torch.Tensor] | None,
     ) -> bool:
         """Take a step in, before its optimizer makes it; return whether it is an ordinary one."""
         window = self._window
         if optimizer is not self._optimizer or len(window) not in self._usual:
             return False
-        loss = window[-1].loss
+        last = window[-1]
+        loss = None if last.loss is None else last.weighted()
         value = math.nan if loss is None or loss.numel() != 1 else loss.item()
-        if not math.isfinite(value) or not self._is_sound(optimizer, found_inf, grad_norm):
+        if not math.isfinite(value):
+            return False
+        if found_inf is not None:
+            sound = not found_inf.item()
+        elif grad_norm is not None:
+            sound = math.isfinite(grad_norm.item())
+        else:
+            sound = self._finite(gradients or gradients_of(optimizer), self._base + self._count)
+        if not sound:
             return False
         if self._parties.waits_for_gradients:
             self._parties.note_gradients()
-        scaled = window[-1].scaler is not None
         self._series.pass_by(
             self._base + self._count,
             self._number,
             value,
             None if grad_norm is None else grad_norm.item(),
-            window[-1].scale if scaled else None,
+            None if last.scale is None else last.scale.item(),
             learning_rate(optimizer),
         )
         self._count += 1
@@ -276,24 +253,12 @@ class Rest:
         self._last, self._window = window, []
         return True
 
-    def _is_sound(
-        self,
-        optimizer: Optimizer,
-        found_inf: torch.Tensor | None,
-        grad_norm: torch.Tensor | None,
-    ) -> bool:
-        if found_inf is not None:
-            return not found_inf.item()
-        if grad_norm is not None:
-            return math.isfinite(grad_norm.item())
-        gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
-        return self._finite(gradients, self._base + self._count)
-
     def wake(self, *, steps: bool = False, looks_back: bool = False) -> None:
         """Watch in full again.
 
         Args:
-            steps: Whether the optimizer is about to step.
+            steps: Whether the optimizer is about to step. What the engine does until `worked` is
+                no doing of the loop's then.
             looks_back: Whether the tape is to hold the last step that was made.
         """
         if not self.asleep:
@@ -304,7 +269,9 @@ class Rest:
         with self._receiver.guard.own():
             self._count_in()
         self._attach()
-        self.work.go_on_awake()
+        if steps:
+            self._inside = self._receiver.guard.inside()
+            self._inside.__enter__()
         with self._receiver.guard.own():
             self._receiver.elsewhere.note_autocast()
             telling = Telling(self._receiver, self._usual)
@@ -312,12 +279,20 @@ class Rest:
                 telling.put_on_tape(self._window, heard=True)
                 if steps:
                     telling.tell_of_engine(len(self._window))
-            elif window := [each for each in self._window if each.root is not None]:
+            elif window := [each for each in self._window if each.loss is not None]:
                 telling.put_on_tape(window, heard=False)  # What the last of them raised ends all.
             elif self._last:
                 self._receiver.grammar.reopen()
                 telling.put_on_tape(self._last, heard=False)
         self._runs, self._window, self._last = len(self._window), [], []
+
+    def worked(self) -> None:
+        """Let what follows be the loop's doing again: the engine's step is over."""
+        if self._inside is not None:
+            with self._receiver.guard.own():
+                self._receiver.grammar.settle()
+            self._inside.__exit__()
+            self._inside = None
 
     def abandon(self) -> None:
         """Watch no more."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from halfstep.step_observer import StepObserver
+from halfstep.step_observer import NOTHING, StepObserver
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from halfstep.doctor.tape.guard import Guard
     from halfstep.doctor.watching.engine import EngineObserver
     from halfstep.doctor.watching.resting import Rest
-
-_NOTHING = nullcontext()
 
 
 class RestingObserver(StepObserver):
@@ -31,10 +28,6 @@ class RestingObserver(StepObserver):
 
     def __init__(self, rest: Rest, guard: Guard, full: EngineObserver) -> None:
         self._rest, self._guard, self._full = rest, guard, full
-
-    def work(self) -> AbstractContextManager[None]:
-        """The engine works."""
-        return self._rest.work if self._guard.is_here else _NOTHING
 
     def runs(self, model: Any, criterion: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
         """A micro-batch is about to run."""
@@ -61,14 +54,28 @@ class RestingObserver(StepObserver):
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
         """A loss was weighted."""
+        del result
         if self._guard.is_here:
-            self._rest.weighed(function, args, result)
+            self._rest.weighed(function, args[1:])
 
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
         """A loss was multiplied."""
-        del loss
+        del loss, scaled
         if self._guard.is_here:
-            self._rest.scaled(scaler, own, scaled)
+            self._rest.scaled(scaler, own.scale)
+
+    def begins(self, scaler: Any, weight: Any) -> None:
+        """A backward begins with a scale and a weight."""
+        if (scaler is None and weight is None) or not self._guard.is_here:
+            return
+        if weight is not None:
+            self._rest.weighed(weight.operation, (weight.number,))
+        if scaler is not None:
+            self._rest.scaled(scaler, scaler.scale)
+
+    def worked(self) -> None:
+        """The engine has ended a step that woke the watch."""
+        self._rest.worked()
 
     def steps(
         self,
@@ -76,17 +83,18 @@ class RestingObserver(StepObserver):
         optimizer: Optimizer,
         found_inf: torch.Tensor | None,
         grad_norm: torch.Tensor | None,
+        gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """An optimizer steps inside, or not."""
         if not self._guard.is_here:
-            return _NOTHING
+            return NOTHING
         passed = False
         try:
-            passed = self._rest.passes(optimizer, found_inf, grad_norm)
+            passed = self._rest.passes(optimizer, found_inf, grad_norm, gradients)
         except Exception as error:  # noqa: BLE001
             self._guard.note(error)
         if passed:
-            return _NOTHING
+            return NOTHING
         self._rest.wake(steps=True)
         if scaler is not None:
             self._full.unscales(scaler, optimizer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ class Told:
         random: The generators before; None where nothing has been drawn from them so far.
         autocast: See `Entry`.
         buffers: See `Entry`.
-        loss: The loss, weighted for its window, without its loss scale.
-        weighed: What weighted it: a function and its arguments after the loss.
-        scaler: What multiplied it; None for nothing.
-        scale: By how much.
-        root: What backward was called on.
+        loss: The loss as it was computed; None before.
+        weighed: What weights it for its window: a function and its arguments after the loss.
+        scaler: What multiplies it then; None for nothing.
+        scale: By how much: a scalar that is never written to.
     """
 
     model: nn.Module
@@ -47,8 +47,23 @@ class Told:
     loss: torch.Tensor | None = None
     weighed: tuple[Any, tuple[Any, ...]] | None = None
     scaler: Any = None
-    scale: float = 1.0
-    root: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+
+    def weighted(self) -> torch.Tensor:
+        """Return the loss, weighted for its window, without its loss scale."""
+        assert self.loss is not None
+        if self.weighed is None:
+            return self.loss
+        function, rest = self.weighed
+        weighted: torch.Tensor = function(self.loss, *rest)
+        return weighted
+
+    def root(self) -> torch.Tensor:
+        """Return what a backward is called on that does not begin with weight and scale."""
+        loss = self.weighted()
+        if self.scale is None:
+            return loss
+        return (loss.float() if loss.dtype in HALVES else loss) * self.scale
 
 
 class Telling:
@@ -95,9 +110,10 @@ class Telling:
             if told.scaler is not None:
                 loss, multiplier = self._scale(told, loss)
             backward = receiver.tape.open("backward", None, (loss,), {"grad_tensors": None})
-            backward.mark, backward.value = self._marks.get("backward"), told.root
+            backward.mark = self._marks.get("backward")
+            if told.loss is not None:
+                backward.value, receiver.measuring.loss = told.root(), told.weighted()
             receiver.tape.close(backward, None, None)
-            receiver.measuring.loss = told.loss
             if heard:
                 self._tell(told, multiplier, again=number > 0)
 
@@ -129,14 +145,13 @@ class Telling:
         scaled, tape = torch.empty(()), self._receiver.tape
         multiplier = self._receiver.scaling.multiplier(told.scaler)
         entry = tape.open("scale", None, (loss,), {})
-        entry.mark, entry.value = self._marks.get("scale"), torch.full((), told.scale)
+        entry.mark, entry.value = self._marks.get("scale"), told.scale
         tape.close(entry, scaled, multiplier)
         return scaled, multiplier
 
     def _tell(self, told: Told, multiplier: Multiplier | None, *, again: bool) -> None:
         grammar, marks = self._receiver.grammar, self._marks
-        assert told.root is not None
-        loss_format = format_name(told.root.dtype)
+        loss_format = format_name(told.root().dtype)
         formats = ",".join(format_name(dtype) for _, dtype in told.autocast)
         number = self._receiver.parties.models.number(told.model)
         grammar.add("forward", marks.get("forward"), model=number, autocast=formats)

@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -165,8 +166,23 @@ def _drops(config: StepConfig | MultiStepConfig, steps: int, steps_per_epoch: fl
     return [max(1, round(epoch * steps_per_epoch)) for epoch in epochs]
 
 
+class _Rise(LinearLR):
+    """torch's own, of which only the counters move once it has risen."""
+
+    def step(self, epoch: int | None = None) -> None:
+        """Take a step; see `LRScheduler` for the argument."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        risen = self.last_epoch > self.total_iters and epoch is None
+        if risen and torch.Tensor not in map(type, rates):
+            self.last_epoch += 1
+            self._step_count += 1
+            self._last_lr = rates
+        else:
+            super().step(epoch)
+
+
 def _rise(optimizer: Optimizer, warm: int) -> LinearLR:
-    return LinearLR(optimizer, start_factor=1 / (warm + 1), total_iters=warm)
+    return _Rise(optimizer, start_factor=1 / (warm + 1), total_iters=warm)
 
 
 def _one_cycle(optimizer: Optimizer, warm: int, steps: int) -> OneCycleLR:

@@ -22,7 +22,7 @@ from halfstep.train.data.pipeline.order import WHOLE, BatchShare, Order
 from halfstep.train.data.pipeline.samples import Samples
 from halfstep.train.data.sources import csv_list, digits, image_folder, imported, tar_shards, vision
 from halfstep.train.data.sources.faults import DataWarning, Faults
-from halfstep.train.data.sources.source import Subset
+from halfstep.train.data.sources.source import Subset, ready_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def load(
         transform = transforms.build(augment, side, train=train) if augment else None
         refill = train and faults.on_error == "skip"
         return Batches(
-            Samples(split, shape, transform, seed, refill=refill),
+            Samples(split, shape, transform, seed, refill, ready=ready_images(split, shape)),
             Order(
                 len(split),
                 batch_size * part.size,

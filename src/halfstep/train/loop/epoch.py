@@ -51,6 +51,8 @@ def train_epoch(loop: Loop) -> None:
     start = progress.batch - progress.batch % engine.accumulate
     portions = in_step(processes, data.train, progress.epoch, start)
     batches = engine.batches(portions, to=setup.device)
+    add, counted = observers.around_micro_batch(micro_batches.add), observers.calls("micro_batch")
+    windows = _Windows(loop)
     for number, portion in enumerate(batches, start):
         observers.call("batch_loaded")
         images, labels = data.prepare(
@@ -67,41 +69,68 @@ def train_epoch(loop: Loop) -> None:
         if number < progress.batch:
             micro_batches.remember(images, labels)
             continue
-        with observers.around_micro_batch():
-            loss, logits = micro_batches.add(images, labels)
+        loss, logits = add(images, labels)
         if portion.counted:
-            observers.call("micro_batch", loss, logits, labels)
+            for call in counted:
+                call(loss, logits, labels)
         progress.images += portion.total
         progress.batch = number + 1
         if not (batches.is_last or progress.batch % engine.accumulate == 0):
             engine.step()
             continue
-        _close_window(loop, last=batches.is_last)
-        if training.all_steps_done or progress.status != "finished":
+        if windows.close(last=batches.is_last):
             break
     engine.flush()
 
 
-def _close_window(loop: Loop, *, last: bool) -> None:
-    """Step, or leave the step out; then log and save what is due."""
-    training, observers = loop.training, loop.observers
-    loop.micro_batches.close()
-    result: StepResult | None = None
-    if observers.any("veto"):
-        training.leave_out()
-    else:
-        observers.call("before_step", last=last)
-        result = training.setup.engine.step(close=True)
-        training.progress.dropped_in_a_row = 0
-    config, step = training.config, training.step
-    observers.call("stepped", step, result)
-    if step % config.log_every == 0 or last or training.all_steps_done:
-        _record_interval(training, observers, result)
-        loop.checkpoints.finish_if_done()
-    observers.call("step_done", result)
-    every = config.checkpoints.every_steps
-    if training.progress.status == "finished" and every and step % every == 0 and not last:
-        loop.checkpoints.save_if_sound()
+class _Windows:
+    """Closes the windows of an epoch; what is the same for each of them is found once."""
+
+    def __init__(self, loop: Loop) -> None:
+        training, observers = loop.training, loop.observers
+        self._loop = loop
+        self._engine = training.setup.engine
+        self._progress = training.progress
+        self._vetoes = observers.has("veto")
+        self._before_step = observers.calls("before_step")
+        self._stepped = observers.calls("stepped")
+        self._step_done = observers.calls("step_done")
+        self._log_every = training.config.log_every
+        self._save_every = training.config.checkpoints.every_steps
+        self._steps = training.setup.steps
+
+    def close(self, *, last: bool) -> bool:
+        """Step, or leave the step out; then log and save what is due.
+
+        Args:
+            last: Whether the window is the last of the epoch.
+
+        Returns:
+            Whether the run ends here.
+        """
+        loop, progress = self._loop, self._progress
+        training, observers = loop.training, loop.observers
+        loop.micro_batches.close()
+        result: StepResult | None = None
+        if self._vetoes and observers.any("veto"):
+            training.leave_out()
+        else:
+            for call in self._before_step:
+                call(last=last)
+            result = self._engine.step(close=True)
+            progress.dropped_in_a_row = 0
+        step = training.step
+        for call in self._stepped:
+            call(step, result)
+        if step % self._log_every == 0 or last or step >= self._steps:
+            _record_interval(training, observers, result)
+            loop.checkpoints.finish_if_done()
+        for call in self._step_done:
+            call(result)
+        every = self._save_every
+        if every and step % every == 0 and not last and progress.status == "finished":
+            loop.checkpoints.save_if_sound()
+        return training.all_steps_done or progress.status != "finished"
 
 
 def _record_interval(training: Training, observers: Observers, result: StepResult | None) -> None:

@@ -88,9 +88,9 @@ class CoreWait:
         """Start anew after a pause, which does not count."""
         self._before, self._looked = self._read(), self._clock()
 
-    def step_done(self) -> None:
-        """Count the time since the last look, if that is some time ago."""
-        if self._clock() - self._looked < _EVERY_S:
+    def step_done(self, now: float) -> None:
+        """Count the time since the last look, if that is some time ago, by the same clock."""
+        if now - self._looked < _EVERY_S:
             return
         before = self._before
         self.begin()
@@ -130,8 +130,9 @@ class StepTimes(Observer):
     def __init__(
         self, device: torch.device, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.cores = CoreWait(device)
+        self.cores = CoreWait(device, clock=clock)
         self._device = device
+        self._on_gpu = device.type == "cuda"
         self._clock = clock
         self._before: float | torch.cuda.Event | None = None
         self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
@@ -145,8 +146,9 @@ class StepTimes(Observer):
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         """Count the time since the last step ended."""
-        self.cores.step_done()
-        now = self._now()
+        clock = self._clock()
+        self.cores.step_done(clock)
+        now = self._event() if self._on_gpu else clock
         if self._to_warm_up:
             self._to_warm_up -= 1
         elif isinstance(self._before, float) and isinstance(now, float):
@@ -172,9 +174,7 @@ class StepTimes(Observer):
         self._read(leave=0)
         return float(np.quantile(self._seconds, share)) if self._seconds else None
 
-    def _now(self) -> float | torch.cuda.Event:
-        if self._device.type != "cuda":
-            return self._clock()
+    def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

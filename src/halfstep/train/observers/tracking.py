@@ -6,6 +6,7 @@ where nobody does. The first of several processes alone has them.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from halfstep.train.store import rotation
 from halfstep.train.store.metrics_log import FILE, MetricsLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from halfstep.train.observers.sinks import Sink
     from halfstep.train.run.training import Training
@@ -31,17 +32,25 @@ class MetricsLines(Observer):
         self._log = MetricsLog(training.run, goes_on=training.resumed_at is not None)
 
     def end(self, error: BaseException | None) -> None:
-        self._log.close()
+        with _going_on():
+            self._log.close()
 
     def record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        try:
+        with _going_on():
             self._log.append(kind, figures)
-        except OSError as error:  # a full disk is no reason to end a run
-            rotation.warn(f"{FILE} could not be written: {error.strerror or error}")
 
     def before_checkpoint(self) -> None:
-        """Write the lines that a full disk did not take when they came."""
+        """Write the lines that wait, or that a full disk did not take when they came."""
         self._log.write_out()
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Warn where the disk does not take a line, which is no reason to end a run."""
+    try:
+        yield
+    except OSError as error:
+        rotation.warn(f"{FILE} could not be written: {error.strerror or error}")
 
 
 class Bar(Observer):

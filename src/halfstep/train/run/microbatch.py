@@ -105,14 +105,18 @@ class MicroBatches:
         engine, model = self.engine, self.engine.model
         with engine.autocast():
             step_observer.active.runs(model, self.loss, images, labels)
-            with as_compiled(len(labels), self.compiled_for):
+            if self.compiled_for is None:
                 logits = model(images)
+            else:
+                with as_compiled(len(labels), self.compiled_for):
+                    logits = model(images)
             loss = self.loss(logits, labels)
             step_observer.active.ran(loss)
         engine.backward(loss, samples=len(labels) if self._weighted else None)
+        if not step_observer.active.listens:
+            return _detached(loss, logits)
         with step_observer.active.aside():
-            loss = loss.detach()
-            return loss.float() if loss.dtype in HALVES else loss, logits.detach()
+            return _detached(loss, logits)
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Take note of a micro-batch of the open window whose gradients are there already."""
@@ -211,6 +215,11 @@ class MicroBatches:
                 "are not quite the same"
             )
         warnings.warn(said, MicrobatchWarning, stacklevel=3)
+
+
+def _detached(loss: torch.Tensor, logits: torch.Tensor) -> LossAndLogits:
+    loss = loss.detach()
+    return loss.float() if loss.dtype in HALVES else loss, logits.detach()
 
 
 @contextmanager

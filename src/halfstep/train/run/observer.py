@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfstep import step_observer
 from halfstep.errors import UserError, in_a_line
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from halfstep.train.run.training import Training
     from halfstep.train.run.validate import Figures
     from halfstep.train.store.checkpoint import State
+
+
+_Result = TypeVar("_Result")
 
 
 class Observer:
@@ -183,6 +186,10 @@ class Observers:
                 stack.push(partial(_end, each))
             yield
 
+    def calls(self, hook: str) -> Sequence[Callable[..., Any]]:
+        """Return what `call` calls, for a loop that asks once and calls often."""
+        return tuple(self._calls[hook])
+
     def call(self, hook: str, *given: Any, **named: Any) -> None:
         """Call a hook that returns nothing."""
         for each in self._calls[hook]:
@@ -215,10 +222,21 @@ class Observers:
         said = self._processes.gather(mine)
         return next((reason for reason in said if reason is not None), mine or "")
 
-    def around_micro_batch(self) -> AbstractContextManager[object]:
-        """Return what they want a forward and backward pass to run in."""
+    def has(self, hook: str) -> bool:
+        """Tell whether one of them, on this process, overrides a hook."""
+        return bool(self._hooks[hook])
+
+    def around_micro_batch(self, run: Callable[..., _Result]) -> Callable[..., _Result]:
+        """Return `run`, a forward and backward pass, in what they want it to run in."""
         entered = self._hooks["around_micro_batch"]
-        return _all_of(entered) if entered else nullcontext()
+        if not entered:
+            return run
+
+        def run_within(*given: Any) -> _Result:
+            with _all_of(entered):
+                return run(*given)
+
+        return run_within
 
     def state_dict(self) -> dict[str, State]:
         """Return the states of this process, by name."""
@@ -267,6 +285,8 @@ def _calls(observers: Sequence[Observer], hook: str) -> list[Callable[..., Any]]
 
 def _aside(methods: Sequence[Callable[..., Any]], *given: Any, **named: Any) -> list[Any]:
     """Call methods where nobody hears what they ask of torch; return their answers."""
+    if not step_observer.active.listens:
+        return [method(*given, **named) for method in methods]
     with step_observer.active.aside():
         return [method(*given, **named) for method in methods]
 

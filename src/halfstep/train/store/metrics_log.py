@@ -8,6 +8,7 @@ Whoever writes or reads the file does it here. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from halfstep.files import json_text, parse_json, write_atomically
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "metrics.jsonl"
+EVERY_S = 0.2
+"""Lines of steps that take less time than this are written together."""
 
 
 class MetricsLog:
@@ -26,24 +29,36 @@ class MetricsLog:
         # Without a buffer: it would lose what a full disk does not take.
         self._file = (run / FILE).open("ab" if goes_on else "wb", buffering=0)
         self._unwritten = b""
+        self._written = -math.inf
 
     def append(self, kind: str, figures: Mapping[str, Any]) -> None:
-        """Write a line of figures, at least `step` and `epoch`; kept if the disk does not take it.
+        """Add a line of figures, at least `step` and `epoch`; kept if the disk does not take it.
+
+        Lines of kind "train" that follow the last write shortly wait for the next one.
 
         Raises:
             OSError: If the disk does not take it.
         """
         self._unwritten += f"{json_text({'kind': kind, **figures})}\n".encode()
-        self.write_out()
+        if kind != "train" or time.monotonic() - self._written >= EVERY_S:
+            self.write_out()
 
     def write_out(self) -> None:
-        """Write the lines that the disk did not take when they came."""
+        """Write the lines that wait, or that the disk did not take when they came."""
+        self._written = time.monotonic()
         while self._unwritten:
             self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Write the lines that wait, and close the file.
+
+        Raises:
+            OSError: If the disk does not take them.
+        """
+        try:
+            self.write_out()
+        finally:
+            self._file.close()
 
 
 def exists(run: Path) -> bool:

@@ -1,5 +1,6 @@
 import multiprocessing
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -160,7 +161,19 @@ def test_split_without_a_readable_image_is_an_error(folders, split):
         list(getattr(data, split).epoch(1))
 
 
+@pytest.mark.parametrize("train", [{}, {"limit": 50}], ids=["all", "some"])
+def test_batches_of_images_in_memory_are_those_read_one_by_one(train):
+    data = load(batch_size=16, name="digits", train=train)
+    samples = data.train._loader._samples
+    assert samples.ready is not None
+    at_once = list(data.train.epoch(3, 1))
+    data.train._loader._samples = replace(samples, ready=None)
+    one_by_one = list(data.train.epoch(3, 1))
+    assert equal(at_once, one_by_one)
+    assert [each.stride() for each, _ in at_once] == [each.stride() for each, _ in one_by_one]
+
+
 def test_what_workers_are_sent_can_be_pickled(folders):
     data = open_folders(folders, augment={"preset": "mixed"})
-    samples = pickle.loads(pickle.dumps(data.train._loader._loader.dataset))
+    samples = pickle.loads(pickle.dumps(data.train._loader._samples))
     assert len(samples.split) == 10

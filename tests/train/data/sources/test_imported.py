@@ -1,5 +1,6 @@
 import textwrap
 import traceback
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ MODULE = """
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 class Blobs(Dataset):
     classes = ["left", "right"]
@@ -59,6 +60,13 @@ def pairless():
 
 def stream():
     return iter([])
+
+def tensors(kind="float32", label=1):
+    images = torch.arange(6.0)[:, None, None, None].expand(6, 3, 8, 8)
+    labels = torch.tensor([0, 1, 0, 1, 0, label])
+    if kind == "uint8":
+        images = images.to(torch.uint8)
+    return TensorDataset(images if kind == "strided" else images.contiguous(), labels)
 
 class Raising(Blobs):
     # Item `at` raises what `error` names.
@@ -114,6 +122,22 @@ def test_fp32_tensors_are_taken_as_they_are(blobs):
     images, labels = next(data.val.epoch())
     prepared, _ = data.prepare(images, labels, device=torch.device("cpu"), train=False)
     assert prepared[:, 0, 0, 0].tolist() == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8", "strided"])
+def test_tensors_make_the_batches_that_their_items_make(blobs, kind):
+    data = open_import("blob_data:tensors", args={"kind": kind}, classes=2)
+    samples = data.train._loader._samples
+    assert (samples.ready is not None) == (kind == "float32")
+    found = list(data.train.epoch(2))
+    data.train._loader._samples = replace(samples, ready=None)
+    assert equal(found, list(data.train.epoch(2)))
+
+
+def test_a_label_of_no_class_among_tensors_is_named(blobs):
+    data = open_import("blob_data:tensors", args={"label": 7}, classes=2)
+    with pytest.raises(UserError, match=r"blob_data:tensors\[5\] has the label '7'"):
+        list(data.train.epoch(1))
 
 
 def test_classes_come_from_the_data_set_or_the_config(blobs):

@@ -1,4 +1,8 @@
-"""Workers that load one job after the other and live on from epoch to epoch: torch's DataLoader."""
+"""Loads one job after the other: here, or in workers of torch's DataLoader.
+
+The workers live on from epoch to epoch. Without workers a DataLoader has nothing to do, and would
+take longer for a small batch than loading it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from halfstep import step_observer
 from halfstep.errors import UserError, reason
 from halfstep.train.processes.orphans import end_with, end_with_distant
 
@@ -44,8 +49,12 @@ class Loader:
     """Turns jobs into what the samples make of them, in order; see `Batches` for the arguments."""
 
     def __init__(self, samples: Dataset[Loaded], *, workers: int, pinned: bool) -> None:
+        self._samples = samples
         self._jobs = _Jobs()
-        self._loader: DataLoader[Loaded] = DataLoader(
+        self._loader: DataLoader[Loaded] | None = None
+        if not (workers or pinned):
+            return
+        self._loader = DataLoader(
             samples,
             batch_size=None,  # a job is a whole batch
             sampler=self._jobs,
@@ -60,8 +69,17 @@ class Loader:
 
     def load(self, jobs: Iterator[Any]) -> Iterator[Loaded]:
         """Load jobs; what is left of those given before is forgotten."""
+        if self._loader is None:
+            return _load_here(self._samples, jobs)
         self._jobs.ahead = jobs
         return iter(self._loader)
+
+
+def _load_here(samples: Dataset[Loaded], jobs: Iterator[Any]) -> Iterator[Loaded]:
+    for job in jobs:
+        with step_observer.active.aside():
+            loaded = samples[job]
+        yield loaded
 
 
 class _Jobs(Sampler[Any]):

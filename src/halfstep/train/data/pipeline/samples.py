@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfstep.train.data.pipeline.order import Job
-    from halfstep.train.data.sources.source import Split
+    from halfstep.train.data.sources.source import Arrays, Split
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
 """From a uint8 (channels, height, width) image of any size to one of the final size."""
@@ -71,6 +71,7 @@ class Samples(Dataset[Loaded]):
         seed: Decides augmentation, with the epoch and the image's index.
         refill: Whether a batch that unreadable images leave with fewer than two takes the images
             that follow in the split, so that it still depends on the job alone.
+        ready: All images of the split as the model wants them, if they are in memory.
     """
 
     split: Split
@@ -78,9 +79,17 @@ class Samples(Dataset[Loaded]):
     transform: Transform | None
     seed: int
     refill: bool
+    ready: Arrays | None = None
 
     def __getitem__(self, job: Job) -> Loaded:
         """Load a batch; images that cannot be read are left out and reported."""
+        if self.ready is not None:
+            indices = torch.tensor(job.indices)
+            images = self.ready.images.index_select(0, indices)
+            return Loaded(images, self.ready.labels.index_select(0, indices), (), None)
+        return self._one_by_one(job)
+
+    def _one_by_one(self, job: Job) -> Loaded:
         wanted = len(job.indices)
         images: list[torch.Tensor] = []
         labels: list[int] = []

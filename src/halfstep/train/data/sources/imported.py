@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 from torchvision.transforms.v2 import functional
 
 from halfstep.errors import UserError, in_a_line, reason
 from halfstep.feed.decode import UnknownRange, to_rgb
 from halfstep.train.config import import_path
-from halfstep.train.data.sources.source import Source, limited
+from halfstep.train.data.sources.source import Arrays, Source, limited
 
 if TYPE_CHECKING:
     from halfstep.train.config.augment import Normalisation
@@ -70,6 +71,17 @@ class Imported:
         """Return what messages call an image: "my_data:train[7]", and its file if that is known."""
         path = _path(self.dataset, index)
         return f"{self.name}[{index}]" if path is None else f"{self.name}[{index}] ({path})"
+
+    def arrays(self) -> Arrays | None:
+        """Return the tensors of a `TensorDataset` whose items are all as `read` wants them."""
+        tensors = self.dataset.tensors if type(self.dataset) is TensorDataset else ()
+        if len(tensors) != 2 or any(type(each) is not torch.Tensor for each in tensors):
+            return None
+        images, labels = tensors
+        if images.ndim != 4 or labels.ndim != 1 or labels.dtype != torch.int64:
+            return None
+        are_classes = bool(((labels >= 0) & (labels < self.classes)).all())
+        return Arrays(images, labels, self.name) if are_classes else None
 
     def _image(self, image: Any, index: int) -> torch.Tensor:
         if isinstance(image, Image.Image):
