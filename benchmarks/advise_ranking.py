@@ -14,13 +14,13 @@ pairs, which trainings of the same recipes from other seeds would not agree on, 
 
 Regret is how much higher the final loss of the recipe with the least predicted damage is than the
 lowest one of fp32 and all recipes, in standard deviations of fp32's seeds; the mean over seeds of
-each. This counts against the advice what rounding wins by chance: a recipe whose updates differ
-from those of fp32 by orders may end lower in a short training. Advice is asked which recipe trains
-as fp32 does, so the regret among recipes that do is given besides: the lowest loss is then that of
-fp32 and of the recipes whose mean loss is at most two standard deviations from that of fp32, above
-or below, as a recipe that is called safe and ends more than two above is unsafe. Whether advice
-calls a recipe safe does not matter for either. Both are pessimistic: the lowest of up to eleven
-means is low by chance.
+each. Where no recipe is called safe, fp32 is recommended. This counts against the advice what
+rounding wins by chance: a recipe whose updates differ from those of fp32 by orders may end lower in
+a short training. Advice is asked which recipe trains as fp32 does, so the regret among recipes that
+do is given besides: the lowest loss is then that of fp32 and of the recipes whose mean loss is at
+most two standard deviations from that of fp32, above or below, as a recipe that is called safe and
+ends more than two above is unsafe. Whether advice calls a recipe safe does not matter for either.
+Both are pessimistic: the lowest of up to eleven means is low by chance.
 
 52 tasks were in view while the measure of damage was chosen: the 20 of `ranking/tasks.py`, and the
 12 of `ranking/further.py` and the 20 of `ranking/held_out.py`, each held out for an earlier measure
@@ -202,8 +202,8 @@ def judge(each: dict[str, Any]) -> None:
     safe = [name for name, found in recipes.items() if found["safe"]]
     right = float(np.mean(exact[:SEEDS]))
     each["unsafe"] = [name for name in safe if not ended[name] - right <= 2 * noise]
-    each["recommended"] = min(safe, key=lambda name: recipes[name]["damage"])
-    mine = ended[each["recommended"]]
+    each["recommended"] = min(safe, key=lambda name: recipes[name]["damage"], default="fp32")
+    mine = ended.get(each["recommended"], right)
     as_fp32 = [loss for loss in ended.values() if abs(loss - right) <= 2 * noise]
     each["regret"] = (mine - min(*ended.values(), right)) / noise
     each["regret_as_fp32"] = (mine - min([*as_fp32, right])) / noise
@@ -238,12 +238,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", default="0:72", help="which, as first:last")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are and go")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="files of further rows")
     given = parser.parse_args()
     torch.set_num_threads(1)
     first, last = map(int, given.tasks.split(":"))
     seen, others = [*tasks(), *further(), *held_out()], unseen()
-    kept = json.loads(given.results.read_text())["tasks"] if given.results.exists() else []
-    rows = {each["task"]: each for each in kept}
+    files = [file for file in (given.results, *given.also) if file.exists()]
+    rows = {each["task"]: each for file in files for each in json.loads(file.read_text())["tasks"]}
     names = {each.name for each in others}
     for task in track([*seen, *others][first:last], "tasks"):
         rows[task.name] = row(task, rows.get(task.name, {}))

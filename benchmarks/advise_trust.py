@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = {"en": "advise.md", "zh": "advise.zh.md"}
 HEADS = {
     "en": {
-        "sums": ("quantity", "tasks used for the choice", "held-out tasks"),
+        "sums": ("quantity", "tasks used for the choice", "unseen tasks"),
         "ranking": (
             "task",
             "pairs with an order",
@@ -63,6 +63,7 @@ SUMS = {
         "recipes called safe",
         "recipes called safe that are unsafe",
         "tasks whose regret is within the seeds' noise",
+        "the same, among recipes that train as fp32 does",
     ),
     "zh": (
         "任务",
@@ -75,6 +76,7 @@ SUMS = {
         "被判为安全的方案",
         "其中不安全的",
         "遗憾值在种子噪声之内的任务",
+        "同上：只与和 fp32 一致的方案相比",
     ),
 }
 
@@ -92,7 +94,7 @@ def row(*cells: object) -> str:
 def sums(language: str) -> Iterator[list[object]]:
     """Yield what ranking came to, on tasks in view and on others."""
     columns = []
-    for name in ("in view", "held out"):
+    for name in ("in view", "unseen"):
         each = result("ranking")["summary"][name]
         columns.append(
             [
@@ -103,6 +105,7 @@ def sums(language: str) -> Iterator[list[object]]:
                 each["called_safe"],
                 len(each["unsafe"]),
                 f"{each['regret_within_noise']:.0%}",
+                f"{each['regret_as_fp32_within_noise']:.0%}",
             ]
         )
     return map(list, zip(SUMS[language], *columns, strict=True))
@@ -110,12 +113,12 @@ def sums(language: str) -> Iterator[list[object]]:
 
 def ranking(language: str) -> Iterator[list[object]]:
     """Yield a row for each task."""
-    marks = {"en": ", held out", "zh": "（事后）"}
+    marks = {"en": ", unseen", "zh": "（事后）"}
     for each in result("ranking")["tasks"]:
         pairs = each["pairs"]
         ordered = sum(pairs.values())
         yield [
-            each["task"] + (marks[language] if each["held_out"] else ""),
+            each["task"].replace(", unseen", marks[language]),
             ordered,
             pairs["right"],
             f"{each['tau']:.2f}" if ordered else "-",

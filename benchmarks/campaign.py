@@ -216,7 +216,7 @@ def _fp8(result: dict[str, Any]) -> str:
 
 def _ranking(result: dict[str, Any]) -> str:
     of = {name: each["tau"] for name, each in result["summary"].items()}
-    return f"Kendall's tau {of['in view']:.2f}; on held-out tasks {of['held out']:.2f}"
+    return f"Kendall's tau {of['in view']:.2f}; on unseen tasks {of['unseen']:.2f}"
 
 
 def _parity(result: dict[str, Any]) -> str:

@@ -111,12 +111,12 @@ def test_trust_in_advice(script):
         assert f"{exceptions['f1']:.2f}" in text
         assert needed in text
     ranking, memory = module.result("ranking"), module.result("memory")
-    seen, held_out = (ranking["summary"][name] for name in ("in view", "held out"))
-    assert held_out["tasks"] >= 20
-    assert min(seen["tau"], held_out["tau"]) >= 0.7
+    seen, unseen = (ranking["summary"][name] for name in ("in view", "unseen"))
+    assert unseen["tasks"] >= 20
+    assert min(seen["tau"], unseen["tau"]) >= 0.7
     assert not seen["unsafe"]
-    # What the page says of it: values that grow later in training.
-    assert [each.rpartition(": ")[2] for each in held_out["unsafe"]] == ["fp16+act2"]
+    # What the page says of them: one network, whose largest result depends on the seed.
+    assert {each.rpartition(": ")[2] for each in unseen["unsafe"]} == {"o2", "half", "half-bn32"}
     assert len({row["model"] for row in memory["rows"]}) == 20
     assert max(memory["worst"].values()) <= 0.03
 
