@@ -318,6 +318,31 @@ class WideOutside(Gate):
         return values + torch.log1p((self.linear(values) * 100).pow(4))
 
 
+class AlmostOverflowing(Gate):
+    """Its sums reach 40,000, which fp16 holds: the rehearsed step is right."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(values)
+        wide = hidden * (40_000 / hidden.detach().abs().max().float()).to(hidden.dtype)
+        return values + wide.float().mul(1e-5).to(values.dtype)
+
+
+class LargestMask(Gate):
+    """Fills in -60,000, as masks do, which softmax makes zeros of."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        scores = self.linear(values).masked_fill(values > 0, -60_000.0)
+        return values + torch.softmax(scores, -1)
+
+
+def test_results_in_the_last_bit_before_overflow_become_exceptions() -> None:
+    found, _ = trial(AlmostOverflowing, "half")
+    assert (found.rejected, found.exceptions.keys()) == ("", {"gate"})
+    masked, recorded = trial(LargestMask, "half")
+    assert any(ranges.headroom(FORMATS["fp16"]) == 0 for ranges in recorded.forward.values())
+    assert (masked.rejected, masked.exceptions) == ("", {})
+
+
 def test_overflow_in_an_earlier_step_keeps_its_exception() -> None:
     found, recorded = trial(Growing, "half")
     assert any(
@@ -339,6 +364,15 @@ def test_damage_is_that_of_the_steepest_step_too() -> None:
     assert mean.wrong(bf16)
     searched = survive(about, recorded, "bf16")
     assert searched.exceptions or searched.rejected
+
+
+def test_an_optimizer_with_several_eps_is_advised_on() -> None:
+    about = replace(
+        subject(), optimizer=lambda model: torch.optim.Adafactor(model.parameters(), lr=1e-3)
+    )
+    recorded = record(about)
+    assert not survive(about, recorded, "bf16").rejected
+    assert "the update is lost in 1 parameter" in survive(about, recorded, "half").rejected
 
 
 def test_results_in_fp32_of_half_tensors_have_the_room_of_fp32() -> None:

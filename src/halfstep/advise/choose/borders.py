@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import torch
+
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.formats import FORMATS, format_name
 
@@ -90,6 +92,22 @@ def half_sites(dtypes: Mapping[CallKey, Dtypes]) -> dict[Site, str]:
         for dtype in each.outputs
         if format_name(dtype) in ("fp16", "bf16")
     }
+
+
+def is_masked(recorded: Record, site: Site) -> bool:
+    """Tell whether the largest results of a site are one negative constant, as a mask fills in.
+
+    Args:
+        recorded: The steps in fp32; their last one is looked at.
+        site: One whose calls were recorded.
+    """
+    outputs = [out.flatten().float() for call in recorded.calls_of(site) for out in call.outputs]
+    found = torch.cat(outputs) if outputs else torch.zeros(0)
+    found = found[found.isfinite()]
+    if not found.numel():
+        return False
+    largest = found[found.abs() > found.abs().max() / 2]
+    return bool((largest == largest[0]).all()) and float(largest[0]) < 0
 
 
 def overflowed_before(

@@ -18,6 +18,7 @@ from halfstep.advise.choose.borders import (
     around,
     covered,
     half_sites,
+    is_masked,
     is_operator_of,
     leaving,
     overflowed_before,
@@ -110,6 +111,8 @@ def _vanishing_eps(optimizer: torch.optim.Optimizer) -> str:
     """
     for group in optimizer.param_groups:
         eps = group.get("eps", 0.0)
+        if not isinstance(eps, float):  # Adafactor has two, for other uses
+            continue
         for param in group["params"]:
             if eps > 0 and float(torch.tensor(eps, dtype=param.dtype)) == 0:
                 return (
@@ -214,6 +217,8 @@ class _Search:
             fewer = {each: why for each, why in trial.exceptions.items() if each != pattern}
             if self._close(fewer) or overflowed_before(self._recorded, self._formats, [pattern]):
                 continue
+            if any(covered(site, [pattern]) and self._last_bit(site) for site in self._formats):
+                continue
             if not self._can_take(1):
                 break
             found = self._rehearse(fewer)
@@ -261,7 +266,19 @@ class _Search:
         ranges = self._recorded.forward.get(site)
         if format_ and ranges and ranges.headroom(FORMATS[format_]) < 0:
             return f"its results reach 2^{ranges.highest}, beyond {format_}"
-        return self._costly(damage.error)
+        return self._last_bit(site) or self._costly(damage.error)
+
+    def _last_bit(self, site: Site) -> str:
+        """Say that results are within a factor of two of overflow; "" where they are not.
+
+        From other weights, or a few steps later, they overflow as often as not.
+        """
+        if not (format_ := self._formats.get(site)) or site not in self._recorded.forward:
+            return ""
+        room = self._recorded.forward[site].headroom(FORMATS[format_])
+        if not 0 <= room < 1 or is_masked(self._recorded, site):
+            return ""
+        return f"its results come within a factor of two of the largest value of {format_}"
 
     def _backward_reason(self, damage: Damage) -> str:
         if damage.nonfinite_gradients:

@@ -115,8 +115,9 @@ class Imported:
         except (TypeError, ValueError, RuntimeError):
             is_class = False
         if not is_class:
+            given = label.tolist() if isinstance(label, torch.Tensor) else label
             raise UserError(
-                f"{self.where(index)} has the label {str(label)[:60]!r}; "
+                f"{self.where(index)} has the label {str(given)[:60]!r}; "
                 f"allowed: 0 to {self.classes - 1}"
             )
         return number
