@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a plain replay that is not finite beside an eager one that is."""
+    """Find a step whose unchanged (compiled) replay is not finite while its eager replay is."""
     plain = {each.iteration: each for each in evidence.replays if each.name == "plain"}
     for eager in evidence.replays:
         mine = plain.get(eager.iteration)

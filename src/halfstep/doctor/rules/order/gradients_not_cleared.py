@@ -15,7 +15,7 @@ _OFTEN = 2  # once may be a loop's way of starting or ending
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find steps on gradients that hold those of a step before them."""
+    """Find steps whose gradients still contain those of an earlier step."""
     loop = evidence.loop
     for kind in ("scaler step", "step"):
         stale = [(shape, event) for shape, event in loop.of(kind) if event.facts.get("stale")]
@@ -28,7 +28,11 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary="gradients are not cleared before the next backward(): each step applies the "
             "sum of its own gradients and of those of earlier steps"
-            + (", which the scaler divides by the loss scale once more" if scaled else ""),
+            + (
+                "; the scaler divides those of earlier steps by the loss scale again"
+                if scaled
+                else ""
+            ),
             facts=(
                 f"{loop.share(event, 'stale')}, backward() added to gradients that a step had used",
                 f"gradients were cleared {counted(cleared, 'time')} in "
@@ -38,7 +42,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"  {event.site.text}" if event.site else "  optimizer.step()",
-                f"+ {name}.zero_grad()  # after every step, or before every first backward()",
+                f"+ {name}.zero_grad()  # after every step, or before the first backward() of each",
             ),
             confidence=CERTAIN if scaled else LIKELY,
             site=event.site,

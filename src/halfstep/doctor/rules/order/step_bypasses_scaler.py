@@ -45,7 +45,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     f"{evidence.loop.share(event, 'by_scaler', 'gradients')}, optimizer.step() "
                     "was called outside of scaler.step()"
                 ),
-                f"its gradients were {event.facts['gradients']} then",
+                f"at that call, its gradients were {event.facts['gradients']}",
             ),
             change=change
             if doubled
