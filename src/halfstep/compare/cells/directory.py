@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 COMPARISON = "comparison.json"
 VERSIONED = ("halfstep", "torch")
 """Packages whose versions results of one comparison should share."""
+_ENDING_S = 2.0
+"""In which processes of a comparison that was killed a moment ago let go of its directory."""
 
 
 @contextlib.contextmanager
@@ -59,7 +61,8 @@ def claimed(directory: Path, config: str, cells: Sequence[Cell]) -> Iterator[int
     links.refuse(directory, _linked(cells))
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(locked(directory, functools.partial(_refusal, directory)))
+            refusal = functools.partial(_refusal, directory)
+            lock = stack.enter_context(locked(directory, refusal, patience=_ENDING_S))
         except OSError as error:
             raise UserError(
                 f"cannot write into {directory}: {error.strerror}; name another directory with "
