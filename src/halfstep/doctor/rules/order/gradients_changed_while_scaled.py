@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _after(evidence: Evidence, write: Event) -> Iterator[tuple[Event, ...]]:
-    """Yield what follows the writes of a line in each shape of iterations."""
+    """Yield, for each shape of iteration with this write, the events that follow it."""
     for shape in evidence.loop.shapes:
         for place, event in enumerate(shape.events):
             if event.kind == "write" and (event.site, event.facts) == (write.site, write.facts):
@@ -59,7 +59,7 @@ def _after(evidence: Evidence, write: Event) -> Iterator[tuple[Event, ...]]:
 
 
 def _next_in_iteration(evidence: Evidence, write: Event, kind: str) -> Event | None:
-    """Return the first event of a kind on the write's optimizer that follows it, or None."""
+    """Return the first event of a kind after the write, on the same optimizer, or None."""
     for later in _after(evidence, write):
         for each in later:
             if each.kind == kind and each.facts["optimizer"] == write.facts["optimizer"]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaler without a loaded state that steps an optimizer with one."""
+    """Find a scaler that had no state loaded, but steps an optimizer that had."""
     stepped = {
         (event.facts["scaler"], event.facts["optimizer"])
         for _, event in evidence.loop.of("scaler step")
