@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from halfstep.advise.compared import predict
+from halfstep.advise.gpus import gpu
+from halfstep.compare.plan.plan import plan
+from halfstep.compare.rows.predicted import lines
+from halfstep.compare.rows.rows import rows_by_arm
+
 ROOT = Path(__file__).parents[2]
 RESULTS = json.loads((ROOT / "benchmarks" / "results" / "advise_speed.json").read_text())
 ROW = re.compile(r"^\| [^|]+ \| (\d+) \| ([\d.]+%) \| ([\d.]+%) \|$", re.MULTILINE)
@@ -58,3 +64,14 @@ def test_the_one_target_that_the_page_calls_missed_is_the_one_that_is() -> None:
     missed = re.findall(r"^\| ([^|]+) \| ([^|]+) \|.* no \|$", PAGE.read_text(), re.MULTILINE)
     assert {what for what, _ in missed} == {"time of a step, NHWC"}
     assert all("set aside" in data or "never been scored" in data for _, data in missed)
+
+
+def test_the_sample_under_a_comparison_is_what_is_predicted(tmp_path: Path) -> None:
+    asked = plan("digits", recipes="fp16", seeds="1", device="cpu", out=tmp_path)
+    (found,) = predict(asked, [gpu("h100")])
+    (line,) = lines(found, rows_by_arm(asked.grid, []))
+    recipe, _, *figures, bound = line
+    for page in ("compare.md", "compare.zh.md"):
+        sample = (ROOT / "docs" / page).read_text().partition(found.title)[2]
+        (row,) = re.findall(rf"^ +{recipe} +[\d.]+ (.+)\n +(.+)$", sample, re.MULTILINE)
+        assert " ".join(" ".join(row).split()) == " ".join([*figures, bound.replace(",", "")])
