@@ -53,11 +53,10 @@ def test_distances_to_a_tensor_core_are_those_measured():
     }
     of_fp8 = [d["of_fp8"] for d in distances]
     said = (
-        f"We compared {len(distances)} matrix products with factors typical of networks; each of "
-        f"their sums has {min(d['inner'] for d in distances):,} to "
-        f"{max(d['inner'] for d in distances):,} terms. Results of the rehearsal differ from an "
-        f"H100's by at most {largest['forward']:.2%} in the forward pass and by at most "
-        f"{largest['gradient']:.2%} in gradients. FP8 itself is {min(of_fp8):.1%} to "
-        f"{max(of_fp8):.1%} away"
+        f"{len(distances)} matrix products with factors typical of networks; each sum has "
+        f"{min(d['inner'] for d in distances):,} to {max(d['inner'] for d in distances):,} terms. "
+        "Results of the rehearsal differ from the H100's by at most "
+        f"{largest['forward']:.2%} in the forward pass and by at most {largest['gradient']:.2%} in "
+        f"gradients (relative 2-norms). FP8 itself is {min(of_fp8):.1%} to {max(of_fp8):.1%} away"
     )
     assert said in " ".join(PAGE.split())
