@@ -87,8 +87,8 @@ def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
 
 def _born(birth: Birth) -> str:
     if birth.phase == "given":
-        return f"{birth.kind} in {birth.output.name or 'what it was given'}"
-    return f"{birth.kind} from {birth.op} {birth.where}"
+        return f"{birth.value} in {birth.output.name or 'an input'}"
+    return f"{birth.value} from {birth.op} {birth.where}"
 
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:

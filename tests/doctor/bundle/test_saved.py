@@ -138,7 +138,7 @@ def test_the_command_explains_a_bundle_and_evidence_alone(bundle, tmp_path, caps
     assert main(["doctor", str(bundle)]) == 0
     said = capsys.readouterr().err
     assert "LOG_OF_ZERO" in said
-    assert "step 2 repeats here with the same bits: inf from aten.log in inner" in said
+    assert "step 2 repeats here with the same bits: -inf from aten.log in module inner" in said
     report = tmp_path / "report"
     assert main(["doctor", "--report", str(report), str(bundle / "evidence.json")]) == 0
     assert "LOG_OF_ZERO" in capsys.readouterr().err

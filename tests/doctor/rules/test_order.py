@@ -213,7 +213,7 @@ def test_a_step_that_an_error_prevented_counts_among_the_steps() -> None:
         with pytest.raises(RuntimeError, match="already been called"):
             scaler.unscale_(optimizer)
     found = {each.code: each.finding for each in diagnose(watch.close()).verdicts}
-    assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 step",)
+    assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 step, this line called unscale_()",)
 
 
 def test_a_growing_loss_says_nothing_of_fp32_where_no_step_was_replayed_in_it() -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads it at run time
+from halfstep.doctor.record.sites import Site, place
 from halfstep.formats import FORMATS
 
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution")
 APART = 0.1
 WORTH = 1e-4
 HALVES = frozenset({"fp16", "bf16"})
+_VALUES = {"inf": "inf", "nan": "NaN"}
 # What makes 0 of an infinity that in truth is a large number.
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
 
@@ -164,8 +165,19 @@ class Birth:
 
     @property
     def where(self) -> str:
-        """The module and the line, for people."""
-        return f"in {self.module or 'the loop'}, {self.site}"
+        """The module and the line, as text."""
+        return place(self.module, self.site)
+
+    @property
+    def value(self) -> str:
+        """What it made, as text: "inf", "-inf" or "NaN"."""
+        negative = self.kind == "inf" and 0 < self.output.infs == self.output.negative_infs
+        return f"{'-' if negative else ''}{_VALUES[self.kind]}"
+
+    @property
+    def appears(self) -> str:
+        """What it made and where, as text."""
+        return f"{self.value} appears {self.where}"
 
     def upstream(self, *ops: str) -> list[Maker]:
         """Return the makers of these operators, by the beginnings of their names."""
@@ -322,6 +334,11 @@ class Bad:
     index: tuple[int, ...]
     count: int
     iteration: int
+
+    @property
+    def value(self) -> str:
+        """What it is, as text: "inf" or "NaN"."""
+        return _VALUES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,12 @@ def passed_optimizer(traceback: TracebackType | None) -> bool:
     return False
 
 
+def place(module: str, line: Site | None) -> str:
+    """Return a module and a line as text: "in module 2 (net.py:18)", or "at train.py:7"."""
+    at = "an unknown line" if line is None else str(line)
+    return f"in module {module} ({at})" if module else f"at {at}"
+
+
 def site(mark: Mark | None) -> Site | None:
     """Return the line with its text."""
     if mark is None:

@@ -43,7 +43,7 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if "loop" in evidence.signals and not evidence.loop.iterations:
-        notes.add("no optimizer made a step: there was no training to judge")
+        notes.add("no optimizer made a step, so doctor could not judge the training")
     if evidence.environment.scaler_off:
         notes.add(
             "to check the loss scale without a GPU, write torch.amp.GradScaler('cpu') and "
@@ -62,9 +62,9 @@ def _headroom(evidence: Evidence) -> str:
     precision = evidence.precision
     if precision.bits_to_overflow is None:
         return ""
-    where = precision.largest_module or "the loop"
+    where = f" (in module {precision.largest_module})" if precision.largest_module else ""
     flushed = max((each.flushed for each in precision.agreements), default=0.0)
     return (
-        f"headroom: {precision.bits_to_overflow:.1f} bits to overflow (largest in {where}), "
-        f"{flushed:.1%} of the worst gradient lost to underflow"
+        f"headroom: the largest half-precision value{where} is {precision.bits_to_overflow:.1f} "
+        f"bits below overflow; underflow sets at most {flushed:.1%} of a gradient to 0"
     )

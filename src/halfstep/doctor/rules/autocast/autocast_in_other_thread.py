@@ -18,9 +18,9 @@ def judge(evidence: Evidence) -> Finding | None:
         if call.autocast or not call.loop_autocast:
             continue
         return Finding(
-            summary=f"{call.kind} runs in a thread of its own without autocast, while the loop "
-            f"is under autocast to {call.loop_autocast}: autocast holds for one thread only, "
-            "so the model computes in the formats of its parameters",
+            summary=f"the loop is under autocast to {call.loop_autocast}, but {call.kind} runs "
+            "without autocast in another thread: autocast applies to one thread only, so the "
+            "model computes in the formats of its parameters",
             facts=(f"{counted(call.count, 'call')} in threads other than the loop's",),
             change=(
                 "  def work(model, inputs):",

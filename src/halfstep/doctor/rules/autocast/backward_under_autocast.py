@@ -17,9 +17,9 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     event = inside[0]
     return Finding(
-        summary="backward() runs under autocast: autocast casts the inputs of its operators again, "
-        "and its cache keeps half copies of the weights from before the update",
-        facts=(evidence.loop.share(event, "autocast"),),
+        summary="backward() runs under autocast: autocast casts the inputs of backward operators "
+        "again, and its cache keeps half-precision copies of weights from before the update",
+        facts=(f"{evidence.loop.share(event, 'autocast')}, backward() ran under autocast",),
         change=(
             "  with torch.autocast(...):",
             "      loss = criterion(model(inputs), labels)",

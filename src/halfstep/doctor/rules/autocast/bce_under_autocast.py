@@ -33,14 +33,14 @@ def judge(evidence: Evidence) -> Finding | None:
         if born:
             site = born[0].user_site
             fact = (
-                f"{born[0].op} of the {born[0].phase} gave {born[0].kind} in "
+                f"{born[0].op} in the {born[0].phase} pass gave {born[0].value} in "
                 f"{born[0].output.format}"
             )
         elif calls:
             site = calls[0].site
             fact = (
-                f"it was given {_format(calls[0])} probabilities under autocast, which an "
-                f"accelerator refuses; skipped steps: {evidence.numbers.skips}"
+                f"the probabilities were {_format(calls[0])} under autocast, which torch refuses "
+                f"on a GPU; skipped steps: {evidence.numbers.skips}"
             )
         else:
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Evidence, Replay
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,13 +20,17 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"step {eager.iteration} is finite in eager mode but not when "
             "compiled: the compiled graph computes different values",
-            facts=(f"loss {mine.loss} compiled, {eager.loss} eager",),
+            facts=(f"loss: {_loss(mine)} when compiled, {_loss(eager)} in eager mode",),
             change=(
                 "+ TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 python ...",
                 "+ # and TORCHINDUCTOR_NAN_ASSERTS=1 to find the kernel",
             ),
         )
     return None
+
+
+def _loss(replay: Replay) -> str:
+    return "none" if replay.loss is None else f"{replay.loss:.4g}"
 
 
 RULE = Rule(

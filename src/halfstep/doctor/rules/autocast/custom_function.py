@@ -27,8 +27,8 @@ def judge(evidence: Evidence) -> Finding | None:
     ending = evidence.ending
     if ending.function and _MISMATCH.search(ending.message):
         return Finding(
-            summary=f"{ending.function} mixes formats: under autocast its forward ran in half "
-            "precision, and its backward uses those half tensors outside of autocast",
+            summary=f"{ending.function} mixes formats: its forward pass ran in half precision "
+            "under autocast, and its backward pass uses these half tensors outside autocast",
             facts=(f"{ending.kind}: {ending.message.splitlines()[0]}",),
             change=_CHANGE,
             site=ending.site,
@@ -39,9 +39,9 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.culprit and birth.function and fp32 and formats & _HALVES:
             return Finding(
                 summary=f"{birth.op.removeprefix('aten.')} in the {birth.phase} of "
-                f"{birth.function} gives {birth.kind} in half precision; in fp32 the step is "
+                f"{birth.function} gives {birth.value} in half precision; in fp32 the step is "
                 "finite",
-                facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
+                facts=(birth.appears,),
                 change=_CHANGE,
                 confidence=LIKELY,
                 site=birth.user_site,

@@ -1,4 +1,4 @@
-"""A weight never learns: it is used through a half copy that autograd does not track."""
+"""A weight never learns: the model uses a half-precision copy that autograd does not track."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def judge(evidence: Evidence) -> Finding | None:
             if not cast and not _among(name, differentiable):
                 continue
             return Finding(
-                summary=f"{name} never got a gradient though its module ran: the module uses a "
-                "half copy of it that autograd does not track",
+                summary=f"{name} never got a gradient although its module ran: the module uses a "
+                "half-precision copy that autograd does not track",
                 facts=(
-                    "it was cast to a half format under no_grad, or detached"
+                    "the weight was cast to a half format under no_grad, or detached"
                     if cast
-                    else "the same step without autocast's cache gives it a gradient",
+                    else "without autocast's cache, the weight gets a gradient in the same step",
                     (
                         f"{counted(len(model.never_reached), 'trained parameter')} of {model.kind} "
                         "never got a gradient"

@@ -24,14 +24,14 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     worst = max(stuck, key=lambda each: each.lagging)
     return Finding(
-        summary=f"an average of the parameters is kept in {worst.format}: an update adds less than "
-        "half the distance to the next number and is rounded away, so the average stands still",
+        summary=f"an average of the parameters is kept in {worst.format}: its updates are less "
+        "than half the distance to the next number, so they are rounded away",
         facts=(
             (
                 f"{worst.parameter}: of the average's elements that differ from the parameter, "
                 f"{worst.stuck / worst.lagging:.0%} did not change in {worst.updates} updates"
             ),
-            f"the same for {len({each.parameter for each in stuck})} of the parameters sampled",
+            f"sampled parameters with such an average: {len({each.parameter for each in stuck})}",
         ),
         change=(
             "- average = copy.deepcopy(model)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         padded = -(-odd[0] // MULTIPLE) * MULTIPLE
         return Finding(
-            summary=f"{product.share:.0%} of the multiplications in half precision are products of "
-            f"{rows} x {inner} by {inner} x {columns}: tensor cores are slower where a dimension "
-            f"is not a multiple of {MULTIPLE} (here {odd[0]})",
-            facts=(f"in {product.module or 'the loop'}, {product.site}",),
+            summary=f"matrix products of {rows} x {inner} by {inner} x {columns} take "
+            f"{product.share:.0%} of the multiplications in half precision: tensor cores are "
+            f"slower if a dimension is not a multiple of {MULTIPLE} (here {odd[0]})",
+            facts=(f"the first product is {place(product.module, product.site)}",),
             change=(f"- {odd[0]}", f"+ {padded}  # padding: no label uses the added entries"),
             confidence=POSSIBLE,
             site=product.site,

@@ -17,9 +17,8 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     first = evidence.overflows[0]
     return Finding(
-        summary=f"{first.name} of {first.format} outputs is computed outside autocast in "
-        f"{first.format} and is not finite; in fp32 it is {first.exact:.4g}. Autocast would have "
-        "computed it in fp32",
+        summary=f"{first.name} is computed in {first.format}, outside autocast, and is not finite; "
+        f"in fp32 it is {first.exact:.4g}. Under autocast it would be computed in fp32",
         facts=(f"{counted(first.count, 'time')} with gradients disabled",),
         change=(
             f"- {first.site.text if first.site else 'loss = criterion(outputs, labels)'}",

@@ -22,14 +22,14 @@ def judge(evidence: Evidence) -> Finding | None:
     if not norms or not written or len(zero) < LEAST or not given > 0:
         return None
     return Finding(
-        summary=f"in {counted(len(zero), 'step')} clipping made every gradient 0: the loop "
-        "computes their norm in fp16, where it is infinite",
+        summary=f"in {counted(len(zero), 'step')}, clipping made every gradient 0: the loop "
+        "computes the gradient norm in fp16, and the norm overflows",
         facts=(
             (
                 f"{norms[0].name}() returned an fp16 norm {counted(norms[0].count, 'time')}, "
                 "outside autocast"
             ),
-            f"a gradient's norm is up to {given:.4g} in fp32; the largest fp16 number is 65504",
+            f"in fp32, gradients have norms up to {given:.4g}; the largest fp16 number is 65504",
         ),
         change=(
             "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",

@@ -38,10 +38,10 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _beyond(birth: Birth) -> Finding:
     return Finding(
-        summary=f"the loss is computed in fp16, outside of autocast: "
-        f"{birth.op.removeprefix('aten.')} gives inf in fp16, and "
+        summary=f"the loss is computed in fp16, outside autocast: "
+        f"{birth.op.removeprefix('aten.')} gives inf in fp16 and "
         f"{birth.exact:.4g} in float64",
-        facts=(birth.where, "the same step in fp32 is finite"),
+        facts=(birth.appears, "the same step in fp32 is finite"),
         change=_CHANGE,
         site=birth.user_site,
     )
@@ -53,8 +53,8 @@ def _scaled(evidence: Evidence) -> Finding | None:
         return None
     event = halves[0]
     return Finding(
-        summary="the loss is computed in fp16, outside of autocast: its gradient starts as the "
-        "loss scale in fp16, which is inf for a scale of 65536 or more",
+        summary="the loss is computed in fp16, outside autocast: backward() starts from the loss "
+        "scale in fp16, and a loss scale of 65536 or more is inf in fp16",
         facts=(
             f"scaler.scale() was given an fp16 loss {evidence.loop.share(event, 'format')}",
             f"skipped steps: {evidence.numbers.skips}",

@@ -27,9 +27,10 @@ def judge(evidence: Evidence) -> Finding | None:
     form = found[0].settings["running_var"]
     broken = any(model.bad_parameters for model in evidence.static.models)
     return Finding(
-        summary=f"{found[0].kind} keeps running statistics in {form}: a variance may overflow, and "
-        "small updates of the averages are rounded away",
-        facts=(f"{counted(len(found), 'module')}, the first is {found[0].path!r}",),
+        summary=f"{found[0].kind} keeps running statistics in {form}: "
+        + ("a variance can overflow, and " if form == "fp16" else "")
+        + "small updates of the averages are rounded away",
+        facts=(f"{counted(len(found), 'such module')}; the first one is module {found[0].path}",),
         change=(
             "+ for module in model.modules():",
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",

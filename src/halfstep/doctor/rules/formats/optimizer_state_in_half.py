@@ -1,4 +1,4 @@
-"""The optimizer's second moment is kept in a format in which it can never decrease."""
+"""The optimizer's second moment is in a format in which it can never decrease."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def judge(evidence: Evidence) -> Finding | None:
             if form not in HALVES or not 0 < 1 - beta < FORMATS[form].eps / 4:
                 continue
             return Finding(
-                summary=f"{optimizer.kind} keeps its state {state!r} in {form}, where a factor of "
-                f"{beta:g} rounds to 1: the average never falls, and the learning rate never "
-                "recovers from a large gradient",
+                summary=f"{optimizer.kind} keeps its state {state!r} in {form}, in which the "
+                f"factor {beta:g} rounds to 1: the average never falls, so updates stay small "
+                "after a large gradient",
                 facts=(
                     (
                         f"1 - {beta:g} is less than half the distance from 1 to the next smaller "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def judge(evidence: Evidence) -> Finding | None:
         if each.changed < SHARE * each.count:
             continue
         return Finding(
-            summary=f"{each.changed} of {each.count} whole numbers up to {each.largest:g} are "
-            f"rounded in {each.format}, which holds every whole number only up to "
+            summary=f"{each.format} rounds {each.changed} of {each.count} whole numbers up to "
+            f"{each.largest:g}, because it represents every whole number only up to "
             f"{_EXACT[each.format]}: different positions or timesteps become equal",
             facts=(
-                f"only {each.distinct} different values are left of {each.count}",
-                f"in {each.module or 'the program'}, {each.site}",
+                f"only {each.distinct} of {each.count} values are still different",
+                f"rounded {place(each.module, each.site)}",
             ),
             change=_CHANGE,
             site=each.site,
@@ -38,8 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
     for model in evidence.static.models:
         if model.positions:
             return Finding(
-                summary=f"buffer {model.positions[0]} counts up in a half format, which rounds "
-                "some of its numbers to the same value: different positions become equal",
+                summary=f"buffer {model.positions[0]} contains rising whole numbers in a half "
+                "format, which rounds some of them: different positions become equal",
                 facts=(f"{len(model.positions)} such buffers in {model.kind}",),
                 change=_CHANGE,
                 module=model.positions[0].rpartition(".")[0],

@@ -1,4 +1,4 @@
-"""Half-precision weights lose updates below half the distance to the next representable number."""
+"""Half-precision weights lose updates that are too small for their format."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def judge(evidence: Evidence) -> Finding | None:
     # Gradients at the bottom of fp16 give updates that are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
-        summary=f"{share:.0%} of the {worst.format} parameters that have gradients do not change "
-        "in a step: the update is less than half the distance to the next number",
+        summary=f"{share:.0%} of the {worst.format} parameters with gradients do not change in a "
+        "step: their updates are less than half the distance to the next number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
-            f"the size of the update relative to the parameter is {worst.relative_update:.2g}",
-            f"over {counted(len(samples), 'sample')} of parameters",
+            f"size of the update relative to the parameter: {worst.relative_update:.2g}",
+            f"measured on {counted(len(samples), 'sample')} of parameters",
         ),
         change=(
             "- model.to(torch.bfloat16)",

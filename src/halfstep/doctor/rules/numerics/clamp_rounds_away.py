@@ -48,10 +48,10 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         site, bound, form = lost[0]
         return Finding(
-            summary=f"a clamp at {bound:.10g} does nothing: {form} rounds it to 1, and "
-            f"{birth.op.removeprefix('aten.')} gives {birth.kind} there",
+            summary=f"a clamp to {bound:.10g} has no effect: {form} rounds this limit to 1, and "
+            f"{birth.op.removeprefix('aten.')} then gives {birth.value}",
             facts=(
-                f"{birth.where}, in {birth.phase}",
+                f"{birth.appears}, in the {birth.phase} pass",
                 "the same step in fp32 is finite",
                 f"the largest {form} number below 1 is {1 - FORMATS[form].eps / 2:.6g}",
             ),

@@ -1,4 +1,4 @@
-"""The batch itself holds inf or NaN."""
+"""A batch of the data contains inf or NaN."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def judge(evidence: Evidence) -> Finding | None:
     first = batches[0]
     place = ", ".join(map(str, first.index))
     return Finding(
-        summary=f"the batch of step {first.iteration} holds "
-        f"{counted(first.count, f'{first.kind} value')} from the data, not from an operator",
-        facts=(f"the first is at [{place}], in sample {first.index[0] if first.index else 0}",),
+        summary=f"the batch of step {first.iteration} contains "
+        f"{counted(first.count, f'{first.value} value')} from the data, not from an operator",
+        facts=(
+            f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})",
+        ),
         change=(
             "+ if not torch.isfinite(inputs).all():",
             "+     raise ValueError(f'bad sample in {paths}')",

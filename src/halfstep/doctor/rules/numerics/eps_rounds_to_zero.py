@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
+from halfstep.doctor.record.sites import place
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
@@ -37,11 +38,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if not divided or not lost or not any(each.zeros for each in birth.inputs):
             continue
         site, eps, form = lost[0]
-        written = f"an eps of {eps:g}" if eps else "an eps that is written as a tensor"
+        written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
-            summary=f"{written} is 0 in {form}, so {birth.op.removeprefix('aten.')} gets "
-            f"zero and returns {birth.kind}",
-            facts=(birth.where, f"the eps is added in {site}"),
+            summary=f"{written} is 0 in {form}: {birth.op.removeprefix('aten.')} gets 0 and "
+            f"returns {birth.value}",
+            facts=(birth.appears, f"the eps is added {place('', site)}"),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
                 "+ # the same with an eps of 1e-4, or in fp32",

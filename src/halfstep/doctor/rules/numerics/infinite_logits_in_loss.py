@@ -19,11 +19,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if not masked or ("softmax" in birth.op and birth.dead_rows):
             continue
         return Finding(
-            summary="the loss weights every class, as label smoothing does, including classes "
-            f"whose logits are masked with -inf: the loss is {birth.kind}",
+            summary="the loss gives every class a weight, for example by label smoothing, but some "
+            f"logits are masked with -inf: the loss is {birth.value}",
             facts=(
-                birth.where,
-                "the -inf mask is intended, and is harmless where masked classes have weight 0",
+                birth.appears,
+                "a mask of -inf is harmless only if the masked classes have weight 0",
             ),
             change=(
                 "- logits = logits.masked_fill(mask, float('-inf'))",

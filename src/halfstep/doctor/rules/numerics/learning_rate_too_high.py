@@ -55,7 +55,7 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
         ),
         change=_change(bad.learning_rate),
         confidence=LIKELY,
-        ruled_out=("precision: the growth came before any overflow",),
+        ruled_out=("precision, because the loss grew before any overflow",),
     )
 
 
@@ -75,16 +75,15 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     what = "the same step" if smaller.finite else "the loss of the same step"
     rate = steps[-1].learning_rate
     return Finding(
-        summary=f"{counted(made, 'step')} at a learning rate of {rate:g} made the parameters "
-        f"{growth.factor:.3g} times larger, and with them the values that the model computes: "
-        "training diverged",
+        summary=f"in {counted(made, 'step')} at a learning rate of {rate:g}, the parameters became "
+        f"{growth.factor:.3g} times larger: training diverged",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
             f"{what} is finite with parameters of their initial size",
         ),
         change=_change(rate),
         confidence=LIKELY,
-        ruled_out=("precision: the step is finite in fp32, but the weights have diverged already",)
+        ruled_out=("precision, although the step is finite in fp32: the weights have diverged",)
         if exact is not None and exact.finite
         else (),
     )

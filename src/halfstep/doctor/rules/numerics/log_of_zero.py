@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"{birth.op} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
             f"{form}, and returns -inf {counted(birth.output.infs, 'time')}",
             facts=(
-                f"in {birth.module or 'the loop'}, {birth.site}",
+                birth.appears,
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
                 "the same step in fp32 is finite: the zeros come from half precision"
                 if precise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -15,9 +16,9 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if birth.culprit and "softmax" in birth.op and birth.dead_rows:
             return Finding(
-                summary=f"softmax over {birth.dead_rows} rows in which every position is -inf: "
-                "the result is 0/0, NaN",
-                facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
+                summary=f"softmax gets {counted(birth.dead_rows, 'row')} in which every position "
+                "is -inf: the result is 0/0, NaN",
+                facts=(birth.appears,),
                 change=(
                     "+ # leave one position of each row unmasked, or zero the row's weights:",
                     "+ weights = weights.masked_fill(mask.all(-1, keepdim=True), 0)",

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics hold the inf or NaN of a step that the scaler skipped."""
+"""BatchNorm's running statistics contain the inf or NaN of a step that the scaler skipped."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not model.bad_buffers or model.bad_parameters:
             continue
         return Finding(
-            summary="a skipped step has left inf or NaN in running statistics: the scaler "
-            "protects the parameters, but the forward pass had already updated the buffers",
+            summary="a skipped step left inf or NaN in running statistics: the scaler protects "
+            "the parameters, but the forward pass has already updated the buffers",
             facts=(
                 f"not finite: {', '.join(model.bad_buffers[:3])}; every parameter is finite",
                 f"skipped steps: {evidence.numbers.skips}",

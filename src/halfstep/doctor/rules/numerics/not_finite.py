@@ -1,4 +1,4 @@
-"""Inf or NaN whose operator is known, but that no other rule explains."""
+"""An operator returns inf or NaN, and no other rule explains it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def judge(evidence: Evidence) -> Finding | None:
         )
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
-        summary=f"in step {bad.iteration}, {birth.kind} first appears in "
+        summary=f"in step {bad.iteration}, {birth.value} first appears in "
         f"{birth.op or 'the input'} ({birth.phase}), and the optimizer applies it to the weights",
         facts=(
-            birth.where,
+            birth.appears,
             *comparison,
-            *((f"its inputs go up to {', '.join(largest)}",) if largest else ()),
+            *((f"largest inputs of the operator: {', '.join(largest)}",) if largest else ()),
         ),
         change=(
             "+ # inspect that batch and that line; until then, skip such steps:",

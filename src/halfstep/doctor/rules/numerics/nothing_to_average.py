@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"the loss is 0/0: {what}",
-            facts=(birth.where,),
+            facts=(birth.appears,),
             change=(
                 "+ total = cross_entropy(logits, labels, ignore_index=-100, reduction='sum')",
                 "+ loss = total / (labels != -100).sum().clamp(min=1)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
@@ -32,10 +33,10 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"the derivative of {birth.forward_op.removeprefix('aten.')} at 0 is infinite: "
-            f"the forward is finite, the gradient is {birth.kind}",
+            f"the forward pass is finite, but the gradient is {birth.value}",
             facts=(
-                f"{birth.op} of {birth.node} divides by {zeros} exact zeros",
-                f"in {birth.module or 'the loop'}, {birth.site}",
+                f"{birth.op} in {birth.node} gets {counted(zeros, 'zero')}",
+                birth.appears,
             ),
             change=("- torch.sqrt(x)", "+ torch.sqrt(x + 1e-6)"),
             site=birth.user_site,

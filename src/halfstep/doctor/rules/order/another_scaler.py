@@ -17,12 +17,12 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         scales = [each.scale for each in evidence.static.scalers if each.scale is not None]
         return Finding(
-            summary=f"optimizer {event.facts['optimizer']} is stepped by scaler "
-            f"{event.facts['scaler']}, but some of its gradients come from a loss that another "
-            "scaler multiplied: they are divided by the wrong loss scale",
+            summary=f"scaler {event.facts['scaler']} steps optimizer {event.facts['optimizer']}, "
+            "but some of the gradients come from a loss that another scaler multiplied: these are "
+            "divided by the wrong loss scale",
             facts=(
-                evidence.loop.share(event, "foreign"),
-                f"the scales ended at {', '.join(f'{each:g}' for each in scales)}",
+                f"{evidence.loop.share(event, 'foreign')}, gradients came from another scaler",
+                f"last loss scales of the scalers: {', '.join(f'{each:g}' for each in scales)}",
             ),
             change=(
                 "+ # use one scaler for all losses that share parameters, then one update():",

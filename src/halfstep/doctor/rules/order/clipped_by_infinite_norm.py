@@ -31,12 +31,16 @@ def judge(evidence: Evidence) -> Finding | None:
     if not writes or not steps:
         return None
     return Finding(
-        summary=f"after the loop clipped the gradients of step {bad.iteration}, "
-        f"they contain {counted(gradients.nans, 'NaN')} and {counted(gradients.zeros, 'zero')}: "
-        "their norm was not finite, and clipping multiplied inf by 0",
+        summary=f"clipping left {counted(gradients.nans, 'NaN')} and "
+        f"{counted(gradients.zeros, 'zero')} in the gradients of step {bad.iteration}: their norm "
+        "was not finite, and clipping multiplied inf by 0",
         facts=(
             f"the loss is finite: {bad.loss:.4g}",
-            *(f"the inf came from {each.op} of {each.forward_op}, {each.where}" for each in born),
+            *(
+                f"the {each.value} came from {each.op}, in the backward pass of "
+                f"{each.forward_op}, {each.where}"
+                for each in born
+            ),
         ),
         change=(
             "- torch.nn.utils.clip_grad_norm_(parameters, 1.0)",

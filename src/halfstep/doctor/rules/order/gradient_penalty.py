@@ -41,9 +41,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if harm is None:
         return None
     return Finding(
-        summary="the gradients of a penalty are computed in fp16 without a loss scale, and "
+        summary="a gradient penalty computes gradients in fp16 without a loss scale, and they "
         "overflow or underflow",
-        facts=(harm, "autograd.grad(create_graph=True) was given a loss that is not scaled"),
+        facts=(harm, "the loss given to autograd.grad(create_graph=True) was not scaled"),
         change=_CHANGE,
         confidence=LIKELY,
         site=event.site,
@@ -52,11 +52,11 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _scaled(shape: Shape, event: Event) -> Finding:
     return Finding(
-        summary="a penalty is computed on gradients that are still multiplied by the loss scale, "
-        "and is scaled again with the loss: its weight in the loss depends on the loss scale",
+        summary="a penalty is computed from gradients that are still multiplied by the loss scale, "
+        "and the scaler multiplies the penalty again: its weight depends on the loss scale",
         facts=(
             f"in {counted(shape.count, 'step')}, autograd.grad() was given a scaled loss",
-            "its result was given to scaler.scale() again without a division by the scale",
+            "its result was given to scaler.scale() without a division by the loss scale",
         ),
         change=_CHANGE,
         site=event.site,
@@ -67,11 +67,11 @@ def _harm(evidence: Evidence) -> str | None:
     plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
     fp32 = {each.iteration for each in evidence.replays if each.name == "fp32" and each.finite}
     if any(not each.finite and each.iteration in fp32 for each in plain):
-        return "a step is not finite, but is finite in fp32"
+        return "a step is finite in fp32, but not in the program's formats"
     precision = evidence.precision
     lost = precision.underflowing(FLUSHED)
     if lost:
-        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of its gradient is 0, but not in fp32"
+        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of the gradient is 0, but not in fp32"
     largest = max((each.exact_norm for each in precision.agreements), default=0.0)
     turned = [
         each

@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
     facts = [
         (
             f"{evidence.loop.share(event, 'scaled', 'linear')}, gradients changed "
-            "after backward and before unscale_ (their version counters moved)"
+            "after backward and before unscale_"
         )
     ]
     if norms:

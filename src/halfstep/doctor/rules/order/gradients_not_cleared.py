@@ -26,15 +26,15 @@ def judge(evidence: Evidence) -> Finding | None:
         scaled = kind == "scaler step"
         name = optimizer_name(loop, event.facts["optimizer"])
         return Finding(
-            summary="gradients are not cleared before the next backward(): each step applies the "
-            "sum of its own gradients and of those of earlier steps"
+            summary="gradients are not cleared before the next backward(): each step applies "
+            "its own gradients plus those of earlier steps"
             + (
-                "; the scaler divides those of earlier steps by the loss scale again"
+                "; the scaler divides the earlier gradients by the loss scale again"
                 if scaled
                 else ""
             ),
             facts=(
-                f"{loop.share(event, 'stale')}, backward() added to gradients that a step had used",
+                f"{loop.share(event, 'stale')}, backward() added to gradients of an earlier step",
                 f"gradients were cleared {counted(cleared, 'time')} in "
                 f"{counted(loop.iterations, 'step')}"
                 if cleared

@@ -24,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if refused is not None:
         shape, event = refused
         return Finding(
-            summary="scaler.step() was called for an optimizer none of whose parameters has a "
-            "gradient: they are frozen, unused in the loss, or not the model's",
+            summary="scaler.step() was called for an optimizer without gradients: its parameters "
+            "are frozen, unused in the loss, or not the model's",
             facts=(
                 str(event.facts["error"]),
                 *(
@@ -60,7 +60,7 @@ def _missing(optimizer: OptimizerFacts) -> str:
     share = f"{optimizer.without_gradient} of {counted(owned, 'parameter')}"
     text = f"{share} of {optimizer.kind} never had a gradient"
     if optimizer.foreign:
-        text += f", {optimizer.foreign} belong to no model that was called"
+        text += f"; {optimizer.foreign} belong to no model that was called"
     return text
 
 

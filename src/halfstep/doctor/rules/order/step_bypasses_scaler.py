@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
             if shape.of("scaler step"):
                 continue
             summary = (
-                "gradients are unscaled by the scaler, but optimizer.step() applies them itself: "
+                "the scaler unscales the gradients, but the loop calls optimizer.step() itself: "
                 "steps with inf or NaN are not skipped"
             )
         elif before:
@@ -33,8 +33,8 @@ def judge(evidence: Evidence) -> Finding | None:
             )
         else:
             summary = (
-                "optimizer.step() applies the same gradients a second time, after scaler.step(); "
-                "where the scaler skipped inf or NaN, it applies those too"
+                "optimizer.step() applies the same gradients a second time, after scaler.step(), "
+                "even if they are inf or NaN and the scaler skipped them"
             )
         doubled = bool(shape.of("scaler step"))
         change = ("- optimizer.step()",)
@@ -45,7 +45,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     f"{evidence.loop.share(event, 'by_scaler', 'gradients')}, optimizer.step() "
                     "was called outside of scaler.step()"
                 ),
-                f"at that call, its gradients were {event.facts['gradients']}",
+                f"the gradients were {event.facts['gradients']} at that call",
             ),
             change=change
             if doubled

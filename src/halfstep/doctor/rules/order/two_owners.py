@@ -20,19 +20,21 @@ def judge(evidence: Evidence) -> Finding | None:
         shared = evidence.static.optimizers[number].shared
         if not event.facts["again"] or not shared:
             continue
+        count = counted(shared, "parameter")
         others = [
             str(place)
             for place, each in enumerate(evidence.static.optimizers)
             if each.shared and place != number
         ]
+        held = (
+            f"shares {count} with optimizer {', '.join(others)}"
+            if others
+            else f"contains {count} more than once"
+        )
         return Finding(
-            summary=f"optimizer {number} holds {counted(shared, 'parameter')} twice, or shares "
-            "them with another optimizer: the scaler divides their gradients by the loss scale "
-            "twice, and they hardly learn",
-            facts=(
-                evidence.loop.share(event, "optimizer", "again"),
-                f"shared with optimizer {', '.join(others)}" if others else "its parameters repeat",
-            ),
+            summary=f"optimizer {number} {held}: the scaler divides their gradients by the loss "
+            "scale twice, so they hardly learn",
+            facts=(f"{evidence.loop.share(event, 'optimizer', 'again')}, they were divided twice",),
             change=(
                 "+ # put each parameter into one optimizer, tied weights only once:",
                 "+ owned = {id(p) for p in first.parameters()}",

@@ -30,8 +30,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 "scaled, and the unscaled ones are negligible in the sum",
                 facts=(
                     (
-                        f"{loop.share(event, 'onto_unscaled')}, backward() added to "
-                        "gradients that the scaler had unscaled and zero_grad() had not cleared"
+                        f"{loop.share(event, 'onto_unscaled')}, backward() added scaled gradients "
+                        "to unscaled gradients"
                     ),
                 ),
                 change=_CHANGE,
@@ -40,8 +40,8 @@ def judge(evidence: Evidence) -> Finding | None:
     second = second_unscale(loop)
     if second is not None and second.in_window:
         return Finding(
-            summary="unscale_() is called for every micro-batch of an accumulation: it belongs to "
-            "the end of the window, after its last backward()",
+            summary="unscale_() is called for every micro-batch of an accumulation window: call it "
+            "once, after the last backward() of the window",
             facts=("unscale_() was called twice without an update() between",),
             change=_CHANGE,
             site=second.event.site,
@@ -61,13 +61,13 @@ def _updated_early(loop: Loop) -> Finding | None:
         return None
     line = event.site.text if event.site else "scaler.update()"
     return Finding(
-        summary="update() is called after a backward() and before the step: it belongs after "
-        "scaler.step(), and in an accumulation both belong to the end of the window",
-        facts=(f"update() after a backward() without a step: {event.facts['error']}",),
+        summary="scaler.update() is called after backward() and before scaler.step(): call it "
+        "after scaler.step(). In an accumulation window, call both after the last backward()",
+        facts=(f"update() raised an error: {event.facts['error']}",),
         change=(
             f"- {line}",
             "  scaler.step(optimizer)",
-            f"+ {line}  # in an accumulation, both after its last backward()",
+            f"+ {line}  # in an accumulation window, both after the last backward()",
         ),
         site=event.site,
     )

@@ -18,9 +18,9 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     site = second.event.site
     return Finding(
-        summary="scaler.unscale_() is called a second time on the same gradients: the first call "
-        "has divided them by the loss scale, and the scaler refuses to do it again",
-        facts=(evidence.loop.share(second.event, "optimizer"),),
+        summary="scaler.unscale_() is called a second time on the same gradients: they are already "
+        "divided by the loss scale, and the scaler refuses the second call",
+        facts=(f"{evidence.loop.share(second.event, 'optimizer')}, this line called unscale_()",),
         change=(f"- {site.text}" if site else "- scaler.unscale_(optimizer)",),
         site=site,
     )

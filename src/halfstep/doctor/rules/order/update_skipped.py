@@ -37,7 +37,7 @@ _AFTER_A_SKIP = (
 def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     second = second_unscale(loop)
     if second is not None and not (second.in_window or second.same):
-        fact = "unscale_() was called again, after a skipped step and no update()"
+        fact = "unscale_() was called again after a skipped step, without update() in between"
         return fact, second.event.site, _AFTER_A_SKIP
     stepped = raised(loop, "step() has already been called since the last update()")
     if stepped is not None:

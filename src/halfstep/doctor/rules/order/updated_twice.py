@@ -20,9 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary="scaler.update() is called several times per step: the loss scale grows "
-            "and falls that much faster, and may change between backward() and the step that "
-            "divides by it",
-            facts=(loop.share(several, "scaler"),),
+            "and falls too fast, and can change between backward() and scaler.step()",
+            facts=(f"{loop.share(several, 'scaler')}, this line called scaler.update()",),
             change=_only_last(several),
             site=several.site,
         )
@@ -80,7 +79,7 @@ def _taking_turns(loop: Loop) -> Finding | None:
             return Finding(
                 summary="two optimizers share a scaler and take turns, and scaler.update() "
                 "follows each of their steps: the loss scale grows and falls twice as fast, and "
-                "an overflow in one optimizer is forgotten before the other one steps",
+                "the scaler forgets an overflow in one optimizer before the other one steps",
                 facts=(
                     f"{first[1].count} updates {_where(first[0])} after steps of one optimizer",
                     f"{last[1].count} updates {_where(last[0])} after steps of the other",

@@ -58,7 +58,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"above fp16's maximum of {_LIMIT:g}, {when}: "
             "this layer needs the range of bf16 or fp32",
             facts=(
-                f"in {birth.module or 'the loop'}, {birth.site}",
+                birth.appears,
                 "the same step in fp32 is finite",
             ),
             change=(

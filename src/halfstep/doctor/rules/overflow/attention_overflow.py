@@ -27,8 +27,8 @@ def judge(evidence: Evidence) -> Finding | None:
             summary=f"the product of queries and keys reaches {birth.exact:.3g}, above fp16's "
             f"maximum of {_LIMIT:g}, and softmax turns inf into NaN",
             facts=(
-                f"inputs up to {' and '.join(f'{each:.3g}' for each in largest)}",
-                f"in {birth.module or 'the loop'}, {birth.site}",
+                f"largest inputs: {' and '.join(f'{each:.3g}' for each in largest)}",
+                birth.appears,
             ),
             change=(
                 "- scores = (q @ k.transpose(-2, -1)) * scale",

@@ -22,9 +22,9 @@ def judge(evidence: Evidence) -> Finding | None:
         form = birth.inputs[0].format
         limit = math.log(FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
-            summary=f"{birth.op.removeprefix('aten.')} of up to {birth.inputs[0].largest:.4g} is "
-            f"infinite in {form}, where exp overflows above {limit:.4g}",
-            facts=(f"in {birth.module or 'the loop'}, {birth.site}",),
+            summary=f"{birth.op.removeprefix('aten.')} of {birth.inputs[0].largest:.4g} is "
+            f"inf in {form}; exp overflows above {limit:.4g}",
+            facts=(birth.appears,),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else "- torch.exp(x)",
                 "+ # for a softmax, use torch.softmax(x, -1), which subtracts the maximum; else:",

@@ -27,13 +27,13 @@ def judge(evidence: Evidence) -> Finding | None:
         if not _is_mask(birth, FORMATS[output.format].max):
             continue
         return Finding(
-            summary=f"a mask's finite constant becomes -inf in {output.format}: "
+            summary=f"a finite mask constant becomes -inf in {output.format}: "
             f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf "
             f"{counted(output.infs, 'time')}",
             facts=(
-                birth.where,
-                f"the -inf is passed on to {', '.join(birth.consumers[:3]) or 'the result'}",
-                "a row of -inf, or 0 times -inf, is NaN",
+                birth.appears,
+                f"next operators: {', '.join(birth.consumers[:3]) or 'none'}",
+                "softmax of a row of -inf is NaN, and so is 0 times -inf",
             ),
             change=(
                 "- scores = scores + mask * torch.finfo(scores.dtype).min",

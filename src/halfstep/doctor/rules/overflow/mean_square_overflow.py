@@ -30,13 +30,13 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
-            summary=f"a mean of squares is taken in fp16: the square of {largest:.4g} is "
-            f"{birth.exact:.4g}; the largest fp16 number is 65504, about 256 squared",
+            summary=f"a mean of squares is computed in fp16: the square of {largest:.4g} is "
+            f"{birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
-                birth.where,
-                "the infinity reaches the loss or the gradients"
+                birth.appears,
+                "inf or NaN reaches the loss or the gradients"
                 if birth.culprit
-                else "division by the root of the infinity gives 0: the layer returns zeros",
+                else "division by the root of inf gives 0: the layer returns zeros",
             ),
             change=(
                 "- x.pow(2).mean(-1, keepdim=True)",

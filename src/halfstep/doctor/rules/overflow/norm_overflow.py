@@ -1,4 +1,4 @@
-"""The variance in a norm layer overflows fp16, or its inverse root does."""
+"""In a norm layer, the variance or its inverse root overflows fp16."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
-            summary=f"a norm computes in fp16: {birth.op.removeprefix('aten.')} of values up to "
-            f"{largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
+            summary=f"a norm layer computes in fp16: {birth.op.removeprefix('aten.')} of values up "
+            f"to {largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
-                birth.where,
-                "the infinity reaches the loss or the gradients"
+                birth.appears,
+                "inf or NaN reaches the loss or the gradients"
                 if birth.culprit
-                else "division by the infinity gives 0: the norm returns zeros",
+                else "division by inf gives 0: the layer returns zeros",
             ),
             change=("- features = norm(features)", "+ features = norm(features.float())"),
             site=birth.user_site,

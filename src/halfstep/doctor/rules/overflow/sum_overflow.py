@@ -26,10 +26,10 @@ def judge(evidence: Evidence) -> Finding | None:
             f"values up to {added.largest:.4g} is {birth.exact:.6g}, above fp16's maximum of "
             f"{_LIMIT:g}",
             facts=(
-                birth.where,
-                "the infinity reaches the loss or the gradients"
+                birth.appears,
+                "inf or NaN reaches the loss or the gradients"
                 if birth.culprit
-                else "division by the infinity gives 0",
+                else "division by inf gives 0",
             ),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else "- total = x.sum()",

@@ -1,4 +1,4 @@
-"""A fused optimizer that should skip non-finite steps itself does not."""
+"""A fused optimizer should skip non-finite steps itself, but does not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (optimizer.skips_itself and bad) or evidence.loop.count("step", by_scaler=False):
             continue
         return Finding(
-            summary=f"{optimizer.kind} declares that it skips steps with inf or NaN itself, but it "
-            "applied a step in which the scaler had found them: parameters are now non-finite",
+            summary=f"{optimizer.kind} should skip steps with inf or NaN itself, but it applied "
+            "such a step: parameters are now non-finite",
             facts=(
                 f"{counted(evidence.numbers.skips, 'step')} had found_inf set",
                 f"not finite: {', '.join(bad[:3])}",

@@ -27,8 +27,8 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary="there is no loss scale, and gradients are too small for fp16: they become 0",
         facts=(
-            f"{worst.parameter}: {worst.flushed:.0%} of its gradient is 0, but not in fp32",
-            f"the same in {len(lost)} of {counted(followed, 'parameter')}",
+            f"{worst.parameter}: {worst.flushed:.0%} of the gradient is 0, but not in fp32",
+            f"{len(lost)} of {counted(followed, 'gradient')} lost at least {MOST:.0%}",
         ),
         change=(
             "+ scaler = torch.amp.GradScaler(device_type)",

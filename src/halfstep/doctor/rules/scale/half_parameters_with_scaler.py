@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         "be unscaled without overflow or underflow",
         facts=(
             f"{fp16[0].kind} holds {counted(fp16[0].formats['fp16'], 'fp16 parameter')}"
-            + (f", the first is {first}" if first else ""),
+            + (f"; the first one is {first}" if first else ""),
         ),
         change=(
             "- model.half()",

@@ -29,9 +29,9 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
         return None
     return _finding(
         evidence,
-        f"{numbers.longest_run_of_skips} steps in a row were skipped and the loss scale "
-        f"fell to {numbers.smallest_scale:g}; the step is not finite without a loss scale "
-        "either, so no scale is small enough",
+        f"{numbers.longest_run_of_skips} steps in a row were skipped, and the loss scale "
+        f"fell to {numbers.smallest_scale:g}: the step is not finite without a loss scale "
+        "either, so no loss scale is small enough",
         "the same step at a loss scale of 1 is not finite",
         None,
     )
@@ -58,8 +58,7 @@ def _by_hand(evidence: Evidence) -> Finding | None:
 def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> Finding:
     births: list[Birth] = [each for each in evidence.births if each.culprit]
     where = [
-        f"{each.kind} first appears in {each.op or 'the input'} ({each.phase}), in "
-        f"{each.module or 'the loop'}, {each.site}"
+        f"{each.value} first appears in {each.op or 'the input'} ({each.phase}), {each.where}"
         for each in births[:1]
     ]
     return Finding(

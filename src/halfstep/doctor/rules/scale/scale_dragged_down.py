@@ -1,4 +1,4 @@
-"""One of several optimizers keeps overflowing and pulls the shared loss scale down."""
+"""One of several optimizers keeps overflowing, which lowers the shared loss scale."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ def judge(evidence: Evidence) -> Finding | None:
     if scale is None or scale >= 1 or len(shared) > 1:
         return None
     return Finding(
-        summary=f"optimizer {skipped[0]} was skipped in each of the last {LATEST} steps and "
-        f"has pulled the shared loss scale down to {scale:.3g}; optimizer {stepping[0]} uses the "
-        "same scale, and its gradients underflow",
+        summary=f"the last {LATEST} steps of optimizer {skipped[0]} were skipped, which lowered "
+        f"the shared loss scale to {scale:.3g}: gradients of optimizer {stepping[0]} underflow at "
+        "this scale",
         facts=(
-            f"loss of optimizer {skipped[0]}: {latest[skipped[0]][-1].loss}",
-            f"loss of optimizer {stepping[0]}: {latest[stepping[0]][-1].loss}",
+            f"none of the last {LATEST} steps of optimizer {stepping[0]} were skipped",
+            *(
+                f"last loss of optimizer {number}: {loss:.4g}"
+                for number in (skipped[0], stepping[0])
+                if (loss := latest[number][-1].loss) is not None
+            ),
         ),
         change=(
             f"+ # the overflow does not depend on the scale; fix optimizer {skipped[0]}'s loss:",

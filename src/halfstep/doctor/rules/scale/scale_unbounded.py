@@ -37,9 +37,8 @@ def _by_hand(evidence: Evidence) -> Finding | None:
     if last_loss < LIMIT * loss or last_norm > GRADIENTS * norm:
         return None
     return Finding(
-        summary=f"the loss that backward() is called on has grown from {loss:.3g} to "
-        f"{last_loss:.3g}, but the optimizer's gradients have not: the loop's own loss scale grows "
-        "without limit",
+        summary=f"the scaled loss has grown from {loss:.3g} to {last_loss:.3g}, but the "
+        "optimizer's gradients have not: the loop's own loss scale grows without limit",
         facts=(f"the gradient norm was {norm:.3g} at first and {last_norm:.3g} at last",),
         change=("- scale = scale * 2", "+ scale = min(scale * 2, 2.0**24)"),
         confidence=LIKELY,

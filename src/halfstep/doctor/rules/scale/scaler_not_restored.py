@@ -35,7 +35,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"again at a loss scale of {mine.settings['init_scale']:g}: steps are skipped, or "
             "gradients underflow, until the scale has adapted",
             facts=(
-                f"optimizer.load_state_dict() gave step {resumed}",
+                f"optimizer.load_state_dict() restored step {resumed}",
                 "no state was loaded into the scaler",
                 f"skipped steps since then: {evidence.numbers.skips}",
             ),
@@ -68,11 +68,11 @@ def _made_again(evidence: Evidence) -> Finding | None:
         if anew:
             made = evidence.static.scalers[anew[0]]
             return Finding(
-                summary=f"during training, a new gradient scaler takes over optimizer {optimizer} "
-                f"{counted(len(anew), 'time')} and starts at a loss scale of "
+                summary=f"{counted(len(anew), 'time')} during training, a new gradient scaler "
+                f"takes over optimizer {optimizer} and starts at a loss scale of "
                 f"{made.settings['init_scale']:g}: the scale must adapt again each time",
                 facts=(
-                    f"{len(scalers)} scalers have stepped the optimizer, one after the other",
+                    f"{len(scalers)} scalers stepped the optimizer, one after the other",
                     f"skipped steps: {evidence.numbers.skips}",
                 ),
                 change=("+ # create one scaler together with the optimizer, and reuse it",),

@@ -1,4 +1,4 @@
-"""Checkpoints hold the optimizer's state but not the gradient scaler's."""
+"""Checkpoints contain the optimizer's state but not the gradient scaler's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     first = with_optimizer[0]
     return Finding(
-        summary="checkpoints are saved with the optimizer's state and without the gradient "
-        "scaler's: a resumed run starts with the initial loss scale, and skips steps or loses "
-        "gradients until the scale has adapted",
+        summary="checkpoints contain the optimizer's state but not the gradient scaler's: a "
+        "resumed run starts at the initial loss scale, and skips steps or loses small gradients "
+        "until the scale has adapted",
         facts=(
-            f"torch.save() got optimizer state {counted(first.count, 'time')}, never scaler state",
+            f"torch.save() saved optimizer state {counted(first.count, 'time')}",
+            "no checkpoint contains scaler state",
         ),
         change=(
             '+ checkpoint["scaler"] = scaler.state_dict()',
