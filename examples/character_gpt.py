@@ -1,13 +1,13 @@
-"""A small GPT that hardly learns, in the shape of a well-known trainer: nothing is ever NaN.
+"""A small GPT in a plain torch.amp loop that hardly learns, although nothing becomes NaN.
 
-A `Trainer` object owns model, optimizer and scaler, runs epochs under fp16 autocast, and keeps a
-snapshot to go on from. It has the two mistakes of PyTorch's `distributed/minGPT-ddp` example: it
-clips gradients that are still multiplied by the loss scale, so that a limit of 1 acts as one of
-1/65536, and the scaler is not in its snapshot.
+A `Trainer` object owns the model, optimizer and scaler, trains under fp16 autocast, and saves a
+snapshot to resume from. It has the two mistakes of PyTorch's `distributed/minGPT-ddp` example: it
+clips gradients that are still multiplied by the loss scale, so that a limit of 1 acts like a limit
+of 1/65536, and it does not save the scaler in the snapshot.
 
-    python examples/character_gpt.py            # as it is
-    python examples/character_gpt.py --mended   # both lines in their places
-    halfstep doctor examples/character_gpt.py   # says which lines those are
+    python examples/character_gpt.py            # with the mistakes
+    python examples/character_gpt.py --mended   # without them
+    halfstep doctor examples/character_gpt.py   # names the two lines
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class GPT(nn.Module):
     """Predicts the next character.
 
     Args:
-        characters: How many there are.
-        width: Of the features.
+        characters: Number of different characters.
+        width: Number of features.
     """
 
     def __init__(self, characters: int, width: int = 32) -> None:
@@ -63,19 +63,19 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, characters)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the loss of tokens and the ones that follow them, shapes (batch, context)."""
+        """Return the loss of tokens and the next tokens, shapes (batch, context)."""
         features = self.blocks(self.embedding(tokens) + self.position)
         return F.cross_entropy(self.head(features).flatten(0, 1), targets.flatten())
 
 
 class Trainer:
-    """Trains a model, and goes on from its snapshot where there is one.
+    """Trains a model, and resumes from its snapshot if there is one.
 
     Args:
         tokens: The text, shape (length,).
-        characters: How many different ones it has.
+        characters: Number of different characters in the text.
         snapshot: The file.
-        mended: Whether clipping and snapshot are right.
+        mended: Whether clipping and snapshot are correct.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Trainer:
             self.load()
 
     def load(self) -> None:
-        """Go on from the snapshot."""
+        """Resume from the snapshot."""
         state = torch.load(self.snapshot, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -136,7 +136,7 @@ class Trainer:
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
-    """Train, print how far the loss has come, and return it, step by step."""
+    """Train, print the first and the last loss, and return the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mended", action="store_true", help="without the two mistakes")
     mended = parser.parse_args(arguments).mended

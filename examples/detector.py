@@ -1,12 +1,12 @@
-"""A detector with three losses whose magnitudes differ, each with a loss scale of its own.
+"""A detector with three losses of different magnitudes, each with its own loss scale.
 
-On every cell of a grid the network says whether the middle of an object lies there, where its box
-ends, and what it is: a focal loss over all cells, and a box and a class loss over those with an
-object. `loss_id=` gives a loss a scale of its own: an overflow in one does not lower what the
-others are multiplied by. Gradients are unscaled as they are accumulated, then clipped and applied
-together.
+For every cell of a grid, the network predicts three things: whether the centre of an object is in
+the cell, the object's box, and its class. The losses are a focal loss over all cells, and a box
+loss and a class loss over the cells with an object. `loss_id=` gives a loss its own loss scale, so
+an overflow in one loss does not lower the scale of the others. Gradients are unscaled as they are
+accumulated, then clipped and applied together.
 
-The images are made up: one bright rectangle or ellipse on noise.
+The images are synthetic: one bright rectangle or ellipse on noise.
 
     python examples/detector.py [--recipe fp32]
 """
@@ -35,7 +35,7 @@ class Scenes:
 
     Attributes:
         images: The images.
-        boxes: Middle, width and height in units of the image, shape (n, 4).
+        boxes: Centre, width and height in units of the image, shape (n, 4).
         classes: 0 for a rectangle, 1 for an ellipse.
     """
 
@@ -45,7 +45,7 @@ class Scenes:
 
     @property
     def cells(self) -> torch.Tensor:
-        """Number of the cell with the middle of each object, row by row."""
+        """Number of the cell with the centre of each object, row by row."""
         x, y = (self.boxes[:, :2] * CELLS).long().clamp(max=CELLS - 1).unbind(1)
         return y * CELLS + x
 
@@ -66,7 +66,7 @@ def scenes(count: int) -> Scenes:
 
 
 def network() -> nn.Sequential:
-    """Return a network with seven outputs a cell: object, box, class."""
+    """Return a network with seven outputs per cell: object, box, class."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, 16), (16, 32), (32, 32)):
         layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -95,7 +95,7 @@ def losses(outputs: torch.Tensor, truth: Scenes) -> dict[str, torch.Tensor]:
 
 
 def overlap(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return the intersection over the union of boxes, pair by pair."""
+    """Return the intersection over union of each pair of boxes."""
 
     def corners(boxes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2
@@ -106,7 +106,7 @@ def overlap(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 
 def train(recipe: str, steps: int) -> tuple[float, float]:
-    """Return mean overlap and share of right classes on new scenes, at the likeliest cell."""
+    """Return mean overlap and share of correct classes on new scenes, at the most likely cell."""
     torch.manual_seed(0)
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
@@ -128,7 +128,7 @@ def train(recipe: str, steps: int) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
-    """Train, and print and return how well objects are found."""
+    """Train, and print and return mean overlap and share of correct classes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="fp16")
     parser.add_argument("--steps", type=int, default=120)

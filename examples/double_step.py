@@ -1,16 +1,16 @@
-"""The NaN that cost its author days: a second `optimizer.step()` in a torch.amp loop.
+"""The cause of a NaN that cost its author days: a second `optimizer.step()` in a torch.amp loop.
 
-Three loops train the same small network on scikit-learn's digits, from the same weights on the same
-batches, in fp16 autocast on whatever device there is:
+Three loops train the same small network on scikit-learn's digits under fp16 autocast, from the same
+initial weights and on the same batches:
 
-- `correct`: scaler.step(optimizer), as torch's documentation has it;
-- `double step`: the same with a left-over optimizer.step() behind it;
-- `engine`: halfstep's engine, which would refuse the second step with an error that says so.
+- `correct`: scaler.step(optimizer), as in torch's documentation;
+- `double step`: the same, followed by optimizer.step();
+- `engine`: halfstep's engine, which raises an error if the loop calls optimizer.step().
 
-The loss is summed over the batch, so that at the default loss scale of 65536 the first gradients
-overflow. That is normal: the scaler skips those steps and lowers the scale. The left-over step
-does not skip. It applies the infinite gradients, and every weight is NaN from then on; without an
-overflow it would silently update twice.
+The loss is summed over the batch, so the first gradients overflow at the default loss scale of
+65536. That is normal: the scaler skips these steps and lowers the scale. The second step is not
+skipped. It applies the infinite gradients, and every weight becomes NaN. Without an overflow, it
+would update the weights twice, without a message.
 
     python examples/double_step.py
 """
@@ -36,7 +36,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def new_network() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return the network and its optimizer as every loop starts with them."""
+    """Return the initial network and its optimizer, the same for every loop."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
     network.to(DEVICE)
@@ -93,7 +93,7 @@ def first_nonfinite(losses: list[float]) -> int | None:
 
 
 def main() -> None:
-    """Run the three loops and print what became of each."""
+    """Run the three loops and print their results."""
     data = batches(*digits())
     loops = {
         "correct": plain_loop(data, double=False),

@@ -1,19 +1,18 @@
-"""A language model fine-tuned in fp16 in a plain loop, with one part of it kept in fp32.
+"""A language model fine-tuned in fp16 in a plain loop, with one part of the model kept in fp32.
 
-fp16 has three more bits of mantissa than bf16, so that the probabilities which a policy samples
-with and those which it is trained with differ less: fine-tuning by reinforcement learning has gone
-back to it. Its range is the difficulty. Checkpoints that were trained in bf16 or fp32 may have
-activations beyond 65504, as T5's do in its feed-forward networks, and a loss scale does not help
-there: the forward pass overflows at every scale. An exception for that part alone does.
+The mantissa of fp16 has three more bits than that of bf16. Fine-tuning by reinforcement learning
+uses fp16 again, because the probabilities of sampling and of training then differ less. But
+checkpoints that were trained in bf16 or fp32 may have activations above 65504, fp16's maximum, as
+in the feed-forward networks of T5. The forward pass then overflows at every loss scale. An
+exception, which keeps only this part of the model in fp32, prevents the overflow.
 
-The checkpoint here is made that way on purpose: the hidden features of its feed-forward networks
-are a hundred thousand times larger and the weights behind them as much smaller, which is the same
-function in fp32. The two commonest characters are swapped throughout the new text, and three
-recipes learn that:
+This program makes such a checkpoint. It multiplies the hidden features of the feed-forward networks
+by 100,000 and divides the weights behind them by the same factor, so in fp32 the function is the
+same. The new text has its two most frequent characters swapped. Three recipes learn it:
 
 - `fp32`, the reference;
-- `fp16`: no step is ever taken, and the engine says why when the loss scale has collapsed;
-- `fp16` with the exception: as fp32.
+- `fp16`: no optimizer step is taken, and the engine reports that the loss scale has collapsed;
+- `fp16` with the exception: learns like fp32.
 
     python examples/fine_tune.py
     halfstep doctor examples/fine_tune.py    # names the module
@@ -43,10 +42,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class FeedForward(nn.Module):
-    """Two layers with ReLU between, through which a positive factor passes.
+    """Two linear layers with ReLU between them: a positive factor passes through.
 
     Args:
-        width: Of what goes in and out.
+        width: Number of input and output features.
     """
 
     def __init__(self, width: int) -> None:
@@ -60,7 +59,7 @@ class FeedForward(nn.Module):
 
     @torch.no_grad()
     def enlarge(self, factor: float) -> None:
-        """Make the hidden features larger and leave the function as it is."""
+        """Make the hidden features larger without changing the function."""
         self.up.weight *= factor
         self.up.bias *= factor
         self.down.weight /= factor
@@ -70,8 +69,8 @@ class Block(nn.Module):
     """Causal self-attention and a feed-forward network, each with a norm before it.
 
     Args:
-        width: Of the features.
-        heads: Of the attention.
+        width: Number of features.
+        heads: Number of attention heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -96,8 +95,8 @@ class LanguageModel(nn.Module):
     """Predicts the next character.
 
     Args:
-        characters: How many there are.
-        width: Of the features.
+        characters: Number of different characters.
+        width: Number of features.
     """
 
     def __init__(self, characters: int, width: int = 32) -> None:
@@ -114,7 +113,7 @@ class LanguageModel(nn.Module):
 
 
 def encoded() -> tuple[torch.Tensor, int]:
-    """Return the text as numbers, and how many characters there are."""
+    """Return the text as numbers, and the number of different characters."""
     characters = sorted(set(TEXT))
     return torch.tensor([characters.index(each) for each in TEXT]), len(characters)
 
@@ -156,7 +155,7 @@ def checkpoint(steps: int = 80) -> LanguageModel:
 
 
 def swapped(tokens: torch.Tensor) -> torch.Tensor:
-    """Return the text with its two commonest characters in each other's places."""
+    """Return the text with its two most frequent characters swapped."""
     first, second = torch.bincount(tokens).topk(2).indices
     new = tokens.clone()
     new[tokens == first], new[tokens == second] = second, first
@@ -164,7 +163,7 @@ def swapped(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def main(steps: int = 40) -> dict[str, list[float]]:
-    """Fine-tune under each recipe, print how it went, and return the losses."""
+    """Fine-tune under each recipe, print the first and last loss, and return the losses."""
     start = checkpoint()
     data = batches(swapped(encoded()[0]), steps, seed=2)
     found: dict[str, list[float]] = {}

@@ -1,10 +1,10 @@
-"""A GAN whose two halves take turns, with one engine for both.
+"""A GAN whose generator and discriminator take turns, with one engine for both.
 
-`engine.backward(loss, optimizers=[...])` lets the gradients of a loss reach the parameters of these
-optimizers alone, so that the generator's turn leaves nothing in the discriminator's gradients; and
-`engine.step(optimizers=[...])` steps whose turn it is. Both halves share one loss scale, which is
-updated once a turn. The data is a ring of eight points, which a generator has learnt when its
-points lie near the ring, and near all eight.
+`engine.backward(loss, optimizers=[...])` accumulates gradients only for the parameters of these
+optimizers, so the generator's turn leaves no gradients in the discriminator.
+`engine.step(optimizers=[...])` steps only these optimizers. Both networks share one loss scale,
+which is updated once per turn. The data are eight points on a ring; a trained generator makes
+points near all eight.
 
     python examples/gan.py [--recipe fp32]
 """
@@ -65,7 +65,7 @@ def train(recipe: str, steps: int) -> torch.Tensor:
 
 
 def distances(made: torch.Tensor) -> tuple[float, int]:
-    """Return the mean distance to the circle, and how many of its eight places have points."""
+    """Return the mean distance to the ring, and how many of its eight places have points nearby."""
     angles = torch.atan2(made[:, 1], made[:, 0]) % (2 * math.pi)
     nearest = (angles * POINTS / (2 * math.pi)).round().long() % POINTS
     taken = torch.bincount(nearest, minlength=POINTS) > 20
@@ -73,7 +73,7 @@ def distances(made: torch.Tensor) -> tuple[float, int]:
 
 
 def main(arguments: list[str] | None = None) -> tuple[float, int]:
-    """Train, and print and return how far the points are from the ring."""
+    """Train, and print and return the distance of the points from the ring."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="fp16")
     parser.add_argument("--steps", type=int, default=400)

@@ -1,12 +1,12 @@
 """A critic with a gradient penalty (WGAN-GP, Gulrajani et al. 2017, arXiv:1704.00028, equation 3).
 
-The penalty is a loss of gradients, and under a loss scale these gradients are either multiplied by
-the scale, so that a norm of 1 means 1/65536, or small enough to vanish in fp16. `engine.grad` makes
-them with the scale and returns them without it, in fp32 and differentiable; the penalty is then a
-loss like any other.
+The penalty is a loss of gradients. With a loss scale, these gradients are multiplied by the scale,
+so a norm of 1 appears as 65536. Without a loss scale, they may underflow in fp16. `engine.grad`
+computes them with the scale and returns them unscaled, in fp32 and differentiable. The penalty is
+then a loss like any other.
 
-The critic tells two clouds of points apart whose distance is 3. That is also the largest difference
-between its means that a function of slope 1 has; a critic without the penalty goes far beyond.
+The critic separates two clouds of points at a distance of 3. A function with slopes of at most 1
+can separate their means by at most 3; a critic without the penalty exceeds this by far.
 
     python examples/gradient_penalty.py [--recipe fp32] [--weight 0]
 """
@@ -54,7 +54,7 @@ def train(recipe: str, weight: float, steps: int) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
-    """Train, and print and return what the critic has learnt."""
+    """Train, and print and return the difference of means and the gradient norm."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="fp16")
     parser.add_argument("--weight", type=float, default=10.0)

@@ -1,8 +1,8 @@
-"""The double step where it was first made: ResNet-18 on the pictures of leaves, in torch.amp.
+"""A second `optimizer.step()` in a torch.amp loop: ResNet-18 on pictures of leaves.
 
-A plain training loop without halfstep, as its author might have had it: fp16 autocast, a gradient
-scaler, and an `optimizer.step()` that was left over from fp32. Give it the folder of the Kaggle
-competition "classify-leaves", which holds train.csv and images/:
+This program reconstructs its author's training loop without halfstep: fp16 autocast, a gradient
+scaler, and an `optimizer.step()` that was left over from fp32. Its argument is the folder of the
+Kaggle competition "classify-leaves", which contains train.csv and images/:
 
     python examples/leaves_double_step.py classify-leaves
     halfstep doctor examples/leaves_double_step.py classify-leaves
@@ -27,7 +27,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def pictures(folder: Path, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return standardised pictures of train.csv, drawn by lot, and the numbers of their species."""
+    """Return random pictures of train.csv, standardised, and the numbers of their species."""
     with (folder / "train.csv").open() as file:
         rows = list(csv.DictReader(file))
     species = sorted({row["label"] for row in rows})

@@ -1,16 +1,16 @@
-"""Pure half precision without a loss scale, where it breaks and where it does not.
+"""Pure half precision without a loss scale: where it fails, and where it does not.
 
-A small network learns scikit-learn's digits under seven recipes, from the same weights on the same
-batches, in three settings:
+A small network learns scikit-learn's digits under seven recipes, from the same initial weights and
+on the same batches, in three settings:
 
-- `sgd`: plain SGD. Nothing breaks: at this size half precision alone is enough.
-- `small loss`: the loss is multiplied by 1e-4 and the learning rate by 1e4, the same update in
-  exact arithmetic. Gradients fall below what fp16 can hold, and recipes without a loss scale fall
-  behind.
-- `adamw`: AdamW with its default eps of 1e-8, which is zero in fp16. Recipes whose optimizer works
-  on fp16 parameters divide zero by zero and are NaN at the second step.
+- `sgd`: plain SGD. Every recipe trains.
+- `small loss`: the loss is multiplied by 1e-4 and the learning rate by 1e4. In exact arithmetic,
+  the updates are the same. In fp16, gradients underflow, and recipes without a loss scale reach a
+  lower accuracy.
+- `adamw`: AdamW with its default eps of 1e-8, which is zero in fp16. An optimizer that works on
+  fp16 parameters divides zero by zero, and the weights are NaN at the second step.
 
-    python examples/without_loss_scale.py    # some ten seconds on two cores
+    python examples/without_loss_scale.py    # about ten seconds on two cores
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is varied: the optimizer, its learning rate, and the magnitude of the loss."""
+    """A setting: the optimizer, its learning rate, and a factor of the loss."""
 
     optimizer: type[torch.optim.Optimizer]
     lr: float
@@ -49,7 +49,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run: validation accuracy, and the first step with a non-finite loss."""
+    """The result of a run: validation accuracy, and the first step with a non-finite loss."""
 
     accuracy: float
     nonfinite_step: int | None
@@ -70,7 +70,7 @@ def digits() -> list[torch.Tensor]:
 def train(
     recipe: str, setting: Setting, data: list[torch.Tensor], *, steps: int = STEPS
 ) -> Outcome:
-    """Train one network and return what became of it."""
+    """Train one network and return the result."""
     images, valid_images, labels, valid_labels = data
     torch.manual_seed(0)
     layers: list[nn.Module] = []

@@ -2,8 +2,8 @@
 
     python -m halfstep.apex examples/apex/dcgan.py --opt-level O1
 
-It is written for NVIDIA Apex and knows nothing of halfstep. `--overflow-at 3` makes the gradients
-of the second loss overflow at step 3, which shows how a loss scale of its own backs off.
+The program is written for NVIDIA Apex and does not import halfstep. With `--overflow-at 3`, the
+gradients of the second loss overflow at step 3, and only the loss scale of this loss is lowered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOISE = 16
 
 @dataclass
 class Step:
-    """What one step printed: losses, and the scale of each after it."""
+    """The printed values of one step: losses, and their loss scales after the step."""
 
     loss_d: float
     loss_g: float
@@ -48,7 +48,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Tells, as a logit, whether an image is a real one."""
+    """Returns a logit: whether an image is real."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ class Discriminator(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return one logit an image."""
+        """Return one logit per image."""
         return self.main(images).view(-1)
 
 
 def init_weights(module: nn.Module) -> None:
-    """Start as Radford et al. (arXiv:1511.06434) do."""
+    """Initialise as in Radford et al. (arXiv:1511.06434)."""
     if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
         nn.init.normal_(module.weight, 0.0, 0.02)
     elif isinstance(module, nn.BatchNorm2d):
@@ -89,7 +89,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> list[Step]:
-    """Train, print a line a step, and return what was printed."""
+    """Train, print one line per step, and return the printed values."""
     args = parse(argv)
     torch.manual_seed(0)
     device = torch.device(args.device)

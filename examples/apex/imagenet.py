@@ -1,10 +1,10 @@
-"""An image classifier under Apex's amp, in the shape of its ImageNet program, on 8x8 digits.
+"""An image classifier under Apex's amp on 8x8 digits, structured like Apex's ImageNet example.
 
     python -m halfstep.apex examples/apex/imagenet.py --opt-level O2 --loss-scale dynamic
 
-It is written for NVIDIA Apex and knows nothing of halfstep: options of amp come from the command
-line as strings, checkpoints hold the state of amp, and started with `torchrun` it trains in several
-processes. `--overflow-at 3` makes the gradients overflow at step 3.
+The program is written for NVIDIA Apex and does not import halfstep. Options of amp are strings from
+the command line, checkpoints contain the state of amp, and `torchrun` starts it in several
+processes. With `--overflow-at 3`, the gradients overflow at step 3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: N812  # as programs write it
 
 @dataclass
 class Step:
-    """What one step printed: the loss, and the scale after it."""
+    """The printed values of one step: the loss, and the loss scale after the step."""
 
     loss: float
     scale: float
@@ -80,7 +80,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> list[Step]:
-    """Train and validate, print as it goes, and return what was printed of each step."""
+    """Train and validate, print one line per step, and return the printed values."""
     args = parse(argv)
     device = torch.device(args.device)
     distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -253,7 +253,7 @@ def test_the_optimizer_of_a_model_from_a_function_is_stated_everywhere(
     ("given", "said"),
     [
         (["--max-memory", "4"], "--max-memory are for --gpu; write --gpu h100"),
-        (["--gpu", "t4", "--cost-only", "--verify"], "--cost-only tries nothing; leave out"),
+        (["--gpu", "t4", "--cost-only", "--verify"], "--cost-only trains nothing; leave out"),
         (["--budget", "soon"], "--budget is 'soon'; allowed: hours, minutes and seconds"),
         (["--gpu", "t4,t4"], "name each GPU once"),
     ],

@@ -35,7 +35,7 @@ def test_the_difference_is_printed_and_the_file_left(halfstep, script):
 def test_the_file_is_rewritten_and_keeps_its_mode(halfstep, script):
     code, out, err = halfstep("migrate", script, "--write")
     assert (code, out) == (0, "")
-    assert err == f"rewrote {script}; 0 places left for you\n"
+    assert err == f"rewrote {script}; places left to change by hand: 0\n"
     assert "engine.step()" in script.read_text()
     assert script.stat().st_mode & 0o777 == 0o755
 

@@ -130,7 +130,7 @@ def test_run_that_goes_nan_exits_with_1_and_says_so(halfstep, tiny_arguments):
     assert code == 1
     assert "no epoch finished" in out
     assert err.startswith("nonfinite: the loss was not finite at step 2")
-    assert "the run lies in 'runs/digits/fp32-seed0'" in err
+    assert "the run is in 'runs/digits/fp32-seed0'" in err
     assert summary("runs/digits/fp32-seed0")["status"] == "nonfinite"
 
 
@@ -144,7 +144,7 @@ def test_ctrl_c_in_the_middle_exits_with_130_and_leaves_no_half_file(
     code, _, err = halfstep("train", "digits", *tiny_arguments)
     assert code == 130
     assert err == (
-        "interrupted in epoch 1; the run lies in 'runs/digits/fp32-seed0'; no epoch was finished\n"
+        "interrupted in epoch 1; the run is in 'runs/digits/fp32-seed0'; no epoch was finished\n"
     )
     assert not Path("runs/digits/fp32-seed0/summary.json").exists()
     assert not list(tmp_path.rglob("*.tmp"))
@@ -193,7 +193,7 @@ def test_signal_saves_and_exits_with_its_code(halfstep, tiny_arguments, monkeypa
     exit_code, _, err = halfstep("train", "digits", *tiny_arguments)
     assert exit_code == code
     assert err == (
-        "interrupted in epoch 1; the run lies in 'runs/digits/fp32-seed0'; no epoch was finished; "
+        "interrupted in epoch 1; the run is in 'runs/digits/fp32-seed0'; no epoch was finished; "
         "--resume auto continues from step-00000006.pt\n"
     )
     monkeypatch.undo()

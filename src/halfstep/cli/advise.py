@@ -231,10 +231,10 @@ def _refuse(*, costed: object, tried: object) -> None:
     """Refuse flags about cost without a GPU, and flags about trials where only cost is wanted."""
     if costed:
         raise UserError(
-            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100 besides"
+            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100, too"
         )
     if tried:
-        raise UserError("--cost-only tries nothing; leave out --verify, --budget and --out")
+        raise UserError("--cost-only trains nothing; leave out --verify, --budget and --out")
 
 
 def _few(batches: int, wanted: int) -> str:

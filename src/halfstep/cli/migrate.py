@@ -58,4 +58,4 @@ def migrate(
     if done.after == source:
         typer.echo(f"{script}: does not use apex.amp; nothing to rewrite", err=True)
     elif write:
-        typer.echo(f"rewrote {script}; {len(done.notes)} places left for you", err=True)
+        typer.echo(f"rewrote {script}; places left to change by hand: {len(done.notes)}", err=True)

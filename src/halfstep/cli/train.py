@@ -125,8 +125,8 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         raise typer.Exit(_launched(arguments, processes, max_restarts, chosen.device))
     if max_restarts:
         raise UserError(
-            f"--max-restarts is {max_restarts} without --processes; write --processes 1, or give "
-            "it to torchrun"
+            f"--max-restarts is {max_restarts} without --processes; write --processes 1, or "
+            "torchrun --max-restarts"
         )
     _train_here(chosen, run, tag=tag, overwrite=overwrite, quiet=quiet, resume=resume)
 
@@ -203,7 +203,7 @@ def _train_here(
     if _speaks():
         typer.echo(_report(summary, run))
     if summary.status != "finished":
-        said = f"{summary.status}: {summary.error} (the run lies in {str(run)!r})"
+        said = f"{summary.status}: {summary.error} (the run is in {str(run)!r})"
         ended = _ended(said, _BAD_RESULT)
         _say_why(run)
         raise ended

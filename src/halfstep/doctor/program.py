@@ -114,8 +114,8 @@ def _hint(argv: Sequence[str]) -> str:
     if not option or (start == 1 and option.encode() in Path(argv[0]).read_bytes()):
         return ""
     return (
-        f"{option} came after the program, which was given it; options of doctor come before the "
-        f"program: halfstep doctor {option} ... {' '.join(argv[:start])}"
+        f"{option} is after the program, so the program received it; write options of "
+        f"doctor before it: halfstep doctor {option} ... {' '.join(argv[:start])}"
     )
 
 

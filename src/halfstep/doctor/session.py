@@ -93,8 +93,8 @@ def watch(
         if hold_back and not can_hold_back(each):
             kind = type(each).__name__
             raise ValueError(
-                f"hold_back=True needs fused optimizers of parameters that are not sharded, "
-                f"not this {kind}; write {kind}(..., fused=True)"
+                f"{kind}: hold_back=True needs fused optimizers and unsharded parameters; "
+                f"write {kind}(..., fused=True)"
             )
     observer = Watch(hold_back=hold_back)
     observer.know(_listed(model), optimizers, scaler)

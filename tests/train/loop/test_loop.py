@@ -190,7 +190,7 @@ def test_ctrl_c_leaves_whole_checkpoints_and_no_summary(tiny, tmp_path, monkeypa
 
     monkeypatch.setattr(loop, "validate", stop_in_the_second_epoch)
     with pytest.raises(
-        KeyboardInterrupt, match=r"in epoch 2; the run lies in .*last\.pt holds epoch 1"
+        KeyboardInterrupt, match=r"in epoch 2; the run is in .*last\.pt holds epoch 1"
     ):
         train(tiny(), tmp_path, quiet=True)
     assert read_summary(tmp_path) is None

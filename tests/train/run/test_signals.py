@@ -87,7 +87,7 @@ def test_ctrl_c_that_reaches_the_workers_too_leaves_one_line(pictures_file, tmp_
     ended = warm.run(killed.interrupted, pictures_file, run, 2, 3, session=True)
     assert ended[:2] == (130, "")
     assert ended.err == (
-        f"interrupted in epoch 1; the run lies in '{run}'; no epoch was finished; --resume auto "
+        f"interrupted in epoch 1; the run is in '{run}'; no epoch was finished; --resume auto "
         "continues from step-00000001.pt\n"
     )
 

@@ -126,8 +126,8 @@ def read(directory: Path) -> Bundle:
     step = _parsed(directory / STEP, _STEP.validate_json)
     if step.about.format != FORMAT:
         raise UserError(
-            f"{directory / STEP} has format {step.about.format}, this halfstep reads {FORMAT}; "
-            f"install the halfstep that wrote it"
+            f"{directory / STEP} has format {step.about.format}; this halfstep reads {FORMAT}; "
+            "install the version of halfstep that wrote it"
         )
     tensors = _parsed(directory / TENSORS, lambda _: load_file(directory / TENSORS))
     missing = {str(each.number) for each in step.recording.given} - tensors.keys()
@@ -167,7 +167,7 @@ def _parsed(path: Path, parse: Any) -> Any:
         return parse(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole of it"
+        place = ".".join(map(str, first["loc"])) or "the whole file"
         raise UserError(f"{path} is not a valid doctor file: {place}: {first['msg']}") from error
     except (ValueError, SafetensorError, OSError) as error:
         said = str(error).partition("\n")[0]

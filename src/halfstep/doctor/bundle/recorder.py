@@ -133,9 +133,7 @@ class Recorder:
         if known is not None and known[0]() is tensor:
             return known[1]
         if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
-            raise TypeError(
-                f"a {type(tensor).__name__} of layout {tensor.layout} came from outside"
-            )
+            raise TypeError(f"a {type(tensor).__name__} of layout {tensor.layout} was an input")
         memory = self._memories.get(tensor.untyped_storage().data_ptr())
         if memory is not None and memory.holds(tensor):
             # Autograd hands tensors of its own to a backward, over memory that is known.

@@ -158,7 +158,9 @@ class Replayer(Runs):
             outcome.note = "a batch was changed in place after it was used"
             return outcome
         if any(map(waits_for_others, self.models)):
-            outcome.note = "the model exchanges numbers with other processes, which do not replay"
+            outcome.note = (
+                "the model exchanges numbers with other processes, which do not run this step again"
+            )
             return outcome
         if leaves is None:
             # autograd insists that the gradient of a half leaf is half.

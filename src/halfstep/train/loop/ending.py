@@ -113,4 +113,4 @@ def what_is_left(training: Training) -> str:
     newest = rotation.newest_first(run)
     on = f"; --resume auto continues from {newest[0].name}" if newest else ""
     interrupted = training.progress.epoch
-    return f"interrupted in epoch {interrupted}; the run lies in {str(run)!r}; {kept}{on}"
+    return f"interrupted in epoch {interrupted}; the run is in {str(run)!r}; {kept}{on}"
