@@ -1,4 +1,4 @@
-"""The command line: one file a command, and one place where errors turn into a line and a code.
+"""The command line: one file per command, and one place that turns errors into a line and a code.
 
 A command parses, calls one function, and prints. Exit codes: 0 done, 1 the result is bad, 2 the
 input is wrong, 130 stopped by Ctrl-C, 141 the reader of its output left (`| head`).
@@ -135,7 +135,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _reflow(command: Any) -> None:
-    """Let the width of the terminal break the lines of help texts, not that of the source."""
+    """Wrap help texts at the terminal's width, not at the source's."""
     if command.help:
         command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(command.help))
     for each in getattr(command, "commands", {}).values():

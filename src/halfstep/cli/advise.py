@@ -81,8 +81,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             metavar="NAME,...|list",
             callback=list_gpus,
             is_eager=True,
-            help="Choose the fastest recipe for these GPUs, which are not needed here: "
-            "h100,rtx4090,t4. --gpu list prints all names.",
+            help="GPUs to choose the fastest recipe for: h100,rtx4090,t4. This machine does not "
+            "need them. --gpu list prints all names.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -140,8 +140,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     operators must stay in fp32 (with the reason and the line of code), and the initial loss scale.
     It does not change your files. No GPU is needed: half formats are rehearsed, that is, emulated.
 
-    With --gpu, it recommends the recipe with the shortest predicted step time among the safe ones
-    that fit into the GPU's memory. The time includes the casts around layers that stay in fp32.
+    With --gpu, it recommends the safe recipe that fits into the GPU's memory and has the shortest
+    predicted step time. The time includes the casts around layers that stay in fp32.
     Time and memory are predicted from a trace of one step without data; nothing runs on the GPU.
 
         halfstep advise digits --gpu h100,t4 --budget 10m --out advice
@@ -228,7 +228,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
 
 def _refuse(*, costed: object, tried: object) -> None:
-    """Refuse flags about cost without a GPU, and flags about trials where only cost is wanted."""
+    """Refuse flags of --gpu without --gpu, and flags of trials with --cost-only."""
     if costed:
         raise UserError(
             "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100, too"
@@ -250,7 +250,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", more: str) -> None:
-    """Print an answer; of its costs, only what changed since the tables shown first."""
+    """Print an answer, and its costs if they changed since the first tables."""
     from halfstep.advise import table
     from halfstep.advise.choose import show
 
@@ -263,9 +263,9 @@ def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", mor
 
 @contextmanager
 def _told(stages: int | None = None) -> "Iterator[Tell]":
-    """Show what is done: on a terminal in a bar of so many stages, elsewhere in lines on stderr.
+    """Show progress: on a terminal as a bar over the stages, otherwise as lines on stderr.
 
-    A line says that a stage begins, or how far it is after `LINES` seconds without a line.
+    A line is printed when a stage begins, and after `LINES` seconds without a line.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

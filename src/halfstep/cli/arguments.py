@@ -1,7 +1,7 @@
-"""Three freedoms on the command line that its parser does not have.
+"""Three forms of arguments that the parser of the command line does not accept itself.
 
-`--options a=1 b=2` and `--grid a=1,2 b=3,4` take several values, as in the field; `--debug` may
-stand anywhere; `--resume` alone means `--resume auto`.
+`--options a=1 b=2` and `--grid a=1,2 b=3,4` take several values; `--debug` may appear anywhere;
+`--resume` alone means `--resume auto`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def normalise(argv: Sequence[str]) -> list[str]:
-    """Return the arguments as the parser takes them; see the module's docstring."""
+    """Return the arguments in the forms that the parser accepts; see the module's docstring."""
     arguments = list(argv)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     head, tail = arguments[:end], arguments[end:]
@@ -40,8 +40,8 @@ def fill_in_resume(argv: Sequence[str]) -> list[str]:
 def repeat_options(argv: Sequence[str]) -> list[str]:
     """Write `--options a=1 b=2` as `--options a=1 --options b=2`.
 
-    Values are what follows the flag and looks like `key=value`; the first argument that does not is
-    left for the parser, so that positional arguments may follow.
+    The values are the arguments after the flag that look like `key=value`. The first other argument
+    is left for the parser, so positional arguments may follow.
     """
     repeated: list[str] = []
     flag = ""

@@ -21,7 +21,7 @@ ConfigArgument = Annotated[
     str, typer.Argument(metavar="CONFIG", help="Name of a shipped config, or a YAML file.")
 ]
 RoundsFlag = Annotated[
-    int, typer.Option(min=1, help="How often each setting is measured, in turn.")
+    int, typer.Option(min=1, help="Number of rounds; each one measures every setting once.")
 ]
 OutFlag = Annotated[
     Path | None, typer.Option(help="Directory for the results; default: runs/bench/CONFIG-BENCH.")
@@ -178,7 +178,7 @@ def _run(
     quiet: bool,
     measure: "Callable[[Config, Console], Outcome]",
 ) -> None:
-    """Check what is given, measure, write, and print; nothing is written before all is measured."""
+    """Check the arguments, measure, write and print. Files are written after all measurements."""
     from rich.console import Console
 
     from halfstep.bench import directory, table

@@ -104,8 +104,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             metavar="NAME,...|none|list",
             callback=list_gpus,
             is_eager=True,
-            help="Also predict time and memory of a step on these GPUs, which are not needed here. "
-            "Default: h100 if the runs use a CPU, otherwise none. --gpu list prints all names.",
+            help="Also predict time and memory of a step on these GPUs. This machine does not "
+            "need them. Default: h100 if the runs use a CPU, otherwise none. --gpu list prints all "
+            "names.",
         ),
     ] = None,
     *,
@@ -115,9 +116,9 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 ) -> None:
     """Train CONFIG once per recipe, seed and grid point, and compare the results.
 
-    On a CPU, half formats are rehearsed, that is, emulated: the accuracies are meaningful, the
+    On a CPU, half formats are rehearsed, that is, emulated: the accuracies are valid, the
     times are not. A second table therefore predicts time and memory of a step on a GPU; nothing
-    runs on that GPU. Choose others with --gpu t4,rtx4090, or none with --gpu none.
+    runs on that GPU. Choose other GPUs with --gpu t4,rtx4090, or none with --gpu none.
 
     After an interruption, run the same command again: finished runs are not repeated.
 
@@ -221,6 +222,6 @@ def _place(on: str | None, devices: str | None, planned: "Plan") -> "Iterator[Pl
 
 
 def _end_the_cells_too(number: int, frame: FrameType | None) -> None:
-    """Leave by an exception, which ends the running cells; the default would orphan them."""
+    """Raise an exception, which ends the running cells; the default would orphan them."""
     del frame
     raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""`halfstep data`: folds of an annotated CSV file, and what is wrong with a data set."""
+"""`halfstep data`: folds of an annotated CSV file, and faults of a data set."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,7 +112,7 @@ def _listed(
     columns: str | None,
     options: "Sequence[str]",
 ) -> "tuple[list[Fault], list[Entry]]":
-    """Return what is wrong with the set as a whole, and its images as far as they are known."""
+    """Return the faults of the whole set, and its known images."""
     from halfstep.errors import UserError
     from halfstep.train.config import files as config_files
     from halfstep.train.data.audit import check as checking

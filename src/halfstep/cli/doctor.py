@@ -45,7 +45,7 @@ def doctor(
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import a library first, for a bundle that calls its operators.",
+            help="Import this library before a bundle that calls its operators is run.",
         ),
     ] = None,
     list_: Annotated[
@@ -55,7 +55,7 @@ def doctor(
     """Run an unchanged PyTorch training program and explain why it broke.
 
     The program keeps its output, exit code and exception. The diagnosis is printed to stderr.
-    Options of doctor come before the program: what follows the program belongs to it.
+    Write options of doctor before the program; the program receives what follows it.
 
     For a run directory, doctor prints the diagnosis that the run saved. If there is none, it
     repeats the training from the last checkpoint before the failure, in a temporary copy.

@@ -1,4 +1,4 @@
-"""`halfstep env`: what a bug report needs to say about the machine."""
+"""`halfstep env`: the facts about the machine for a bug report."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`halfstep eval RUN`: what a run's checkpoint gives, beside what the run recorded."""
+"""`halfstep eval RUN`: the result of a run's checkpoint, compared with the recorded one."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`halfstep export RUN`: a run's model in a form that other programs take."""
+"""`halfstep export RUN`: a run's model in a format for other programs."""
 
 from enum import StrEnum
 from pathlib import Path

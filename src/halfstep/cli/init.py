@@ -1,4 +1,4 @@
-"""`halfstep init DIR`: a config for images that somebody has."""
+"""`halfstep init DIR`: a config for the user's own images."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,9 +22,9 @@ def init(
 ) -> None:
     """Inspect images in folders or in CSV files, and write a config that trains on them.
 
-    Images may lie in one folder per class, with or without train and val folders above, or be
-    listed with their labels in a CSV file. Without a given split, a fifth of the images is used for
-    validation.
+    The images are in one folder per class, optionally inside folders train and val, or are listed
+    with their labels in a CSV file. If there is no validation split, a fifth of the images is used
+    for validation.
     """
     from halfstep.train.data.audit.propose import propose
 

@@ -1,7 +1,7 @@
-"""Ctrl-C, whatever becomes of it.
+"""Ctrl-C, even if a library turns it into another error.
 
-Interrupted in the middle of an import, a library may turn the KeyboardInterrupt into an error of
-its own. That there was one is noted, so that the command still ends as one that was interrupted.
+During an import, a library may turn the KeyboardInterrupt into an error of its own. The Ctrl-C is
+noted, so that the command still ends as an interrupted one.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""`halfstep migrate SCRIPT`: the source of an Apex program, rewritten."""
+"""`halfstep migrate SCRIPT`: rewrites the source of an Apex program."""
 
 from enum import StrEnum
 from pathlib import Path

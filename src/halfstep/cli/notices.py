@@ -1,4 +1,4 @@
-"""Warnings of halfstep's own as one line on stderr, without the source line that Python adds."""
+"""Warnings of halfstep as one line on stderr, without the source line that Python adds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Print halfstep's warnings as "warning: ..." while the block runs, and all others as ever."""
+    """While the block runs, print halfstep's warnings as "warning: ..."; others are unchanged."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 

@@ -1,4 +1,4 @@
-"""`halfstep predict RUN images...`: the class of each image, as a submission file wants it."""
+"""`halfstep predict RUN images...`: the class of each image, as a submission file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -65,7 +65,7 @@ def predict(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
 ) -> None:
     """Classify images with the model of RUN; write one line image,label per image, in order.
 
-    Exit code 1: an image cannot be read. It is named on stderr and gets no line.
+    Exit code 1: an image cannot be read. stderr names it, and the output leaves it out.
     """
     with without_collections():
         from halfstep.files import write_atomically

@@ -1,7 +1,7 @@
 """Quick imports at the start of a command.
 
-torch and what is built on it make a million objects that stay. The garbage collector would go
-through them again and again while they come, a third of all the time that a command takes to start.
+Importing torch and its dependents makes a million permanent objects. Garbage collections during the
+imports would take a third of the start-up time of a command.
 """
 
 import atexit
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 def without_collections() -> Iterator[None]:
     """Collect no garbage while modules are imported, and leave them out of later collections.
 
-    In a process that has torch already, nothing changes: what it holds is not all there to stay.
+    Nothing changes in a process that has imported torch already: some of its objects are temporary.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
@@ -31,10 +31,10 @@ def without_collections() -> Iterator[None]:
 
 
 def _say_no_more() -> None:
-    """Close stderr for the process's last moments.
+    """Close stderr at the end of the process.
 
-    Some libraries (triton, which is built with nanobind) list there, in dozens of lines, what was
-    not collected: all that was left out of collections. To collect it takes over a second.
+    Some libraries (triton, through nanobind) would print dozens of lines there about objects that
+    were not collected, and collecting them takes over a second.
     """
     if sys.stderr is not None:
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""stdout and stderr that are closed, full, or left by their reader.
+"""stdout and stderr that are closed, full, or no longer read.
 
-`halfstep recipes | head -1` ends as `cat FILE | head -1` does: without a word, and with the code
-that a shell shows for a program that SIGPIPE ended.
+`halfstep recipes | head -1` ends like `cat FILE | head -1`: without a message, and with the exit
+code of a program that SIGPIPE ended.
 """
 
 import os
@@ -19,8 +19,8 @@ READER_LEFT = 128 + 13
 def open_closed() -> None:
     """Open the null device where stdin, stdout or stderr was closed (`>&-`).
 
-    Else the next file to be opened, such as a checkpoint, would have its number, and what a library
-    writes to stdout would land in it.
+    Otherwise the next opened file, such as a checkpoint, would get the stream's file descriptor,
+    and a library's output would be written into it.
     """
     for number in range(3):
         try:
@@ -48,13 +48,13 @@ def _is_unread(stream: TextIO) -> bool:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr if that can be written to; the exit code has the news otherwise."""
+    """Write a line to stderr, if it can be written to."""
     with suppress(OSError):
         typer.echo(line, err=True)
 
 
 def let_go() -> None:
-    """Drop what cannot be written: Python would try again at exit, complain and change the code."""
+    """Drop unwritten output, which would make Python print an error and change the code at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

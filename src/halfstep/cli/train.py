@@ -148,7 +148,7 @@ def _find(
 
 
 def _as_arguments(given: dict[str, Any], options: list[str]) -> list[str]:
-    """Return options as the command line has them."""
+    """Return options as command-line arguments."""
     named = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
     return [each for pair in (*named, *(("--options", o) for o in options)) for each in pair]
 
@@ -231,7 +231,7 @@ def _what_was_met(step: int, run: Path) -> str:
 
 @contextmanager
 def _ending_as_one() -> Iterator[None]:
-    """Let one process say why all of them end, and all exit with the same code."""
+    """One process prints why all of them end; all exit with the same code."""
     from halfstep.train.processes.distributed import Lost
     from halfstep.train.processes.launch import is_over, leave_outcome
     from halfstep.train.processes.processes import FailedElsewhere
@@ -263,7 +263,7 @@ def _speaks() -> bool:
 
 
 def _ended(line: object, code: int) -> typer.Exit:
-    """Say how a run ended that is not to be started again."""
+    """Print how a run ended that is not restarted."""
     from halfstep.train.processes.launch import leave_outcome
 
     leave_outcome(code)
@@ -273,7 +273,7 @@ def _ended(line: object, code: int) -> typer.Exit:
 
 
 def _hush(processes: "Processes") -> None:
-    """Leave to the first process what all of them would warn of; images are each one's own."""
+    """Only the first process prints warnings that all would print; warnings about images remain."""
     from halfstep.train.data.sources.faults import DataWarning
 
     if not processes.is_first:
