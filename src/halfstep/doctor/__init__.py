@@ -1,8 +1,8 @@
 """Says why mixed-precision training broke, in any PyTorch program.
 
 `watch` observes a loop and fills one record of evidence; `rules` read the record and name causes.
-Three ways in: `halfstep doctor script.py`, `halfstep.watch(model, optimizer)` in one's own loop,
-and the engine, always on.
+There are three entry points: `halfstep doctor script.py`, `halfstep.watch(model, optimizer)` in a
+user's own loop, and the trainer, which watches its runs.
 """
 
 from halfstep.doctor.record import Evidence

@@ -1,7 +1,7 @@
-"""The private names of torch that doctor rests on, in one place.
+"""The private names of torch that doctor uses, in one place.
 
-Each has no public counterpart; `tests/doctor/test_internals.py` holds them to what is assumed here,
-so that a torch that changes one is noticed by a test and not by a user.
+They have no public counterparts. `tests/doctor/test_internals.py` checks the assumptions of this
+file, so a change in torch fails a test before users notice it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def push_function_mode(mode: TorchFunctionMode) -> None:
 def keep_compiled_buffers() -> Callable[[], None]:
     """Let backward passes that are compiled from now on run more than once.
 
-    Inductor otherwise writes over what was saved for them, and refuses a replay.
+    Otherwise Inductor overwrites the tensors that were saved for them, and a replay fails.
 
     Returns:
-        What puts the setting back.
+        A function that restores the setting.
     """
     from torch._functorch import config
 
@@ -49,10 +49,10 @@ def keep_compiled_buffers() -> Callable[[], None]:
 
 
 def remove_function_mode(mode: TorchFunctionMode) -> bool:
-    """Take a mode off this thread's stack wherever it lies.
+    """Remove a mode from any position in this thread's stack.
 
     Returns:
-        Whether it was there.
+        Whether it was in the stack.
     """
     depth = torch._C._len_torch_function_stack()
     if depth == 0:
@@ -84,15 +84,15 @@ def current_node() -> Any:
 
 
 def node_number(node: Any) -> int:
-    """Return the sequence number that an autograd node was given in the forward."""
+    """Return the sequence number of an autograd node from the forward pass."""
     return int(node._sequence_nr())
 
 
 def custom_function(frame: FrameType) -> str:
-    """Return the autograd function, not of torch, whose forward or backward a frame starts.
+    """Return the autograd function, not of torch, whose forward or backward starts in a frame.
 
     Returns:
-        Its name; "" for another frame.
+        Its name; "" for other frames.
     """
     code = frame.f_code
     if code.co_name != "apply" or code.co_filename != torch.autograd.function.__file__:
@@ -104,7 +104,7 @@ def custom_function(frame: FrameType) -> str:
 
 
 def raising_function(traceback: TracebackType | None) -> str:
-    """Return the innermost autograd function, not of torch, that an exception came through."""
+    """Return the innermost autograd function, not of torch, in the traceback of an exception."""
     found = ""
     while traceback is not None:
         found = custom_function(traceback.tb_frame) or found
@@ -124,11 +124,11 @@ def running_function(boundary: str) -> str:
 
 
 class _WithoutReentry:
-    """Stands for `CheckpointFunction` where gradients are asked for with `autograd.grad`."""
+    """Replaces `CheckpointFunction` while gradients are computed with `autograd.grad`."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-        """Run a block as its reentrant checkpoint does, but for how its backward starts."""
+        """Run a block like a reentrant checkpoint, except for the start of its backward."""
         if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
             with torch.no_grad():  # Reentrant, the block gets no gradient then.
                 return function(*args)
@@ -139,7 +139,7 @@ class _WithoutReentry:
 
 @contextmanager
 def no_reentrant_checkpoints() -> Iterator[None]:
-    """Run blocks under `use_reentrant=True` otherwise: `autograd.grad` is refused for them."""
+    """Run blocks of `use_reentrant=True` in another way, because they refuse `autograd.grad`."""
     original = checkpoint.CheckpointFunction
     setattr(checkpoint, "CheckpointFunction", _WithoutReentry)  # noqa: B010  # a class
     try:
@@ -154,7 +154,7 @@ def calling_frame() -> FrameType:
 
 
 def changes_inputs(operator: Any) -> bool:
-    """Return whether an ATen operator writes to what it is given."""
+    """Return whether an ATen operator writes to its inputs."""
     return bool(operator._schema.is_mutable)
 
 
@@ -169,19 +169,19 @@ def tensors_written(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor]
 
 
 def only_fills_outputs(operator: Any) -> bool:
-    """Return whether all that an ATen operator writes to is given as `out=`."""
+    """Return whether an ATen operator writes only to its `out=` arguments."""
     arguments = operator._schema.arguments
     written = [each for each in arguments if each.alias_info and each.alias_info.is_write]
     return bool(written) and all(each.is_out for each in written)
 
 
 def is_operator(value: Any) -> bool:
-    """Return whether something is an operator of torch's dispatcher, not of TorchScript alone."""
+    """Return whether an object is an operator of torch's dispatcher, not only of TorchScript."""
     return isinstance(value, torch._ops.OpOverload) and torch._C._dispatch_has_kernel(value.name())
 
 
 def is_of_files(operator: Any) -> bool:
-    """Return whether an operator reads or writes a file whose name it is given."""
+    """Return whether an operator reads or writes a file."""
     return any(argument.name == "filename" for argument in operator._schema.arguments)
 
 
@@ -191,12 +191,12 @@ def fetchers() -> tuple[type[Any], ...]:
 
 
 def is_cast(operator: Any) -> bool:
-    """Return whether an ATen operator is the cast that `to` comes down to."""
+    """Return whether an ATen operator is the cast behind `Tensor.to`."""
     return operator is torch.ops.aten._to_copy.default
 
 
 def norms_and_losses() -> tuple[type[nn.Module], ...]:
-    """Return the bases of all norms and of all losses."""
+    """Return the base classes of all norms and of all losses."""
     keeping_statistics = nn.modules.batchnorm._NormBase
     return keeping_statistics, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.loss._Loss
 
@@ -207,7 +207,7 @@ def is_loss(module: nn.Module) -> bool:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """Return a module and all in it, each once; `Module.modules` takes ten times as long."""
+    """Return a module and its submodules, each once, in a tenth of the time of `Module.modules`."""
     found: dict[int, nn.Module] = {}
     waiting = [model]
     while waiting:
@@ -227,15 +227,15 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values that a sparse tensor holds, some of them of the same element.
+    """Return the values of a sparse tensor, possibly several for one element.
 
-    To coalesce them first may take longer than all else.
+    They are not coalesced, which could take long.
     """
     return tensor._values()
 
 
 def loss_scale_of(scaler: Any) -> torch.Tensor | None:
-    """Return a scaler's scale as it lies on the device; None before its first use.
+    """Return a scaler's scale on its device; None before its first use.
 
     Args:
         scaler: A `torch.amp.GradScaler`, or the engine's own.
@@ -259,7 +259,7 @@ def settings_of(scaler: Any) -> dict[str, float]:
 
 
 def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Return the found_inf tensors of an optimizer since the last update, one a device."""
+    """Return the found_inf tensors of an optimizer since the last update, one per device."""
     states = scaler._per_optimizer_states
     if id(optimizer) not in states:
         return []

@@ -1,7 +1,7 @@
-"""Runs somebody's unchanged program under watch: a script or a module, as `python` would.
+"""Runs an unchanged program under watch: a script or a module, as `python` would.
 
-The program's exit code and its own exception are kept; what doctor has to say goes to stderr, after
-what the program had to say.
+The program's exit code and exception are kept. The diagnosis goes to stderr, after the output of
+the program.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def run_program(
     hold_back: bool = False,
     page: Page | None = None,
 ) -> int:
-    """Run a program under watch, and say what is wrong with it.
+    """Run a program under watch, and print the diagnosis.
 
     Args:
-        argv: The script and its arguments; "-m", the module and its arguments; or what a report
-            has left, to be explained here: its directory, a bundle, or a JSON file with evidence.
+        argv: The script and its arguments; "-m", the module and its arguments; or a saved
+            report to explain: its directory, a bundle, or a JSON file with evidence.
         report: Directory for `diagnosis.json` and a bundle of a bad step; created if need be.
         hold_back: Whether fused optimizers are to skip bad steps.
         page: Returns the report as HTML, for `diagnosis.html`; None for none.
@@ -94,10 +94,10 @@ def run_program(
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
-    """Refuse what comes after a run's directory or a bundle.
+    """Refuse arguments after a run's directory or a bundle.
 
     Raises:
-        UserError: If there is something.
+        UserError: If there are any.
     """
     if len(argv) > 1:
         raise UserError(
@@ -107,7 +107,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 
 
 def _hint(argv: Sequence[str]) -> str:
-    """Return a line on an option of doctor's that was given to the program, or ""."""
+    """Return a line about an option of doctor that the program received, or ""."""
     start = 2 if argv[0] == "-m" else 1
     names = [each.partition("=")[0] for each in argv[start:]]
     option = next((name for name in names if name in _OPTIONS), "")
@@ -181,7 +181,7 @@ def _exit_code(exit_: SystemExit) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, by which clusters and `timeout` end a program, come to a diagnosis."""
+    """Turn SIGTERM, which clusters and `timeout` send, into an exception."""
     default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not default or threading.current_thread() is not threading.main_thread():
         yield
@@ -203,7 +203,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _print_error(error: BaseException) -> None:
-    """Print the program's own traceback, which has none of doctor's lines."""
+    """Print the program's traceback, without the lines of doctor."""
     sys.stdout.flush()
     shown = traceback.TracebackException.from_exception(error)
     pending: list[traceback.TracebackException | None] = [shown]

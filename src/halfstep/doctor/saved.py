@@ -1,4 +1,4 @@
-"""Explains what doctor has left: evidence again, and a bundle's step run again on this machine."""
+"""Explains saved evidence, and runs the step of a bundle again on this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MOST_LINES = 1_000_000
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a path is a bundle's, or that of saved evidence."""
+    """Return whether a path is a bundle or saved evidence."""
     return path.suffix == ".json" or (path / STEP).is_file()
 
 
 def saved_in(path: Path) -> Path:
-    """Return what a report's directory has: its bundle or else its evidence; any other path."""
+    """Return the bundle, or else the evidence, in a report's directory; other paths unchanged."""
     inside = (path / "bundle", path / "diagnosis.json")
     return next((each for each in inside if each.exists() and is_saved(each)), path)
 
@@ -35,7 +35,7 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
     """Explain a bundle, or the evidence in a JSON file.
 
     Returns:
-        The diagnosis, what it was reached from, and for a bundle whether its step repeats here.
+        The diagnosis, its evidence, and for a bundle a line on whether its step repeats here.
 
     Raises:
         UserError: If the path has neither.
@@ -49,7 +49,7 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
 
 
 def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
-    """Return what the rules say; what they stumble over in a file of others is the file's fault."""
+    """Return the diagnosis; an error of a rule means that the file is not valid."""
     try:
         return diagnose(evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -60,7 +60,7 @@ def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
 
 
 def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
-    """Return the evidence, with what the step tells here where that is not what it told there."""
+    """Return the evidence, updated if the step behaves differently here, and a line about it."""
     for file, lines in bundle.recording.lines.items():
         _show_lines(file, lines)
     about = bundle.about
@@ -92,7 +92,7 @@ def _born(birth: Birth) -> str:
 
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:
-    """Let the texts of lines be found though their file is not on this machine."""
+    """Make the texts of lines available although their file is not on this machine."""
     # Of a program that people wrote; a number of others may promise any.
     if not linecache.getlines(file) and max(lines, default=MOST_LINES) < MOST_LINES:
         text = [f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1)]

@@ -1,4 +1,4 @@
-"""`halfstep.watch(model, optimizer)`: doctor in one's own loop."""
+"""`halfstep.watch(model, optimizer)`: doctor in a user's own loop."""
 
 from __future__ import annotations
 

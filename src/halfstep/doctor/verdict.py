@@ -1,4 +1,4 @@
-"""What doctor says: a cause, its evidence, what to change, and how sure that is."""
+"""A verdict of doctor: a cause, its evidence, the change, and the confidence."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Finding:
 
     Attributes:
         summary: What is wrong, in one or two sentences with numbers.
-        facts: The observations that say so, one a line.
+        facts: The observations behind the summary, one per line.
         change: The lines to write, or to delete ("- optimizer.step()", "+ scaler.step(optimizer)").
         confidence: "certain", "likely" or "possible".
         site: The line to change; None where it is not known.
         module: The module concerned; "" for none.
-        ruled_out: What else it could have been, and why it is not.
+        ruled_out: Causes that were ruled out, with the reasons.
     """
 
     summary: str
@@ -47,13 +47,11 @@ class Rule:
         code: A stable name for programs ("STEP_BYPASSES_SCALER").
         name: A short name for people.
         rows: Its rows in the catalogue of causes.
-        citations: Threads where it happened.
-        needs: The signals that it reads; without one of them it is silent.
+        citations: Reports of the cause.
+        needs: The signals that it reads; if one is missing, it finds nothing.
         judge: Returns a finding, or None.
-        explains: Codes of causes that are only consequences of this one, and are not reported
-            beside it.
-        symptom: Whether it is what any of several causes looks like: it is reported only where
-            none of those is found.
+        explains: Codes of causes that are consequences of this one and are then not reported.
+        symptom: Whether several causes have this symptom: it is reported only if no cause is found.
     """
 
     code: str
@@ -66,7 +64,7 @@ class Rule:
     symptom: bool = False
 
     def read(self, evidence: Evidence) -> Finding | None:
-        """Judge by the signals that the rule needs, and by no other."""
+        """Judge by only the signals that the rule needs."""
         if not self.needs <= evidence.signals:
             return None
         return self.judge(evidence.only(self.needs))
@@ -74,14 +72,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A finding and whose it is.
+    """A finding and its rule.
 
     Attributes:
-        code: The rule's.
-        name: The rule's.
-        rows: The rule's.
-        citations: The rule's.
-        finding: What was found.
+        code: Code of the rule.
+        name: Name of the rule.
+        rows: Rows of the rule.
+        citations: Citations of the rule.
+        finding: The finding of the rule.
     """
 
     code: str
@@ -93,14 +91,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What doctor has to say of a program.
+    """The diagnosis of a program.
 
     Attributes:
-        verdicts: The causes, surest first.
+        verdicts: The causes, most certain first.
         consequences: Causes that the verdicts explain, by code.
-        headroom: One line on how much room the formats have; "" where it is not known.
-        notes: What could not be looked at, and why.
-        unchecked: What was not checked though the program has it, and why; "" for nothing.
+        headroom: One line on the distance to overflow and underflow; "" if unknown.
+        notes: What could not be examined, and why.
+        unchecked: A part of the program that was not checked, and why; "" for none.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -111,7 +109,7 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The first cause; or that there is none, as far as was checked."""
+        """The first cause, or that nothing was found."""
         if self.verdicts:
             return self.verdicts[0].name
         return "; ".join(filter(None, ("nothing found", self.unchecked)))

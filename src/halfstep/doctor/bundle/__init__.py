@@ -1,1 +1,1 @@
-"""A failing step as files: written down, and run again without the program that made it."""
+"""A failing step as files, which can be run again without its program."""

@@ -1,4 +1,4 @@
-"""What an operator of a traced step was called by."""
+"""The caller of an operator in a traced step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from halfstep.doctor.record.sites import Mark  # noqa: TC001  # pydantic reads i
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What called an operator.
+    """The caller of an operator.
 
     Attributes:
         module: Path of the module; "" outside of one.
         module_kind: Its class.
-        line: The line, be it in a library.
+        line: The line, possibly in a library.
         user_line: The user's line that led there.
         function: The program's own autograd function; "" for none.
         node: In a backward, the autograd node; "" in a forward.
-        forward_op: In a backward, the operator of the forward that it belongs to.
+        forward_op: In a backward, the forward operator of its node.
     """
 
     module: str = ""

@@ -1,11 +1,11 @@
-"""A bundle: a directory with all that a failing step needs to be looked at on another machine.
+"""A bundle: a directory with which a failing step can be examined on another machine.
 
-- `step.json`: versions, where and why, and the step's operators (`recording`);
+- `step.json`: versions, the step and the reason, and the step's operators (`recording`);
 - `tensors.safetensors`: parameters, buffers, batch, states of the generators;
-- `evidence.json`: the record that the diagnosis was reached from.
+- `evidence.json`: the record behind the diagnosis.
 
-Reading one runs nothing of anybody's: text is validated, tensors are safetensors, and a step calls
-operators of torch's dispatcher alone.
+Reading a bundle runs no code from it: text is validated, tensors are safetensors, and a step calls
+only operators of torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _LOSS = "loss"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Where a bundle is from.
+    """The origin of a bundle.
 
     Attributes:
-        format: Of the bundle.
+        format: Format version of the bundle.
         torch: Version of torch.
         python: Version of Python.
         platform: The system and its processor.
         iteration: Number of the step.
-        why: What made doctor look at it.
+        why: The reason for its investigation.
     """
 
     format: int
@@ -61,11 +61,11 @@ class Bundle:
     """A bundle that has been read.
 
     Attributes:
-        about: Where it is from.
+        about: Its origin.
         recording: The step.
-        tensors: What it was given from outside, by number.
-        loss: What its last backward was called on; None without one.
-        evidence: What was known of the program.
+        tensors: The tensors from outside the step, by number.
+        loss: The tensor that its last backward was called on; None without one.
+        evidence: The record of the program.
     """
 
     about: About
@@ -90,8 +90,8 @@ def write_step(
     """Write a step; `write_evidence` completes the bundle.
 
     Args:
-        directory: Where; made if need be.
-        recorder: What has recorded it.
+        directory: The directory; created if needed.
+        recorder: The recorder of the step.
         iteration: Its number.
         why: What made doctor look at it.
         loss: What its last backward was called on.
@@ -112,7 +112,7 @@ def write_step(
 
 
 def write_evidence(directory: Path, evidence: Evidence) -> None:
-    """Write what is known of the program beside its step, if there is one."""
+    """Write the record of the program next to its step, if there is one."""
     if (directory / STEP).is_file():
         write_atomically(directory / EVIDENCE, evidence.to_json())
 
@@ -144,10 +144,10 @@ def read(directory: Path) -> Bundle:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Return the evidence in a file: a bundle's, or that of a `diagnosis.json`.
+    """Return the evidence in a file of a bundle, or in a `diagnosis.json`.
 
     Raises:
-        UserError: If it holds none.
+        UserError: If it contains none.
     """
     evidence: Evidence = _parsed(path, _evidence)
     return evidence

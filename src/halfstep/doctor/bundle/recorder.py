@@ -1,4 +1,4 @@
-"""Writes down the operators of a step while it is traced."""
+"""Records the operators of a step while it is traced."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Recorder:
     """Records one traced step.
 
     Args:
-        name_of: Returns the name of a tensor from outside; "" where it has none.
+        name_of: Returns the name of a tensor from outside the step; "" without one.
 
     Attributes:
-        recording: What has been recorded.
-        tensors: Copies of what came from outside, on the host, by number.
-        note: Why the step cannot be recorded; "" where it can.
+        recording: The recorded step.
+        tensors: Copies of the tensors from outside, on the host, by number.
+        note: Why the step cannot be recorded; "" if it can.
     """
 
     def __init__(self, name_of: Callable[[torch.Tensor], str]) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         self._memories: dict[int, Memory] = {}
 
     def begin(self, entry: Entry) -> None:
-        """Take in which of the loop's calls the next operators belong to."""
+        """Set the loop's call that the next operators belong to."""
         self._entry = entry
         if entry.random is not None and not self.note:
             states = [entry.random.cpu, *entry.random.cuda]
@@ -68,10 +68,10 @@ class Recorder:
             self.recording.instructions.append(Instruction(RANDOM, args=list(numbers)))
 
     def given(self, func: Any, args: Any, kwargs: Any) -> Instruction | None:
-        """Take in what an operator is given, before it runs.
+        """Record the inputs of an operator before it runs.
 
         Returns:
-            The instruction, for `made`; None where nothing is recorded.
+            The instruction, for `made`; None if nothing is recorded.
         """
         if self.note:
             return None
@@ -89,7 +89,7 @@ class Recorder:
         return Instruction(SCALE if makes_scale else OPERATOR, str(func), written, named)
 
     def made(self, instruction: Instruction | None, result: Any, caller: Caller) -> None:
-        """Take in what an operator has made, and what called it."""
+        """Record the results of an operator, and its caller."""
         if instruction is None:
             return
         instruction.results = [self._new(each) for each in tensors_in(result)]
@@ -104,10 +104,10 @@ class Recorder:
         ends: Iterable[torch.Tensor],
         scale: float,
     ) -> None:
-        """Take in what the step came to.
+        """Record the results of the step.
 
         Args:
-            losses: What the backward passes started from.
+            losses: The tensors that the backward passes started from.
             gradients: By the names of parameters.
             ends: Losses, gradients, or the results of the last call.
             scale: The loss scale.
@@ -167,11 +167,11 @@ class Recorder:
 
 
 class Memory:
-    """The memory of a tensor, not kept alive.
+    """The memory of a tensor, which is not kept alive.
 
     Args:
-        tensor: The first over it.
-        number: Its number.
+        tensor: The first tensor in this memory.
+        number: Number of this tensor.
     """
 
     def __init__(self, tensor: torch.Tensor, number: int) -> None:
@@ -183,11 +183,11 @@ class Memory:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has been given back, perhaps to something else."""
+        """Whether it has been freed, and perhaps used again."""
         return bool(self._storage.expired())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor of this address is a view of it."""
+        """Return whether a tensor at this address is a view of it."""
         return bool(
             not self.is_gone
             and tensor.dtype == self._dtype

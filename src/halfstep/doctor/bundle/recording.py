@@ -1,8 +1,8 @@
-"""A step as its operators: what a bundle holds, so that it runs again without the program's code.
+"""A step as a list of operators, which a bundle contains and which runs without the program's code.
 
-Below autograd a step is a list of operators, those of its backward passes included. Their arguments
-are numbers, formats and tensors by number; tensors from outside the step (parameters, buffers, the
-batch, the states of the generators) lie beside the list.
+Below autograd, a step is a list of operators, including those of its backward passes. Their
+arguments are numbers, formats, and the numbers of tensors. Tensors from outside the step
+(parameters, buffers, the batch, the states of the generators) are stored next to the list.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Given:
     """A tensor from outside the step.
 
     Attributes:
-        number: The step's number of it.
-        name: What it is: "parameter head.weight", "buffer ...", "batch", "constant".
+        number: Its number in the step.
+        name: Its name: "parameter head.weight", "buffer ...", "batch", "constant".
         shape: Its shape.
         stride: Its strides.
         device: The type of its device.
@@ -48,16 +48,16 @@ class Given:
 
 @dataclass(slots=True)
 class Instruction:
-    """An operator, or what the loop did between two.
+    """An operator, or an action of the loop between two operators.
 
     Attributes:
         kind: "operator"; "scale", the operator that makes the loss scale; "alias", a view of a
-            tensor's memory; or "random", the generators put into a state.
+            tensor's memory; or "random", a new state of the generators.
         name: The operator ("aten.mm.default").
         args: Its arguments, as `encode` writes them.
-        kwargs: Those by name.
+        kwargs: Its keyword arguments.
         results: Numbers of the tensors that it makes.
-        caller: Number of what called it in `Recording.callers`.
+        caller: Number of its caller in `Recording.callers`.
     """
 
     kind: str
@@ -73,10 +73,10 @@ class Recording:
     """A step.
 
     Attributes:
-        instructions: In order.
+        instructions: The instructions in order.
         given: Tensors from outside.
-        callers: What called operators; the first called none.
-        losses: Numbers of what the backward passes started from.
+        callers: Callers of operators; the first is a placeholder.
+        losses: Numbers of the tensors that the backward passes started from.
         gradients: Numbers of the parameters' gradients, by name.
         ends: Numbers of losses, gradients, or the results of the last call.
         scale: The loss scale; 1 without one.
@@ -94,14 +94,14 @@ class Recording:
 
 
 def encode(value: Any, number_of: Any) -> Any:
-    """Return an argument as what JSON can hold.
+    """Return an argument as a value for JSON.
 
     Args:
-        value: It.
+        value: The argument.
         number_of: Returns the number of a tensor.
 
     Raises:
-        TypeError: If there is no way to write it.
+        TypeError: If it cannot be written.
     """
     if isinstance(value, torch.Tensor):
         return {_TENSOR: number_of(value)}
@@ -121,12 +121,12 @@ def decode(value: Any, tensors: dict[int, torch.Tensor], device: str) -> Any:
     """Return the argument that `encode` wrote.
 
     Args:
-        value: What it wrote.
-        tensors: By number.
+        value: The value from `encode`.
+        tensors: Tensors by number.
         device: Type of the device that the step runs on now.
 
     Raises:
-        ValueError: If it did not write that.
+        ValueError: If `encode` cannot have written it.
     """
     if isinstance(value, list):
         return [decode(each, tensors, device) for each in value]
@@ -152,7 +152,7 @@ def operator(name: str) -> Any:
     """Return an operator of torch's dispatcher by its name.
 
     Raises:
-        ValueError: If there is none, or it is not one that a step may call.
+        ValueError: If there is none, or if a step must not call it.
     """
     found: Any = None
     if _NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The one record of evidence; watching and replaying fill it, rules read it."""
+"""The record of evidence: watching and replaying fill it, and rules read it."""
 
 from halfstep.doctor.record.called import (
     Call,

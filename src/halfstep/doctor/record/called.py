@@ -1,4 +1,4 @@
-"""What the program called, saved, and ended with.
+"""The program's calls, checkpoints and final exception.
 
 A part of the record of evidence.
 """
@@ -22,8 +22,8 @@ class Call:
         autocast: Format of the autocast that it ran under; "" without.
         count: How often.
         site: The first line that called it.
-        rounded: Whether its first input, in fp32, holds numbers of autocast's format alone: it was
-            widened too late. Looked at where torch has no safe half form of a function.
+        rounded: Whether all numbers of its first input, in fp32, are numbers of autocast's format:
+            the input was widened too late. Checked for functions without a safe half form.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Saved:
 
     Attributes:
         optimizer: Whether the state of an optimizer is in them.
-        scaler: Whether that of a gradient scaler is.
-        count: How many.
+        scaler: Whether the state of a gradient scaler is in them.
+        count: Number of checkpoints.
         site: The line.
     """
 
@@ -91,11 +91,11 @@ class ElsewhereCall:
 
 @dataclass(frozen=True, slots=True)
 class HalfOverflow:
-    """A half result of the loop in evaluation, outside autocast, that is finite in fp32 only.
+    """A half result of the loop in evaluation, outside autocast, that is finite only in fp32.
 
     Attributes:
         name: The function's name in torch, or the module's class.
-        format: The result's.
+        format: Format of the result.
         exact: The largest magnitude in fp32.
         count: How often.
         site: The line.
@@ -113,11 +113,11 @@ class Ending:
     """The exception that ended the program.
 
     Attributes:
-        kind: Its class; "" for a program that ended well.
-        message: What it said.
+        kind: Its class; "" without an exception.
+        message: Its message.
         function: The program's own autograd function that it was raised in; "" for none.
-        site: The user's line that it came through.
-        in_optimizer: Whether it was raised in an optimizer of torch's.
+        site: The innermost line of the user's program in its traceback.
+        in_optimizer: Whether one of torch's optimizers raised it.
     """
 
     kind: str = ""

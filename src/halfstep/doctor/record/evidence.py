@@ -1,8 +1,8 @@
-"""The one record of evidence: everything that was observed of a program, as plain frozen data.
+"""The record of evidence: all observations of a program, as plain frozen data.
 
-Watching fills it, rules read nothing else, and it goes through JSON without a loss, so that a
-verdict can be reached elsewhere and later. Each field of `Evidence` is a **signal**; a rule names
-those that it needs and sees only them.
+Watching fills the record, and rules read nothing else. The record can be written to JSON and read
+back without a loss, so rules can also run later or on another machine. Each field of `Evidence` is
+a **signal**. A rule names the signals that it needs, and receives only these.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of a program; each field is a signal.
+    """All observations of a program; each field is a signal.
 
     Attributes:
-        signals: Names of the signals that could be had; the other fields are empty.
+        signals: Names of the signals that were observed; the other fields are empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="strings")
@@ -77,7 +77,7 @@ class Evidence:
     own_scales: tuple[OwnScale, ...] = ()
 
     def only(self, names: frozenset[str]) -> Evidence:
-        """Return a record that has these signals and no other."""
+        """Return a record with only these signals."""
         empty = {
             each.name: getattr(_NOTHING, each.name)
             for each in fields(self)
@@ -86,17 +86,17 @@ class Evidence:
         return replace(self, signals=self.signals & names, **empty)
 
     def without(self, name: str) -> Evidence:
-        """Return the record as it would be had one signal not been observed."""
+        """Return the record without one signal."""
         return self.only(self.signals - {name})
 
     def lost(self, apart: float = APART) -> Iterator[Birth]:
-        """Yield births in the forward that matter.
+        """Yield births in the forward pass that change the result.
 
-        They made the loss or a gradient non-finite; or a division made 0 of an infinity that in
-        truth is a number, so that the step is finite and is not the step of fp32.
+        Either they made the loss or a gradient non-finite. Or a division by an infinity gave 0, and
+        the step is finite but differs from the step in fp32.
 
         Args:
-            apart: How far its loss is from that of fp32, as a share of it.
+            apart: Least relative difference of its loss from that in fp32.
         """
         for birth in self.births:
             if birth.phase != "forward":
@@ -105,7 +105,7 @@ class Evidence:
                 yield birth
 
     def _disagrees(self, apart: float) -> bool:
-        """Return whether the last step, or one that was run again, is not the step of fp32."""
+        """Return whether the last step, or a replayed one, differs from the step in fp32."""
         if self.precision.disagrees or self.precision.is_apart(apart):
             return True
         halves = {
@@ -120,7 +120,7 @@ class Evidence:
         )
 
     def exact_is_finite(self) -> bool:
-        """Return whether a bad step is finite when it is run in fp32."""
+        """Return whether a bad step is finite in fp32."""
         replays = [each for each in self.replays if each.name == "fp32" and not each.note]
         return bool(replays) and replays[0].finite
 

@@ -1,4 +1,4 @@
-"""What a loop did, in its order: events, and the shapes of iterations that they make."""
+"""The actions of a loop in order: events, and the shapes of iterations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from halfstep.plurals import counted
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the loop did, in its order.
+    """One action of the loop.
 
     Attributes:
         kind: One of `grammar.KINDS`.
-        facts: What it was done to, and in which state.
-        site: The line that did it.
+        facts: The objects of the action, and their state.
+        site: The line of the action.
     """
 
     kind: str
@@ -26,14 +26,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An iteration's events; iterations that do the same share one shape.
+    """The events of an iteration; iterations with the same events share one shape.
 
     Attributes:
-        events: In order.
-        count: How many iterations had it.
-        first: Number of the first that had it.
-        last: Number of the last that had it.
-        complete: Whether it came to a step; the last one may not have.
+        events: The events in order.
+        count: Number of iterations with this shape.
+        first: Number of the first of these iterations.
+        last: Number of the last of these iterations.
+        complete: Whether it contains a step; the last iteration may not.
     """
 
     events: tuple[Event, ...]
@@ -43,16 +43,16 @@ class Shape:
     complete: bool = True
 
     def of(self, kind: str) -> list[Event]:
-        """Return its events of one kind."""
+        """Return the events of one kind."""
         return [event for event in self.events if event.kind == kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The order of what a loop did.
+    """The actions of a loop, in order.
 
     Attributes:
-        iterations: How many there were; one ends with an update of parameters.
+        iterations: Number of iterations; each ends with an update of parameters.
         shapes: The different ones, in order of first appearance.
     """
 
@@ -72,13 +72,13 @@ class Loop:
         )
 
     def share(self, event: Event, *facts: str) -> str:
-        """Return in how many iterations the same happened, as text: "in 3 of 4 steps".
+        """Return how many iterations contain the same event, as text: "in 3 of 4 steps".
 
-        People count steps: an iteration is one, with all its micro-batches.
+        An iteration, with all its micro-batches, is one step.
 
         Args:
-            event: What happened.
-            facts: Names of the facts that have to be as they are in the event.
+            event: The event.
+            facts: Names of the facts that must be the same.
         """
         same = [
             shape

@@ -1,4 +1,4 @@
-"""What was measured while the program ran: losses, gradients, parameters.
+"""Measurements while the program ran: losses, gradients, parameters.
 
 A part of the record of evidence.
 """
@@ -18,12 +18,12 @@ class StepNumbers:
     Attributes:
         iteration: Counted from 0.
         optimizer: Its place in `Static.optimizers`.
-        loss: What backward was called on, without its loss scale; None when it was not seen.
-        gradient_norm: L2 norm of what the optimizer was given; None when it did not step, or
-            where a sample of them was finite and told enough.
+        loss: The tensor that backward was called on, without its loss scale; None if not seen.
+        gradient_norm: L2 norm of the optimizer's gradients; None if it did not step, or if only a
+            sample of the gradients was checked.
         scale: The loss scale of the step; None without a scaler.
-        skipped: Whether the scaler kept the optimizer from stepping.
-        learning_rate: Of its first group.
+        skipped: Whether the scaler skipped the step.
+        learning_rate: Learning rate of the first parameter group.
     """
 
     iteration: int
@@ -37,14 +37,14 @@ class StepNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The always-on numbers.
+    """The numbers that are measured in every step.
 
     Attributes:
-        steps: The first and the latest steps; those between are thinned out.
+        steps: The first and the latest steps, and some of those between.
         skips: Steps skipped by a scaler.
-        longest_run_of_skips: Most in a row.
+        longest_run_of_skips: Largest number of skipped steps in a row.
         smallest_scale: The smallest loss scale seen.
-        first_bad: The first step whose loss or gradients were not finite; None without one.
+        first_bad: The first step with a non-finite loss or gradient; None without one.
     """
 
     steps: tuple[StepNumbers, ...] = ()
@@ -56,7 +56,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One parameter of one step, looked at closely every so often.
+    """Measurements of one parameter in one sampled step.
 
     Attributes:
         iteration: Counted from 0.
@@ -64,12 +64,11 @@ class Sample:
         parameter: Its name.
         format: Its format.
         gradient_format: The format of its gradient.
-        gradient_zeros: Share of its gradient that is exactly zero.
-        gradient_subnormal: Share of what is not zero that fp16 has no normal number for.
-        unchanged: Share of its elements that had a gradient and did not change in the step.
+        gradient_zeros: Share of gradient elements that are exactly zero.
+        gradient_subnormal: Share of nonzero gradient elements that are subnormal in fp16.
+        unchanged: Share of the elements with a gradient that did not change in the step.
         relative_update: Norm of the update over the norm of the parameter.
-        retained: Whether the optimizer keeps what the parameter's format rounds away, or rounds at
-            random.
+        retained: Whether the optimizer keeps the rounding error, or rounds stochastically.
     """
 
     iteration: int
@@ -86,15 +85,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A half tensor that follows a parameter.
+    """An average of a parameter, in a half format.
 
     Attributes:
         parameter: The parameter's name.
-        format: The average's.
+        format: Format of the average.
         updates: How often it was written.
-        lagging: Elements, over all updates, that were away from the parameter.
-        stuck: How many of those an update did not change.
-        site: The line that writes it.
+        lagging: Elements, over all updates, that differed from the parameter.
+        stuck: How many of these did not change in the update.
+        site: The line that updates it.
     """
 
     parameter: str
@@ -122,11 +121,11 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How far training had moved the parameters when a step went bad.
+    """Growth of the parameters up to the first bad step.
 
     Attributes:
         iteration: The bad step; -1 without one.
-        parameters: Those that had been there from the start.
+        parameters: The parameters that existed from the start.
     """
 
     iteration: int = -1
@@ -134,7 +133,7 @@ class Growth:
 
     @property
     def factor(self) -> float:
-        """How many times larger they were, all together; 1 where that is unknown."""
+        """Growth of the norm of all parameters together; 1 if unknown."""
         finite = [each for each in self.parameters if math.isfinite(each.after)]
         before = math.hypot(*(each.before for each in finite))
         return math.hypot(*(each.after for each in finite)) / before if before else 1.0
@@ -142,15 +141,15 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class RoundedCount:
-    """Whole numbers, positions or timesteps, that were put into a half format that rounds them.
+    """Whole numbers (positions, timesteps) that a half format has rounded.
 
     Attributes:
         format: The format.
-        largest: The largest of them.
-        count: How many there are.
-        distinct: How many different ones are left.
-        changed: How many are another number now.
-        module: Path of the module that did it; "" outside of one.
+        largest: The largest number.
+        count: Number of them.
+        distinct: Number of different values after rounding.
+        changed: Number of rounded ones.
+        module: Path of the module that rounded them; "" outside of one.
         site: The line.
     """
 
@@ -165,14 +164,14 @@ class RoundedCount:
 
 @dataclass(frozen=True, slots=True)
 class OwnScale:
-    """A number that a line of the loop multiplies a loss by, and that falls where no step is made.
+    """A factor of a loss in the loop's own code that falls when a step is left out.
 
     Attributes:
-        first: The number at first.
-        last: At last.
-        rises: How often it was larger than the one before.
-        drops: How often it was smaller, with no step since the one before.
-        steps: How many iterations have come to a step since it dropped first.
+        first: The first value.
+        last: The last value.
+        rises: How often it increased.
+        drops: How often it decreased without a step in between.
+        steps: Number of iterations with a step since the first decrease.
         site: The line.
     """
 

@@ -1,4 +1,4 @@
-"""Questions to the order of a loop that more than one rule asks."""
+"""Queries about the order of a loop, shared by several rules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SecondUnscale:
-    """Gradients that a scaler is asked to divide again, with no `update()` since the first time.
+    """A second `unscale_` of the same optimizer without an `update()` in between.
 
     Attributes:
         shape: The iteration.
         event: The second `unscale_`.
-        in_window: Whether the loop accumulates: it adds to the same gradients between the two.
-        same: Whether nothing was added to the gradients between the two.
+        in_window: Whether the loop accumulates into the same gradients between the two calls.
+        same: Whether nothing was added to the gradients between the two calls.
     """
 
     shape: Shape
@@ -49,13 +49,13 @@ def second_unscale(loop: Loop) -> SecondUnscale | None:
 
 
 def _accumulates(loop: Loop) -> bool:
-    """Return whether steps take several backward passes, as far as steps were made."""
+    """Return whether steps have several backward passes, or no step was made."""
     stepped = [shape for shape in loop.shapes if shape.complete and shape.of("scaler step")]
     return not stepped or any(len(shape.of("backward")) > 1 for shape in stepped)
 
 
 def optimizer_name(loop: Loop, number: Fact) -> str:
-    """Return what the program calls an optimizer where it steps, or "optimizer"."""
+    """Return the name of an optimizer in the program's step call, or "optimizer"."""
     for kind, pattern in (("scaler step", r"\.step\(([\w.]+)"), ("step", r"([\w.]+)\.step\(\)")):
         for _, event in loop.of(kind):
             found = re.search(pattern, event.site.text) if event.site else None
@@ -65,10 +65,10 @@ def optimizer_name(loop: Loop, number: Fact) -> str:
 
 
 def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:
-    """Return the first scaler's call that raised an error with this text, or None."""
+    """Return the first call of a scaler that raised an error with this text, or None."""
     return next((pair for pair in loop.of("raised") if text in str(pair[1].facts["error"])), None)
 
 
 def events_before(shape: Shape, event: Event) -> tuple[Event, ...]:
-    """Return what happened in an iteration before an event."""
+    """Return the events of an iteration before an event."""
     return shape.events[: shape.events.index(event)]

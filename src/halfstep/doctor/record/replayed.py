@@ -1,4 +1,4 @@
-"""What a replay tells: births of inf and NaN, the outcomes of other ways to run a step, inputs.
+"""Results of replays: births of inf and NaN, other ways to run a step, and bad inputs.
 
 A part of the record of evidence.
 """
@@ -15,13 +15,13 @@ APART = 0.1
 WORTH = 1e-4
 HALVES = frozenset({"fp16", "bf16"})
 _VALUES = {"inf": "inf", "nan": "NaN"}
-# What makes 0 of an infinity that in truth is a large number.
+# These make 0 of an infinity that would be a large finite number in fp32.
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSummary:
-    """What is in a tensor.
+    """The contents of a tensor, in a few numbers.
 
     Attributes:
         format: "fp16", "fp32", "int64", ...
@@ -32,7 +32,7 @@ class TensorSummary:
         infs: Infinite elements.
         nans: NaN elements.
         lowest: Smallest finite value.
-        name: What it is called: a parameter, a buffer, a batch; "" for what is between.
+        name: Name of a parameter, a buffer or a batch; "" for intermediate tensors.
         negative_infs: Elements that are -inf.
     """
 
@@ -49,24 +49,23 @@ class TensorSummary:
 
     @property
     def is_mask(self) -> bool:
-        """Whether its finite values are zero or of one magnitude, and there are -inf beside."""
+        """Whether it contains -inf, and its finite values are zero or of one magnitude."""
         flat = not self.largest or self.smallest == self.largest
         return flat and self.nans == 0 and self.infs == self.negative_infs > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """An operator that an input of a birth came from.
+    """An operator upstream of a birth.
 
     Attributes:
         op: The ATen operator.
-        format: Format of what it made.
+        format: Format of its output.
         scalars: Python numbers among its arguments.
-        distance: 1 for the one that made the input, 2 for those that made its inputs, ...
-        input: Which input of the birth it led to.
+        distance: 1 for the operator that made the input, 2 for those that made its inputs, ...
+        input: Index of the birth's input that it led to.
         site: The line that called it.
-        rounded: Numbers among its arguments that were written as half tensors, as they are in
-            that format.
+        rounded: Numbers among its arguments that were half tensors, with their rounded values.
     """
 
     op: str
@@ -80,30 +79,30 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """An operator that made inf or NaN out of what had none.
+    """An operator that made inf or NaN of finite inputs.
 
     Attributes:
         op: The ATen operator, without its overload ("aten.log"); "" for a tensor that was not
             finite when it was given.
         phase: "forward", "backward" or "given".
         kind: "inf" or "nan".
-        culprit: Whether it is what made the loss or the gradients non-finite.
+        culprit: Whether it made the loss or the gradients non-finite.
         module: Path of the module that called it; "" outside of one.
         module_kind: That module's class.
-        forward_op: In a backward, the operator of the forward that it belongs to.
+        forward_op: In a backward, the forward operator of its node.
         node: In a backward, the autograd node.
-        inputs: What went in.
-        output: What came out.
+        inputs: Its inputs.
+        output: Its output.
         scalars: Python numbers among its arguments.
-        exact: The largest magnitude of the same operator in float64 on the same inputs; None where
-            that is not finite either.
-        dead_rows: Rows (last dimension) of the first input that hold nothing but -inf.
-        consumers: The operators that the output went into next.
+        exact: The largest magnitude of the output in float64 on the same inputs; None if that is
+            not finite either.
+        dead_rows: Number of rows (last dimension) of the first input with only -inf.
+        consumers: The operators that used the output, nearest first.
         producers: The operators that made the inputs, nearest first.
-        lineage: Those operators, and those that made their inputs, nearest first.
-        on_purpose: Whether infinities that were written on purpose went in.
-        swallowed: Operators of the forward that made finite numbers of what it gave.
-        site: The line that called it, be it in a library.
+        lineage: These operators and those further upstream, nearest first.
+        on_purpose: Whether an input had infinities that the program wrote on purpose.
+        swallowed: Operators of the forward that made its output finite again.
+        site: The line that called it, possibly in a library.
         user_site: The user's line that led there.
         phase_step: What was replayed: "training" or "evaluation".
         function: The program's own autograd function that called it; "" for none.
@@ -134,13 +133,13 @@ class Birth:
 
     @property
     def overflowed(self) -> bool:
-        """Whether it is a number in float64 that its format has no room for."""
+        """Whether the output is finite in float64 but beyond the maximum of its format."""
         form = FORMATS.get(self.output.format)
         return form is not None and self.exact is not None and self.exact > form.max
 
     @property
     def feeds_softmax(self) -> bool:
-        """Whether its output goes into a softmax, as attention's logits do, before a product."""
+        """Whether its output goes into a softmax before a product, like attention logits."""
         for each in self.consumers:
             if "softmax" in each and "log_softmax" not in each:
                 return True
@@ -150,7 +149,7 @@ class Birth:
 
     @property
     def is_variance(self) -> bool:
-        """Whether it is a square whose mean something is subtracted from before a root is taken."""
+        """Whether a subtraction follows the mean of this square, before a root: a variance."""
         for number, each in enumerate(self.consumers):
             if "sqrt" in each:
                 return False
@@ -160,7 +159,7 @@ class Birth:
 
     @property
     def is_divided(self) -> bool:
-        """Whether an overflow ended as the 0 that division by infinity gives."""
+        """Whether it is an overflow that a division turned into 0."""
         return self.overflowed and bool(_DIVIDES & {*self.swallowed})
 
     @property
@@ -170,35 +169,35 @@ class Birth:
 
     @property
     def value(self) -> str:
-        """What it made, as text: "inf", "-inf" or "NaN"."""
+        """The value that it made, as text: "inf", "-inf" or "NaN"."""
         negative = self.kind == "inf" and 0 < self.output.infs == self.output.negative_infs
         return f"{'-' if negative else ''}{_VALUES[self.kind]}"
 
     @property
     def appears(self) -> str:
-        """What it made and where, as text."""
+        """The value that it made and the place, as text."""
         return f"{self.value} appears {self.where}"
 
     def upstream(self, *ops: str) -> list[Maker]:
-        """Return the makers of these operators, by the beginnings of their names."""
+        """Return the upstream operators whose names start with one of these."""
         return [each for each in self.lineage if each.op.startswith(ops)]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One run of a step again.
+    """One replay of a step.
 
     Attributes:
         name: "plain", "eager", "fp32", "tf32 off", "lower scale", or "first size": every parameter
-            as it is, but as small as before the first step.
+            scaled to its norm before the first step.
         iteration: The step that it repeats.
-        why: What made doctor replay it.
-        finite: Whether loss and gradients were.
-        loss: The loss, unscaled; None where there was none.
-        largest_gradient: Largest magnitude of its gradients, unscaled; None where not finite.
-        same: Whether its loss has the very bits of the step's own; None where that is unknown.
+        why: The reason for the replay.
+        finite: Whether loss and gradients are finite.
+        loss: The loss, unscaled; None if there was none.
+        largest_gradient: Largest magnitude of its gradients, unscaled; None if not finite.
+        same: Whether its loss equals the step's own bit for bit; None if unknown.
         scale: The loss scale that it ran with; 1 without a scaler.
-        note: Why it could not be run; "" when it could.
+        note: Why it could not be run; "" if it could.
     """
 
     name: str
@@ -214,13 +213,13 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class GradientAgreement:
-    """How near a parameter's gradient is to the same step's in fp32.
+    """The difference of a parameter's gradient from that of the same step in fp32.
 
     Attributes:
         parameter: Its name.
-        cosine: Cosine between the two; None where either is zero.
-        flushed: Share of elements that are zero and are not in fp32.
-        lost: L2 norm in fp32 of those elements.
+        cosine: Cosine between the two; None if either is zero.
+        flushed: Share of elements that are zero, but not in fp32.
+        lost: L2 norm in fp32 of these elements.
         norm: L2 norm in the program's formats.
         exact_norm: L2 norm in fp32.
     """
@@ -252,19 +251,19 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A healthy step beside the same step in fp32.
+    """A finite step compared with the same step in fp32.
 
     Attributes:
         iteration: The step.
         loss: Its loss.
         exact_loss: Its loss in fp32.
-        agreements: One a parameter.
+        agreements: One per parameter.
         bits_to_overflow: Binary orders of magnitude between the largest half value and the
-            largest that its format has; None without half operators.
-        largest_module: The module that has it.
-        detached: Parameters that were cast to a half format without a record for autograd.
-        products: Its half products, the largest first.
-        note: Why there is none of it.
+            maximum of its format; None without half operators.
+        largest_module: The module with this value.
+        detached: Parameters that were cast to a half format outside autograd.
+        products: Its products in half precision, the largest first.
+        note: Why there is no comparison.
     """
 
     iteration: int = -1
@@ -279,7 +278,7 @@ class Precision:
 
     @property
     def disagrees(self) -> bool:
-        """Whether loss or gradients are not those of fp32, by far more than rounding."""
+        """Whether loss or gradients differ from fp32 by far more than rounding."""
         if self.loss is None or self.exact_loss is None:
             return False
         return self.is_apart(APART) or any(
@@ -289,16 +288,17 @@ class Precision:
         )
 
     def is_apart(self, share: float) -> bool:
-        """Return whether the loss is further than a share of it from that of fp32."""
+        """Return whether the loss differs from fp32's by more than this share."""
         if self.loss is None or self.exact_loss is None:
             return False
         return abs(self.loss - self.exact_loss) > share * abs(self.exact_loss)
 
     def underflowing(self, least: float) -> list[GradientAgreement]:
-        """Return the gradients that half formats lose a share of, and not only of their rounding.
+        """Return the gradients that lose a share of their elements to underflow.
 
-        What is zero but for rounding, as the gradient of a bias before a norm or of a class that
-        never occurs, is smaller by far than the other gradients of its module.
+        Some gradients are zero except for rounding errors, for example those of a bias before a
+        norm or of a class that never occurs. They are left out: they are far smaller than the other
+        gradients of their module.
 
         Args:
             least: The share of a gradient's elements.
@@ -321,11 +321,11 @@ class Bad:
 
     Attributes:
         what: "batch", "number" (a single one), "parameter" or "buffer".
-        name: The parameter's or buffer's; the argument's for a batch.
+        name: Name of the parameter, the buffer, or the batch's argument.
         kind: "inf" or "nan".
-        index: Place of the first such element.
-        count: How many there are.
-        iteration: When it was seen.
+        index: Index of the first such element.
+        count: Number of such elements.
+        iteration: The iteration in which it was seen.
     """
 
     what: str
@@ -337,20 +337,20 @@ class Bad:
 
     @property
     def value(self) -> str:
-        """What it is, as text: "inf" or "NaN"."""
+        """The value, as text: "inf" or "NaN"."""
         return _VALUES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class BadGradients:
-    """What the gradients held that the first bad step was given.
+    """The contents of the gradients in the first bad step.
 
     Attributes:
-        iteration: The step; -1 when there was none, or its gradients were gone.
-        elements: How many elements they have.
-        nans: How many are NaN.
-        infs: How many are infinite.
-        zeros: How many are exactly zero.
+        iteration: The step; -1 if there was none, or if its gradients had been freed.
+        elements: Number of elements.
+        nans: Number of NaN elements.
+        infs: Number of infinite elements.
+        zeros: Number of elements that are exactly zero.
     """
 
     iteration: int = -1

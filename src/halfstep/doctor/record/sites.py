@@ -1,4 +1,4 @@
-"""Lines of the user's program: where a call into torch came from."""
+"""Lines of the user's program that call torch."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Site:
     Attributes:
         file: Its path.
         line: Its number, from 1.
-        function: The function that it is in.
-        text: What it says, without indentation; "" where the source is not at hand.
+        function: The function that contains it.
+        text: Its text, without indentation; "" if the source is not available.
     """
 
     file: str
@@ -71,7 +71,7 @@ def is_of_doctor(file: str) -> bool:
 def calling_line() -> Mark | None:
     """Return the innermost line outside installed packages that led here.
 
-    Where every caller is installed, the innermost line outside torch and the standard library.
+    If every caller is installed, return the innermost line outside torch and the standard library.
     """
     frame: FrameType | None = calling_frame()
     fallback = None
@@ -89,12 +89,12 @@ def calling_line() -> Mark | None:
 
 
 def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark | None]:
-    """Return where an operator is called, be it in a library, and the user's line that led there.
+    """Return the line that calls an operator, possibly in a library, and the user's line.
 
     Args:
-        boundary: The file that runs the program's calls again: what is above it on the stack has
-            nothing to do with them.
-        fallback: The loop's line, for what was called by the loop itself.
+        boundary: The file that runs the program's calls again; outer frames on the stack are not
+            part of them.
+        fallback: The loop's line, for calls of the loop itself.
     """
     computing = user = None
     frame: FrameType | None = calling_frame()
@@ -111,7 +111,7 @@ def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark
 
 
 def raising_line(traceback: TracebackType | None) -> Mark | None:
-    """Return the innermost line of the user's that an exception came through."""
+    """Return the user's innermost line in the traceback of an exception."""
     passed: list[tuple[int, Mark]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -126,7 +126,7 @@ def raising_line(traceback: TracebackType | None) -> Mark | None:
 
 
 def passed_optimizer(traceback: TracebackType | None) -> bool:
-    """Return whether an exception came through one of torch's optimizers."""
+    """Return whether one of torch's optimizers is in the traceback of an exception."""
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename.startswith(_OPTIMIZERS):
             return True

@@ -1,4 +1,4 @@
-"""Statements of the user's program, and the same with another argument: what a rule proposes."""
+"""Statements of the user's program, and the same with another argument, for a rule's proposal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LINES = 12
 
 
 def statement(mark: Mark | None) -> str:
-    """Return the statement that a line belongs to, without indentation; "" where it is unknown.
+    """Return the statement that a line belongs to, without indentation; "" if unknown.
 
-    Of a statement that has a body, or more than a dozen lines, it is the line alone.
+    If the statement has a body or more than a dozen lines, return only the line.
     """
     if mark is None:
         return ""
@@ -37,17 +37,17 @@ def statement(mark: Mark | None) -> str:
 
 
 def with_argument(text: str, function: str, name: str, value: str, *, position: int) -> str | None:
-    """Return a statement whose call of a function has a keyword argument of this value.
+    """Return a statement with this keyword argument in its call of a function.
 
     Args:
         text: The statement.
         function: The last part of the function's name.
         name: The argument.
         value: Its value, as source.
-        position: Its place where it is given without its name, from 0.
+        position: Its position if it is given without its name, from 0.
 
     Returns:
-        The statement; None where it does not show that call, or not all of its arguments.
+        The statement; None if it does not show this call with all of its arguments.
     """
     try:
         found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]

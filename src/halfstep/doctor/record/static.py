@@ -1,4 +1,4 @@
-"""What is so whatever the numbers are: where a program ran, its models, optimizers and scalers."""
+"""Static facts: the environment of a program, its models, optimizers and scalers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Fact = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the program ran.
+    """The environment of the program.
 
     Attributes:
         torch: Version of torch.
         devices: Types of device that parameters were on.
-        processes: How many train together.
+        processes: Number of processes that train together.
         tf32: Whether fp32 products may be computed in TF32.
-        hold_back: Whether doctor was to hold bad steps back.
-        scaler_off: Whether a gradient scaler for CUDA was made where there is none, and is off.
+        hold_back: Whether doctor holds back bad steps.
+        scaler_off: Whether a gradient scaler for CUDA is off because there is no GPU.
     """
 
     torch: str = ""
@@ -32,12 +32,12 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """One module whose kind or format matters: a norm, a loss, a recurrent cell.
+    """A module that rules examine: a norm, a loss, a recurrent cell.
 
     Attributes:
         path: Its name in the model.
         kind: Its class.
-        settings: What it was made with ("eps", "momentum", ...), and formats of its tensors.
+        settings: Its settings ("eps", "momentum", ...) and the formats of its tensors.
     """
 
     path: str
@@ -47,21 +47,21 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model or loss that the loop called, as it stood when watching ended.
+    """A model or loss that the loop called, at the end of watching.
 
     Attributes:
         kind: Its class.
         formats: Number of trainable parameters by format ("fp16", "fp32").
         first_half: Name of the first parameter in fp16 or bf16; None without one.
         modules: Its norms and losses.
-        bad_buffers: Names of floating-point buffers that hold inf or NaN.
-        bad_parameters: Names of parameters that hold inf or NaN.
+        bad_buffers: Names of floating-point buffers with inf or NaN.
+        bad_parameters: Names of parameters with inf or NaN.
         forgotten: Trainable parameters that received gradients and belong to no optimizer.
         never_reached: Trainable parameters of an optimizer that never received a gradient.
         compiled: Whether it runs through torch.compile.
         calls: How often the loop called it.
-        training_calls: How often of those gradients were recorded.
-        positions: Half buffers that count up, and count some numbers twice.
+        training_calls: Number of these calls with recorded gradients.
+        positions: Half buffers with rising whole numbers, some of them repeated by rounding.
     """
 
     kind: str
@@ -80,24 +80,24 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """An optimizer as it stood when watching ended.
+    """An optimizer at the end of watching.
 
     Attributes:
         kind: Its class.
         formats: Number of its parameters by format.
         settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...).
         state_formats: Formats of its state tensors, by name of the state.
-        shared: How many of its parameters another optimizer, or a second group, has too.
-        foreign: How many of its parameters no model that was seen has.
-        without_gradient: How many of its parameters have never had a gradient.
-        stale: How many of those may have one, and are in no model that was seen.
-        skips_itself: Whether it takes found_inf and skips on the device ("fused").
-        resumed_at: The step that its state began at; 0 for a new one.
-        resumed_in: The iterations that had been made when its state was loaded.
+        shared: Number of its parameters that another optimizer or a second group also has.
+        foreign: Number of its parameters that belong to no observed model.
+        without_gradient: Number of its parameters that never had a gradient.
+        stale: Number of these that require gradients and belong to no observed model.
+        skips_itself: Whether it reads found_inf and skips steps on the device ("fused").
+        resumed_at: The step of the state that was loaded; 0 for a new optimizer.
+        resumed_in: Number of iterations before its state was loaded.
         steps: How often it stepped.
-        skipped: How often a scaler kept it from stepping.
-        site: Where it was made.
-        made_by: The statement that made it; "" where it is unknown.
+        skipped: Number of steps that a scaler skipped.
+        site: The line that made it.
+        made_by: The statement that made it; "" if unknown.
     """
 
     kind: str
@@ -123,10 +123,10 @@ class ScalerFacts:
 
     Attributes:
         settings: Its init_scale, growth_factor, backoff_factor, growth_interval.
-        scale: The scale that it ended with; None when never used.
+        scale: Its last scale; None if never used.
         restored: Whether a state was loaded into it.
-        created_in: The iteration that it was made in.
-        site: Where it was made.
+        created_in: The iteration in which it was made.
+        site: The line that made it.
     """
 
     settings: dict[str, float]
@@ -138,7 +138,7 @@ class ScalerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """What is so whatever the numbers are."""
+    """The static facts."""
 
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()

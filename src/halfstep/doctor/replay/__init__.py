@@ -1,1 +1,1 @@
-"""A bad step again: plainly, traced to the operator that made inf or NaN, and in fp32."""
+"""Runs a bad step again: unchanged, traced to the operator that made inf or NaN, and in fp32."""

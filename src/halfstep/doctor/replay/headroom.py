@@ -1,4 +1,4 @@
-"""The half number of a step that is nearest to overflow."""
+"""The half value of a step that is nearest to overflow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from halfstep.doctor.tensors.widen import HALVES
 
 
 class Headroom:
-    """Looks at what the operators of a forward make.
+    """Examines the outputs of the operators of a forward pass.
 
     Attributes:
-        largest: The magnitude of that number; 0 for none.
+        largest: The magnitude of this value; 0 for none.
         module: The module that made it.
-        bits: How often it can be doubled.
+        bits: Number of times that it can be doubled without overflow.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Headroom:
         self.bits = math.inf
 
     def take(self, output: torch.Tensor, module: str) -> None:
-        """Take in what an operator has made; reads the device."""
+        """Examine the output of an operator; reads the device."""
         if output.dtype not in HALVES or output.numel() == 0:
             return
         low, high = torch.aminmax(output.detach())

@@ -1,4 +1,4 @@
-"""What is done when numbers go bad: look at the inputs, replay, trace, and try otherwise."""
+"""Investigates a bad step: examines inputs, replays, traces, and tries other formats and scales."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ GROWN = 2.0
 
 
 class Investigation:
-    """Collects what replays tell.
+    """Collects the results of replays.
 
     Args:
         stack: Follows modules while a step is traced.
-        positions: Is told of casts while a step is traced.
-        sizes: Knows how large parameters were.
-        bundle: Where the first bad step that can be written down is left; None for nowhere.
+        positions: Receives casts while a step is traced.
+        sizes: Knows the norms of parameters before the first step.
+        bundle: Directory for the first bad step that can be recorded; None for none.
 
     Attributes:
         note: Why there is no bundle of a bad step; "" for none.
-        repeats: The step that is run again at the moment; None for none.
+        repeats: The step that is currently run again; None for none.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Investigation:
 
     @property
     def done(self) -> bool:
-        """Whether a culprit has been found, other than a loss scale that was too high."""
+        """Whether a culprit was found, other than a loss scale that was too high."""
         return not self._was_only_scale and any(each.culprit for each in self.births)
 
     def step(
@@ -82,15 +82,15 @@ class Investigation:
         scale: float | None,
         moved: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Investigate a training step that went bad.
+        """Investigate a bad training step.
 
         Args:
             entries: Its calls.
-            parameters: What it may be differentiated by.
+            parameters: The tensors that it may be differentiated by.
             iteration: Its number.
-            why: What made doctor look.
+            why: The reason for the investigation.
             scale: Its loss scale; None without a scaler.
-            moved: What its optimizer moves, which may be copies of what is differentiated by.
+            moved: The tensors that its optimizer updates, possibly copies of the parameters.
         """
         if self._count >= MOST or self.done:
             return
@@ -154,13 +154,13 @@ class Investigation:
         *,
         error: str,
     ) -> None:
-        """Look at the last step: what made a program give up, or how much room it has.
+        """Examine the last step: the reason for the program's end, or the headroom of its formats.
 
         Args:
             entries: Its calls.
-            parameters: What it may be differentiated by.
+            parameters: The tensors that it may be differentiated by.
             iteration: Its number.
-            error: What ended the program: class and message; "" for a program that ended well.
+            error: The exception that ended the program: class and message; "" without one.
         """
         if not entries:
             return
@@ -190,15 +190,15 @@ class Investigation:
             self.repeats = None
 
     def _look_at_sizes(self, replayer: Replayer, parameters: dict[str, torch.Tensor]) -> None:
-        """Tell whether the parameters have grown, and whether smaller ones would do."""
+        """Measure the growth of the parameters, and replay the step with smaller ones."""
         self.growth = Growth(replayer.iteration, self._sizes.read(parameters))
         if self.growth.factor > GROWN:
             self.replays.append(replayer.at_first_size(self.growth.parameters))
 
     def _forget_search(self) -> None:
-        """Forget a step that only its loss scale made bad, now that another one is looked at.
+        """Forget a step that only its loss scale made bad, before the next investigation.
 
-        But for an infinity that a division made 0 of: no loss scale has a part in that.
+        Infinities that a division turned into 0 are kept: they do not depend on a loss scale.
         """
         if self._was_only_scale:
             losses = {each.name: each.loss for each in self.replays}

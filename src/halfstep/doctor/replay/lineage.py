@@ -1,4 +1,4 @@
-"""What made a tensor, and what made that: the operators upstream, while a step is traced."""
+"""The operators upstream of a tensor, recorded while a step is traced."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Made:
 
     Attributes:
         op: The ATen operator.
-        format: Format of what it made.
+        format: Format of its output.
         scalars: Python numbers among its arguments.
         mark: The line that called it.
-        parents: What made its inputs.
+        parents: The calls that made its inputs.
         rounded: Numbers among its arguments that were written as half tensors.
     """
 
@@ -40,7 +40,7 @@ class Made:
 
 
 class Lineage:
-    """Remembers by which operator each tensor was made, by storage."""
+    """Remembers the operator that made each tensor, by storage."""
 
     def __init__(self) -> None:
         self._made: dict[int, Made] = {}
@@ -55,12 +55,12 @@ class Lineage:
         parents: Sequence[int],
         rounded: Sequence[float] = (),
     ) -> None:
-        """Take in that an operator has made a tensor.
+        """Record that an operator has made a tensor.
 
         Args:
             key: The storage that it made.
             op: Its name.
-            dtype: Of what it made.
+            dtype: Dtype of the tensor.
             scalars: Python numbers among its arguments.
             mark: The line that called it.
             parents: The storages of its inputs.
@@ -70,14 +70,14 @@ class Lineage:
         self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))
 
     def forget(self, key: int) -> None:
-        """Take in that a storage now holds what no operator has made."""
+        """Record that no operator has made the contents of a storage."""
         self._made.pop(key, None)
 
     def __contains__(self, key: int) -> bool:
         return key in self._made
 
     def op(self, key: int) -> str:
-        """Return the operator that made a storage; "" for what came from outside."""
+        """Return the operator that made a storage; "" if it came from outside."""
         return self._made[key].op if key in self._made else ""
 
     def of(self, keys: Sequence[int]) -> tuple[Maker, ...]:

@@ -1,9 +1,8 @@
-"""The memory of tensors while a step is traced: what identifies it, and what is not filled yet.
+"""The memory of tensors while a step is traced: its identity, and whether it is filled yet.
 
-`torch.empty_like` and its like allocate memory whose numbers are of nobody's making and differ from
-run to run; dropout, for instance, writes its mask there afterwards. The tracer must neither judge
-nor count them. Memory is taken to be filled when an operator overwrites the whole of it, or when
-one reads it: by then the program relies on it.
+Functions such as `torch.empty_like` allocate uninitialized memory; dropout, for example, writes its
+mask there afterwards. The tracer must ignore the numbers in it. Memory counts as filled after an
+operator overwrites all of it, or when an operator reads it, because then the program relies on it.
 """
 
 from __future__ import annotations
@@ -48,21 +47,21 @@ _OVERWRITES = frozenset(
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return what tensors that share memory have in common."""
+    """Return a key that tensors with shared memory have in common."""
     if tensor.layout is not torch.strided:
         return id(tensor)
     return int(tensor.untyped_storage().data_ptr()) or id(tensor)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is all of its memory."""
+    """Return whether a tensor covers all of its memory."""
     return tensor.layout is not torch.strided or bool(
         tensor.nbytes == tensor.untyped_storage().nbytes()
     )
 
 
 class Unfilled:
-    """Knows the memory that is not filled."""
+    """Knows which memory is not filled."""
 
     def __init__(self) -> None:
         self._keys: set[int] = set()
@@ -71,15 +70,15 @@ class Unfilled:
         return storage_key(tensor) in self._keys
 
     def allocate(self, op: str, values: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-        """Take in what an operator has made.
+        """Record the output of an operator.
 
         Args:
             op: The operator.
-            values: What it was given, as it was before.
-            made: What it has made.
+            values: Its inputs, as they were before.
+            made: Its output.
 
         Returns:
-            Whether that is not filled.
+            Whether the output is not filled.
         """
         if op in _COPIES:
             unfilled = any(each in self for each in values)
@@ -96,13 +95,13 @@ class Unfilled:
     def read(
         self, func: Any, op: str, args: Any, kwargs: Any, inputs: list[torch.Tensor]
     ) -> list[bool]:
-        """Return of each input whether an operator reads its numbers.
+        """Return for each input whether an operator reads its numbers.
 
         Args:
             func: The operator.
             op: Its name.
-            args: What it was given.
-            kwargs: What it was given by name.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
             inputs: The tensors among these.
         """
         if op.endswith("_like") or op.startswith("aten.new_"):  # Only shape and format are read.
@@ -115,16 +114,15 @@ class Unfilled:
         return [id(each) not in changed or not overwrites for each in inputs]
 
     def write(self, func: Any, op: str, output: torch.Tensor) -> bool:
-        """Take in what an operator has written.
+        """Record the writes of an operator.
 
         Args:
             func: The operator.
             op: Its name.
-            output: What it has made or changed.
+            output: The tensor that it made or changed.
 
         Returns:
-            Whether it has written all elements of the output; False where the output was not
-            filled and only some of it is now.
+            Whether all elements of the output are filled now.
         """
         fresh = not changes_inputs(func)
         if fresh or (_overwrites(func, op) and is_whole(output)):

@@ -1,4 +1,4 @@
-"""The half matrix products of a step: their sizes, and what each has of all multiplications."""
+"""The half matrix products of a step: their sizes, and their shares of all multiplications."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FACTORS = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1}
 
 
 class Products:
-    """Adds up products of a size."""
+    """Adds up products of equal size."""
 
     def __init__(self) -> None:
         self._count: dict[tuple[int, int, int], int] = {}
         self._first: dict[tuple[int, int, int], tuple[str, Mark | None]] = {}
 
     def take(self, op: str, args: tuple[Any, ...], caller: Caller) -> None:
-        """Take in an operator of the forward."""
+        """Count an operator of the forward pass."""
         place = _FACTORS.get(op)
         if place is None:
             return
@@ -36,7 +36,7 @@ class Products:
         self._first.setdefault(dims, (caller.module, caller.user_line))
 
     def freeze(self) -> tuple[Product, ...]:
-        """Return the largest, the largest first."""
+        """Return the largest products, the largest first."""
         total = sum(self._count.values()) or 1
         ordered = sorted(self._count.items(), key=lambda each: -each[1])
         return tuple(

@@ -1,8 +1,8 @@
-"""Runs a step again: plainly, under the tracer, and otherwise than it was.
+"""Runs a step again: unchanged, under the tracer, and in other formats or at other scales.
 
-The tape says what was called. Before a replay the generators, the buffers and the training modes
-are put where they were before the step, and afterwards where the program has them now. Gradients
-are asked for with `autograd.grad`, so that `.grad` and the hooks on it are not touched.
+The tape contains the calls. Before a replay, the generators, buffers and training modes are set to
+their state before the step; afterwards, they are restored. Gradients are computed with
+`autograd.grad`, so `.grad` and its hooks are not touched.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Replayer(Runs):
 
     Args:
         entries: Its calls.
-        parameters: Tensors that it may be differentiated by, with their names.
+        parameters: The tensors that it may be differentiated by, with their names.
         stack: Follows modules while traced.
-        positions: Is told of casts while traced.
+        positions: Receives casts while traced.
         iteration: Number of the step.
-        why: What made doctor replay it.
+        why: The reason for the replay.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Replayer(Runs):
         ]
 
     def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer]:
-        """Run it, without compiled code, under the tracer; and write it down, on request."""
+        """Run the step without compiled code under the tracer, and record it on request."""
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
         tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder)
@@ -92,10 +92,10 @@ class Replayer(Runs):
         return tracer.verdict(outcome.ends), tracer
 
     def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
-        """Compare a healthy step's loss and gradients with those of fp32.
+        """Compare a finite step's loss and gradients with those in fp32.
 
         Returns:
-            The comparison, or with a note why there is none; and infinities that came to nothing.
+            The comparison, or a note why there is none; and infinities that did no harm.
         """
         births, tracer = self.traced()
         mine = self._run()
@@ -124,7 +124,7 @@ class Replayer(Runs):
         return precision, births
 
     def at_first_size(self, grown: Iterable[Grown]) -> Replay:
-        """Run it with parameters as small as they were before the first step."""
+        """Run the step with parameters scaled to their norms before the first step."""
         factors = {each.parameter: each.before / each.after for each in grown if each.after}
         leaves = {
             id(each): (each.detach() * factors[name]).requires_grad_(each.requires_grad)
@@ -239,7 +239,7 @@ class Replayer(Runs):
 def _filling(
     slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
 ) -> Callable[[Any], Any]:
-    """Return what puts tensors in place of slots; `wide` if all of them are to be fp32."""
+    """Return a function that replaces slots by tensors; `wide` makes all of them fp32."""
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Slot):
@@ -252,12 +252,12 @@ def _filling(
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Return the model inside a parallel wrapper, whose forward would wait for other processes."""
+    """Return the model inside a parallel wrapper, which would wait for other processes."""
     return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
 
 
 def waits_for_others(model: nn.Module) -> bool:
-    """Return whether a forward pass, or its backward, needs the other processes that train."""
+    """Return whether a forward pass or its backward needs the other processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     if torch.distributed.get_world_size() == 1:
@@ -310,7 +310,7 @@ def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
 
 @contextmanager
 def _kept(models: list[nn.Module]) -> Iterator[None]:
-    """Put back generators, buffers, training modes and the gradient mode."""
+    """Restore generators, buffers, training modes and the gradient mode."""
     state = random_state(everything=True)
     buffers = [(each, each.clone()) for model in models for each in model.buffers()]
     modes = [(module, module.training) for model in models for module in model.modules()]
@@ -327,7 +327,7 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _no_hooks() -> Iterator[None]:
-    """Leave out the hooks that a forward would put on its results."""
+    """Disable the hooks that a forward would put on its results."""
     register = torch.Tensor.register_hook
     setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
     try:

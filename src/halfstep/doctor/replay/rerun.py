@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 class RecordedTracer(Tracer):
-    """Traces a recorded step, whose callers are on record too."""
+    """Traces a recorded step; the callers are read from the record."""
 
     recorded = Caller()
 
     def caller(self, op: str) -> Caller:
-        """Return what had called the operator."""
+        """Return the recorded caller of the operator."""
         del op
         return self.recorded
 
 
 class Rerun(Runs):
-    """A recorded step.
+    """Runs a recorded step.
 
     Args:
-        recording: It.
-        tensors: What it was given from outside, by number, on the host.
+        recording: The step.
+        tensors: The tensors from outside, by number, on the host.
         iteration: Its number in the program.
-        why: What made doctor look at it.
-        loss: What its last backward was called on.
+        why: The reason for its investigation.
+        loss: The tensor that its last backward was called on.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Rerun(Runs):
         return self._recording.scale
 
     def traced(self) -> tuple[Birth, ...]:
-        """Run it under the tracer."""
+        """Run the step under the tracer."""
         names: dict[int, str] = {}
         tracer = RecordedTracer(lambda: ("", ""), names, __file__, Positions())
         outcome = self._run(tracer, names=names)

@@ -1,4 +1,4 @@
-"""A step that can be run again, in every way that tells something: what tape and bundle share."""
+"""The ways to run a step again, shared by tape and bundle."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay gave.
+    """The results of a replay.
 
     Attributes:
-        losses: What each backward was called on.
+        losses: The tensors that each backward was called on.
         gradients: By parameter, summed over the backward passes, still multiplied by the scale.
         scale: The loss scale of the last backward; 1 without one.
         ends: Losses, gradients, and the results of the last call.
-        note: Why it could not be run to its end.
+        note: Why it could not be run to its end; "" if it could.
     """
 
     losses: list[torch.Tensor]
@@ -37,17 +37,17 @@ class Outcome:
 
     @property
     def finite(self) -> bool:
-        """Whether loss and gradients are."""
+        """Whether loss and gradients are finite."""
         return all(map(is_finite, self.ends))
 
 
 class Runs(ABC):
-    """A step, by its number and what made doctor run it again.
+    """A step that can be run again.
 
     Args:
         iteration: Number of the step.
-        why: What made doctor run it again.
-        loss: What its last backward was called on when it first ran; None where that is unknown.
+        why: The reason for running it again.
+        loss: The tensor that its last backward was called on in the program; None if unknown.
 
     Attributes:
         iteration: As given.
@@ -62,10 +62,10 @@ class Runs(ABC):
 
     @abstractmethod
     def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
-        """Run the step under a mode, at a loss scale other than its own."""
+        """Run the step under a mode, at another loss scale."""
 
     def plain(self) -> Replay:
-        """Run the step as it was."""
+        """Run the step unchanged."""
         outcome = self._run()
         same = None
         if self.loss is not None and outcome.losses and not outcome.note:
@@ -134,5 +134,5 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements that a tensor holds."""
+    """Return the stored elements of a tensor."""
     return tensor.coalesce().values() if tensor.is_sparse else tensor

@@ -1,10 +1,10 @@
-"""Finds the operator that makes the first inf or NaN that matters: the birth.
+"""Finds the birth: the operator that makes the first inf or NaN that matters.
 
-A dispatch mode looks at what each operator makes. An operator gives birth when its output is not
-finite though nothing that went in was at fault. What comes of a birth is followed by storage, so
-that of several births the one that reached the loss or a gradient is the culprit: an overflow that
-a division makes harmless is not. Infinities that a program writes on purpose (masks) are not
-births, but a NaN that comes of nothing else is one.
+A dispatch mode examines the output of each operator. A birth is an operator with a non-finite
+output and finite inputs. The results of each birth are followed by storage. The culprit is the
+birth that reaches the loss or a gradient; an overflow that a division turns into 0 is not a
+culprit. Infinities that a program writes on purpose (masks) are not births, but a NaN made of them
+is.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Applied:
     Attributes:
         func: The overload.
         op: Its name without the overload.
-        args: What it was given.
-        kwargs: What it was given by name.
-        inputs: The floating-point tensors among these whose numbers it reads.
-        values: What these held before.
-        caller: What has called it.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        inputs: The floating-point tensors among these that it reads.
+        values: The contents of these before.
+        caller: Its caller.
     """
 
     func: Any
@@ -92,15 +92,15 @@ class Tracer(TorchDispatchMode):
         where: Returns path and class of the module that runs.
         names: Names of tensors from outside, by storage: parameters, buffers, the batch.
         boundary: The file that runs the program's calls again.
-        positions: Is told of casts and of what is counted up.
-        recorder: Writes the operators down; None for nobody.
+        positions: Receives casts and rising whole numbers.
+        recorder: Records the operators; None for none.
 
     Attributes:
         recorder: As given.
-        births: What was found, in order.
-        headroom: The half number nearest to overflow.
-        detached: Parameters that were cast to a half format without a record for autograd.
-        products: The half products of the forward.
+        births: The births, in order.
+        headroom: The half value nearest to overflow.
+        detached: Parameters that were cast to a half format outside autograd.
+        products: The half-precision products of the forward.
     """
 
     def __init__(
@@ -167,13 +167,13 @@ class Tracer(TorchDispatchMode):
         return result
 
     def begin(self, entry: Entry) -> None:
-        """Take in which of the loop's calls the next operators belong to."""
+        """Set the loop's call that the next operators belong to."""
         self._mark = entry.mark
         if self.recorder:
             self.recorder.begin(entry)
 
     def caller(self, op: str) -> Caller:
-        """Return what has called the operator that has just run."""
+        """Return the caller of the operator that has just run."""
         node = current_node()
         line, user_line = lines_below(self._boundary, self._mark)
         function = running_function(self._boundary)
@@ -244,7 +244,7 @@ class Tracer(TorchDispatchMode):
         )
 
     def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
-        """Return the numbers among these: single elements that no operator made."""
+        """Return the numbers among these tensors: single elements that no operator made."""
         return [
             float(each)
             for each in inputs
@@ -327,10 +327,10 @@ class Tracer(TorchDispatchMode):
         return found - {_ON_PURPOSE}
 
     def verdict(self, ends: Any) -> tuple[Birth, ...]:
-        """Return the births; the first that reached an end is the culprit.
+        """Return the births; the first one that reached an end is the culprit.
 
         Args:
-            ends: The loss and the gradients, in any nesting.
+            ends: The loss and the gradients, in any nested structure.
         """
         reached: set[int] = set()
         for each in tensors_in(ends):
@@ -371,7 +371,7 @@ def _given(counted: TensorSummary) -> Birth:
 
 
 def _is_written(counted: TensorSummary) -> bool:
-    """Return whether infinities from outside were written on purpose: a mask, or a constant."""
+    """Return whether infinities in an input were written on purpose: a mask or a constant."""
     if counted.nans or counted.infs > counted.negative_infs:
         return False
     if counted.name == "batch":

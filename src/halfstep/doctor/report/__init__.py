@@ -1,1 +1,1 @@
-"""From evidence to what is said: the rules' findings in order, on a terminal and as JSON."""
+"""From evidence to a diagnosis: the findings in order, on a terminal and as JSON."""

@@ -1,4 +1,4 @@
-"""From evidence to a diagnosis: every rule reads, causes come before their consequences."""
+"""From evidence to a diagnosis: all rules read the evidence; causes hide their consequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCALER_OFF = (
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Return what the rules say of a program."""
+    """Return the diagnosis of a program."""
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()

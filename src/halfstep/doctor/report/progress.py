@@ -1,8 +1,8 @@
-"""What a watch has seen so far, on stderr, while the program runs.
+"""Prints the progress of a watch on stderr while the program runs.
 
-On a terminal that is one line, which is cleared before the program writes, and drawn again only
-where the program has ended its own line and been silent for a second. Elsewhere it is a line every
-half minute. A program that ends within a few seconds is left alone.
+On a terminal, this is one line. It is cleared before the program writes. It is drawn again when
+the program has ended its own line and has written nothing for a second. Otherwise, there is one
+line every half minute. For a program that ends within a few seconds, nothing is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLEAR = "\r\033[2K"
 
 
 class Stream:
-    """A stream of the program's, which stays the same object, and what is written to it.
+    """A stream of the program, and notes of the program's writes; the object stays the same.
 
     Args:
         stream: The stream.
@@ -50,22 +50,22 @@ class Stream:
         return self._write(text)
 
     def show(self, text: str) -> None:
-        """Write something of doctor's."""
+        """Write text of doctor."""
         with contextlib.suppress(OSError, ValueError):  # It is closed, or its reader is gone.
             # Past its buffer, whose lock a process that is forked off now would inherit.
             os.write(self._stream.fileno(), text.encode())
 
     def release(self) -> None:
-        """Let the program's writes pass as before."""
+        """Restore the stream's own `write`."""
         if getattr(self._stream, "write", None) == self._written:
             delattr(self._stream, "write")
 
 
 class Progress:
-    """Shows how far a program is, from `with` to its end.
+    """Shows the progress of a program, from `with` to its end.
 
     Args:
-        state: Returns what has been seen so far; called in another thread.
+        state: Returns the progress as text; called in another thread.
         clock: Returns seconds.
     """
 
@@ -101,7 +101,7 @@ class Progress:
             self.look()
 
     def look(self) -> None:
-        """Show what there is to show now."""
+        """Show the current progress, if it is time."""
         with self._lock:
             now, silent = self._clock(), self._silent
             self._silent = True
@@ -125,7 +125,7 @@ class Progress:
         return f"doctor, after {after}: {self._state()}"
 
     def _make_room(self) -> None:
-        """Clear the line, for the program is about to write."""
+        """Clear the line before the program writes."""
         with self._lock:
             self._silent = False
             if self._drawn:

@@ -1,4 +1,4 @@
-"""A diagnosis on a terminal, at most a screenful, and as JSON."""
+"""Prints a diagnosis on a terminal, on one screen, or as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file per cause: each has a `RULE`, and is found by lying in one of the rooms here."""
+"""One file per cause. Each file has a `RULE`, and is found because it is in a package here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the rules, by their rows in the catalogue.
+    """Return the rules, in the order of their rows in the catalogue.
 
     Raises:
         RuntimeError: If two have the same code.

@@ -1,1 +1,1 @@
-"""The signals of the record, a file each: noted while a program runs, frozen at its end."""
+"""The signals of the record, one file each: collected while a program runs, frozen at its end."""

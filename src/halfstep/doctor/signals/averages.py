@@ -1,8 +1,8 @@
-"""Averages of parameters that a loop keeps in half precision: known by how they behave.
+"""Averages of parameters that a loop keeps in half precision, recognised by their behaviour.
 
-A half tensor of a parameter's shape that the loop writes, and that is near to the parameter without
-being equal to it, follows it. Where it lags behind and does not move from one update to the next,
-its updates are rounded away.
+An average is a half tensor of a parameter's shape that the loop writes and that is near to the
+parameter, but not equal to it. If an element differs from the parameter and an update does not
+change it, the update was rounded away.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ LAG = 0.03
 
 @dataclass(slots=True)
 class Follower:
-    """What is known of one average.
+    """The notes of one average.
 
     Attributes:
         format: Its format.
-        mark: Where it is updated.
+        mark: The line that updates it.
         latest: Some of its elements, after the latest update.
         updates: How often it was updated.
-        lagging: Elements, over all updates, that were away from the parameter before the update.
-        stuck: How many of those the update did not change.
+        lagging: Elements, over all updates, that differed from the parameter before the update.
+        stuck: Number of these that the update did not change.
     """
 
     format: str
@@ -53,7 +53,7 @@ class Follower:
 
 
 class Averages:
-    """Looks for averages among what the loop writes."""
+    """Looks for averages among the tensors that the loop writes."""
 
     def __init__(self) -> None:
         self._parameters: dict[tuple[int, ...], list[tuple[str, weakref.ref[torch.Tensor]]]] = {}
@@ -62,7 +62,7 @@ class Averages:
         self._looks = 0
 
     def know(self, parties: Parties) -> None:
-        """Take in the parameters that may have averages, unless they are known."""
+        """Register parameters that may have averages."""
         count = len(parties.models.notes) + len(parties.optimizers.notes)
         if count == self._known:
             return
@@ -81,16 +81,16 @@ class Averages:
             self._parameters.setdefault(shape, []).append((name, weakref.ref(each)))
 
     def concerns(self, halves: list[torch.Tensor]) -> bool:
-        """Return whether a half tensor that is not of a graph is among these."""
+        """Return whether a half tensor outside of a graph is among these."""
         return self._looks < LOOKS and any(each.is_leaf for each in halves)
 
     def take(self, name: str, halves: list[torch.Tensor], mark: Mark | None) -> None:
-        """Take in what a call has written.
+        """Examine the tensors that a call has written.
 
         Args:
-            name: The function's.
-            halves: Half tensors in its result, or that it changed in place.
-            mark: Where it was called.
+            name: Name of the function.
+            halves: Half tensors in its result, or changed in place.
+            mark: The line of the call.
         """
         for tensor in halves:
             if not tensor.is_leaf:
@@ -135,7 +135,7 @@ class Averages:
         known.latest = now
 
     def freeze(self) -> Iterator[Average]:
-        """Yield what followed a parameter."""
+        """Yield the averages."""
         for (_, name), each in self._followers.items():
             yield Average(
                 parameter=name,

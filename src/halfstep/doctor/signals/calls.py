@@ -1,4 +1,4 @@
-"""What the loop called between models: which functions, in which formats, how often."""
+"""The loop's calls between models: functions, formats and counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSED = {"binary_cross_entropy", "BCELoss"}
 
 
 class Calls:
-    """Counts calls; those that differ in nothing but their line are one."""
+    """Counts calls; calls that differ only in their line are counted together."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[Any, ...]] = Counter()
@@ -32,12 +32,12 @@ class Calls:
     def count(
         self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Count a call, if numbers of a format take part in it.
+        """Count a call, if it has floating-point tensors.
 
         Args:
-            name: The function's, or the module's class.
+            name: Name of the function, or class of the module.
             given: The tensors in its arguments.
-            made: Those in its result.
+            made: The tensors in its result.
 
         Returns:
             The floating-point and complex tensors in the result.
@@ -56,7 +56,7 @@ class Calls:
         return floats
 
     def freeze(self) -> Iterator[Call]:
-        """Yield what was counted."""
+        """Yield the counted calls."""
         for key, count in self._counts.items():
             name, given, result, gradients, autocast = key
             yield Call(

@@ -1,7 +1,7 @@
-"""A close look at a few parameters every so often: underflow, and updates that are lost.
+"""Measures a few parameters in sampled steps: underflow, and lost updates.
 
-Before a sampled step the parameter is copied, after it compared: what did not change though it had
-a gradient was rounded away.
+A parameter is copied before a sampled step and compared after it. The update of an element was
+rounded away if the element has a gradient and did not change.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ KEPT = 512
 
 
 def is_sampled(step: int) -> bool:
-    """Return whether a step is looked at closely: 1, 2, 4, 8, ... and every hundredth."""
+    """Return whether a step is sampled: steps 1, 2, 4, 8, ... and every hundredth."""
     return step > 0 and (step & (step - 1) == 0 or step % EVERY == 0)
 
 
 class Samples:
-    """Keeps the first samples, of when training had much to change, and the latest."""
+    """Keeps the first and the latest samples; training changes parameters most at first."""
 
     def __init__(self) -> None:
         self._first: list[Sample] = []
         self._latest: deque[Sample] = deque(maxlen=KEPT)
 
     def extend(self, samples: Iterable[Sample]) -> None:
-        """Take in samples."""
+        """Add samples."""
         for each in samples:
             (self._first if len(self._first) < FIRST else self._latest).append(each)
 
@@ -50,10 +50,10 @@ class Samples:
 
 
 class Look:
-    """One sampled step of one optimizer; make it before the step, call `after` once it is done.
+    """One sampled step of one optimizer: create it before the step, call `after` after it.
 
     Args:
-        optimizer: It.
+        optimizer: The optimizer.
         number: Its number.
         iteration: Counted from 0.
         names: Names of parameters by identity.
@@ -78,7 +78,7 @@ class Look:
         ]
 
     def after(self) -> list[Sample]:
-        """Return what the step did; reads the device."""
+        """Return the samples of the step; reads the device."""
         self._draws = self._keeping.draws()
         return [self._sample(*each) for each in self._before]
 

@@ -1,4 +1,4 @@
-"""Calls of models in evaluation: how many, and whether what they gave was sound."""
+"""Counts calls of models in evaluation, and results with inf or NaN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Evaluations:
-    """Counts them."""
+    """Counts calls of models in evaluation."""
 
     def __init__(self) -> None:
         self._count = self._bad = 0
@@ -24,10 +24,10 @@ class Evaluations:
         self._waiting: dict[torch.device, torch.Tensor] = {}
 
     def take(self, result: Any, iteration: int) -> bool:
-        """Take in a result.
+        """Count a result.
 
         Returns:
-            Whether it is the first that holds NaN; False where to look would be to wait.
+            Whether it is the first result with NaN; False if reading it would wait for the device.
         """
         floats = [each for each in tensors_in(result) if each.is_floating_point() and each.numel()]
         self._count += 1
@@ -52,7 +52,7 @@ class Evaluations:
                 yield each.detach().sum(dtype=torch.float32).isnan()
 
     def freeze(self) -> Evaluation:
-        """Return the counts, all of them read."""
+        """Return the counts, after reading all results."""
         late = sum(int(each) for each in self._waiting.values())
         return Evaluation(
             self._count, self._bad + late, self._first_bad, tuple(sorted(self._formats))

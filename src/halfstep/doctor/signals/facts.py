@@ -1,4 +1,4 @@
-"""Static reading: formats, settings and ownership, whatever the numbers are."""
+"""Reads static facts: formats, settings and ownership of parameters."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def gradients_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def environment(tensors: Iterable[torch.Tensor]) -> Environment:
-    """Return where tensors lie, and what that device does."""
+    """Return the devices of the tensors, and their settings."""
     devices = tuple(sorted({each.device.type for each in tensors}))
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     on_cuda = "cuda" in devices
@@ -132,8 +132,8 @@ def optimizer_facts(
 
     Args:
         optimizer: The optimizer.
-        moved: What each optimizer of the program moves.
-        known: Identities of the parameters of the models that were seen.
+        moved: The tensors that each optimizer of the program updates.
+        known: Identities of the parameters of the observed models.
         reached: Identities of the parameters that ever received a gradient.
     """
     mine = moved[optimizer]
@@ -166,7 +166,7 @@ def _settings(optimizer: Optimizer) -> dict[str, Fact]:
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate of the first group; NaN where it lies on an accelerator."""
+    """Return the learning rate of the first group; NaN if it is on an accelerator."""
     rate = optimizer.param_groups[0].get("lr", math.nan)
     if isinstance(rate, torch.Tensor):
         return float(rate) if rate.device.type == "cpu" else math.nan
@@ -183,7 +183,7 @@ def _state_formats(optimizer: Optimizer) -> dict[str, str]:
 
 
 def state_step(optimizer: Optimizer) -> int:
-    """Return the step that an optimizer's state says it is at; 0 without one."""
+    """Return the step in an optimizer's state; 0 without one."""
     for state in optimizer.state.values():
         step: Any = state.get("step", 0) if isinstance(state, dict) else 0
         return int(step)

@@ -1,10 +1,10 @@
-"""Whether gradients are finite, by a sample of each that what makes them bad does not miss.
+"""Checks whether gradients are finite, by a sample that finds the usual errors.
 
-Inf and NaN do not come to a weight's gradient one element at a time. It is a sum over samples of
-what comes back through the layer, times what came into the layer: a bad number in the one makes a
-whole row of it bad, one in the other a whole column. One column and one row, which differ from step
-to step, have an element of each row and of each column. Small gradients, those of biases and norms
-among them, are gone through as they are.
+The gradient of a weight is a sum over samples of the gradient of the layer's output, times the
+layer's input. So one inf or NaN in the former makes a whole row of the weight's gradient non-
+finite, and one in the latter a whole column. One column and one row contain an element of each row
+and of each column; they differ from step to step. Small gradients, such as those of biases and
+norms, are checked completely.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WHOLE = 2**16
 
 
 class Finite:
-    """Asks whether gradients on the host are finite: all of small ones, a sample of others.
+    """Checks whether gradients on the host are finite: small ones completely, others by a sample.
 
-    Versions of gradients may count up, though nothing in them changes.
+    This may increase the version counters of gradients, but does not change their values.
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class Finite:
         self._whole: bool | None = None
 
     def __call__(self, gradients: list[torch.Tensor], number: int) -> bool:
-        """Return whether they are.
+        """Return whether the gradients are finite.
 
         Args:
-            gradients: Of the shapes and formats that they had at first.
-            number: Of the step: chooses rows and columns.
+            gradients: Gradients of the same shapes and formats as in the first call.
+            number: Number of the step, which selects rows and columns.
         """
         if self._whole is None:
             self._whole = sum(map(torch.numel, gradients)) <= WHOLE and all(
@@ -63,8 +63,8 @@ def sample_is_finite(gradients: Iterable[torch.Tensor], number: int) -> bool:
     """Return whether a sample of gradients holds only finite numbers; reads the device.
 
     Args:
-        gradients: Of any shapes and formats; of sharded ones, the part of this process.
-        number: Of the step: chooses rows and columns.
+        gradients: Gradients of any shapes and formats; of sharded ones, the part of this process.
+        number: Number of the step, which selects rows and columns.
     """
     parts = [part.reshape(-1) for each in gradients for part in _sample(each, number)]
     by_format: dict[torch.dtype, list[torch.Tensor]] = {}

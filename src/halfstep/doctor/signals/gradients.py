@@ -1,4 +1,4 @@
-"""What the gradients of one optimizer hold, as far as the order of a loop tells."""
+"""The state of one optimizer's gradients, derived from the order of a loop."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ PROBES = 16
 
 @dataclass(slots=True)
 class Gradients:
-    """What the gradients of one optimizer hold, as far as the loop's order tells.
+    """The state of one optimizer's gradients, derived from the order of the loop.
 
     Attributes:
-        probes: A few of its parameters, which stand for all.
-        parameters: Identities of all of them.
-        repeated: Whether one of them is in it twice.
-        holds: What has been accumulated: "scaled", "plain", or both.
-        scales: The values of loss scales in them.
+        probes: A few of its parameters, which represent all.
+        parameters: Identities of all parameters.
+        repeated: Whether it contains a parameter twice.
+        holds: The kinds of accumulated gradients: "scaled", "plain", or both.
+        scales: The loss scales that multiply them.
         unscaled: Whether a scaler has divided them, and nothing scaled was added since.
-        by_another: Whether it divided them as the gradients of another optimizer.
+        by_another: Whether a scaler divided them as gradients of another optimizer.
         onto_unscaled: Whether a backward has added to them after they were divided.
-        used: Whether a step has been made with them.
-        spent: Whether a step was asked for, and nothing was written to them since.
+        used: Whether a step has used them.
+        spent: Whether a step was requested, and they have not been written since.
         stale: Whether a backward has added to them after they were spent.
         waiting: Steps, and steps skipped, since a scheduler moved.
-        cleared: Probes whose gradients were cleared one by one, as long as not all are.
-        seen: Identity and version of the probes' gradients when last looked at.
+        cleared: Probes with gradients that were cleared one by one, until all are cleared.
+        seen: Identity and version of the probes' gradients at the last check.
     """
 
     probes: list[torch.Tensor]
@@ -54,7 +54,7 @@ class Gradients:
     seen: tuple[tuple[int, int], ...] = ()
 
     def look(self) -> tuple[tuple[int, int], ...]:
-        """Return identity and version of the probes' gradients; 0 where there is none."""
+        """Return identity and version of the probes' gradients; 0 without a gradient."""
         return tuple(
             [
                 (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
@@ -63,7 +63,7 @@ class Gradients:
         )
 
     def forget(self, *, unseen: bool = False) -> None:
-        """Take them as cleared: all that there is is new, or even unseen until now."""
+        """Mark the gradients as cleared: current ones are new."""
         self.holds.clear()
         self.scales.clear()
         self.cleared.clear()
@@ -72,11 +72,11 @@ class Gradients:
         self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
 
     def expect_more(self) -> None:
-        """Take them as what the next backward has added to."""
+        """Expect the next backward to add to the gradients."""
         self.seen = tuple([(each, version - 1) for each, version in self.look()])
 
     def state(self) -> str:
-        """Return what the gradients are: none, plain, scaled or unscaled."""
+        """Return the state of the gradients: none, plain, scaled or unscaled."""
         if not any(identity for identity, _ in self.seen):
             return "none"
         if "scaled" not in self.holds:
@@ -84,17 +84,17 @@ class Gradients:
         return "unscaled" if self.unscaled else "scaled"
 
     def of_another(self, scaler: int) -> bool:
-        """Return whether another scaler than this one multiplied some of them."""
+        """Return whether another scaler multiplied some of the gradients."""
         return any(each.scaler != scaler for each in self.scales)
 
 
 def memory(tensor: torch.Tensor) -> int:
-    """Return where a tensor's numbers lie: what a tensor and its `.data` have in common."""
+    """Return the address of a tensor's memory, which a tensor and its `.data` share."""
     return int(local(tensor).data_ptr())
 
 
 def probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a few parameters that stand for all of an optimizer's."""
+    """Return a few parameters that represent all parameters of an optimizer."""
     # Copies that a loop keeps in fp32 are given their gradients, and need not ask for them.
     parameters = [each for each in followed if each.requires_grad] or [*followed]
     stride = max(1, len(parameters) // PROBES)

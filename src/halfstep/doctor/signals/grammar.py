@@ -1,8 +1,8 @@
-"""The grammar of a training loop: what it did, in which order, and what state gradients were in.
+"""The grammar of a training loop: its actions in order, and the state of the gradients.
 
-Nothing here computes with tensors or waits for a device. Whether gradients were written to is read
-off their version counters; what they are multiplied by follows from the backward passes that made
-them. Iterations that do the same are kept once.
+Nothing here computes with tensors or waits for a device. Version counters show whether gradients
+were written to. The loss scale of gradients follows from the backward passes that made them.
+Iterations with the same events are stored once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SHAPES = 64
 
 
 class Grammar:
-    """Takes events in, one after the other; gives `Loop` out.
+    """Receives events one after the other, and returns a `Loop`.
 
     Attributes:
-        iteration: The number of the iteration that runs, from 0.
-        latest: What stands for the shape of the iteration that was closed last.
+        iteration: The number of the current iteration, from 0.
+        latest: A key of the shape of the last closed iteration.
     """
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ class Grammar:
     def follow(
         self, optimizer: Optimizer, number: int, params: Sequence[torch.Tensor] | None = None
     ) -> None:
-        """Follow the gradients of an optimizer, or choose its probes again.
+        """Follow the gradients of an optimizer, or select its probes again.
 
         Args:
             optimizer: The optimizer.
             number: Its number.
-            params: What receives its gradients, if not its own parameters.
+            params: The tensors that receive its gradients, if not its own parameters.
         """
         self._numbers[optimizer] = number
         followed = parameters_of(optimizer) if params is None else params
@@ -84,7 +84,7 @@ class Grammar:
         known.repeated = len(known.parameters) < len(followed)
 
     def state(self, optimizer: Optimizer) -> Gradients:
-        """Return what is known of an optimizer's gradients."""
+        """Return the state of an optimizer's gradients."""
         return self._gradients[optimizer]
 
     def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
@@ -112,7 +112,7 @@ class Grammar:
         self.iteration += 1
 
     def repeat(self, shape: Any, count: int) -> None:
-        """Note so many iterations that were like an earlier one; none is under way."""
+        """Note this number of iterations with the events of an earlier one, between iterations."""
         self.iteration += count
         self.latest = shape
         known = self._shapes.get(shape)
@@ -121,7 +121,7 @@ class Grammar:
             known[2] = self.iteration - 1
 
     def reopen(self) -> None:
-        """Take back that the latest iteration was closed."""
+        """Open the latest iteration again."""
         self.iteration -= 1
         self._events, self._stepped = list(self.latest), True
         known = self._shapes.get(self.latest)
@@ -131,12 +131,12 @@ class Grammar:
 
     @property
     def followed(self) -> list[Gradients]:
-        """What is known of all gradients."""
+        """The states of all gradients."""
         return list(self._gradients.values())
 
     @property
     def made(self) -> int:
-        """How many iterations have come to a step."""
+        """Number of iterations with a step."""
         return self.iteration + self._stepped
 
     @property
@@ -150,12 +150,12 @@ class Grammar:
         written: Iterable[torch.Tensor] = (),
         factor: float | torch.Tensor | None = None,
     ) -> None:
-        """Note the optimizers whose gradients have been written to by the loop itself.
+        """Note the optimizers with gradients that the loop itself has written to.
 
         Args:
-            mark: Where.
-            written: Tensors that were written to, which may be gradients by way of `.data`.
-            factor: What they were multiplied or divided by; None for another change.
+            mark: The line.
+            written: Tensors that were written to; possibly the `.data` of gradients.
+            factor: The factor or divisor; None for another change.
         """
         linear = self._is_linear(mark, factor)
         given = set(map(memory, written))
@@ -181,14 +181,14 @@ class Grammar:
                 self._written(mark, optimizer, gradients, linear=linear)
 
     def is_stirred(self) -> bool:
-        """Whether any gradients are not as they were last seen."""
+        """Whether any gradients have changed since the last check."""
         return any(each.look() != each.seen for each in self._gradients.values())
 
     def _is_linear(self, mark: Mark | None, factor: float | torch.Tensor | None) -> bool:
-        """Return whether a factor leaves a loss scale in place: a mask, or always one number.
+        """Return whether a factor keeps the loss scale valid: a mask or a constant.
 
-        A limit's factor depends on the gradients: it is a tensor of one element, or a number that
-        is another one at the next step, or the norm was read before.
+        The factor of clipping depends on the gradients: it is a tensor of one element, or a number
+        that differs in the next step, or the norm was read before.
         """
         if factor is None or isinstance(factor, torch.Tensor):
             return factor is not None and factor.ndim > 0
@@ -203,7 +203,7 @@ class Grammar:
         self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
 
     def settle(self) -> None:
-        """Take gradients as they are now: what was done to them was no doing of the loop's."""
+        """Accept the current gradients: the loop itself did not change them."""
         for gradients in self._gradients.values():
             now = gradients.look()
             if now != gradients.seen and not any(identity for identity, _ in now):
@@ -213,13 +213,13 @@ class Grammar:
     def accumulated(
         self, mark: Mark | None, scale: Multiplier | None, *, autocast: bool, loss_format: str
     ) -> None:
-        """Note that a backward has run: gradients that differ now were accumulated by it.
+        """Note that a backward has run, which accumulated the gradients that differ now.
 
         Args:
-            mark: Where.
-            scale: What multiplied the loss; None for a plain loss.
+            mark: The line.
+            scale: The loss scale; None for a plain loss.
             autocast: Whether it ran under autocast.
-            loss_format: Format of what backward was called on.
+            loss_format: Format of the tensor that backward was called on.
         """
         kind = "plain" if scale is None else "scaled"
         reached, mixed = [], False
@@ -250,17 +250,17 @@ class Grammar:
         )
 
     def unscale(self, mark: Mark | None, scaler: int, optimizer: Optimizer) -> None:
-        """Note that the loop asks a scaler to divide gradients."""
+        """Note that the loop calls a scaler's `unscale_`."""
         number, again = self._numbers[optimizer], self.divides_again(optimizer)
         self.add("unscale", mark, scaler=scaler, optimizer=number, again=again)
 
     def divides_again(self, optimizer: Optimizer) -> bool:
-        """Return whether to divide these gradients is to divide some of them a second time."""
+        """Return whether dividing these gradients divides some of them a second time."""
         gradients = self.state(optimizer)
         return gradients.repeated or gradients.by_another
 
     def unscaled(self, optimizer: Optimizer) -> None:
-        """Take in that a scaler has divided the gradients."""
+        """Note that a scaler has divided the gradients."""
         mine = self.state(optimizer)
         mine.unscaled, mine.by_another, mine.seen = True, False, mine.look()
         for other, gradients in self._gradients.items():
@@ -274,11 +274,11 @@ class Grammar:
         """Note a `scaler.step`, after it has run.
 
         Args:
-            mark: Where.
-            scaler: Whose.
-            optimizer: Of what.
+            mark: The line.
+            scaler: The scaler.
+            optimizer: The optimizer.
             skipped: Whether the optimizer did not step.
-            again: Whether it has divided gradients that were divided before.
+            again: Whether the scaler divided gradients a second time.
         """
         number = self._numbers[optimizer]
         gradients = self.state(optimizer)
@@ -302,7 +302,7 @@ class Grammar:
     def raised(
         self, mark: Mark | None, call: str, error: str, scaler: int, optimizer: Optimizer | None
     ) -> None:
-        """Note that a scaler's call raised, and what the gradients were that it was given."""
+        """Note that a scaler's call raised an error, and the state of its gradients."""
         gradients = None if optimizer is None else self.state(optimizer)
         self.add(
             "raised",
@@ -332,7 +332,7 @@ class Grammar:
         gradients.waiting[0] += not by_scaler
 
     def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
-        """Note a `scaler.update`, which is an event if the loop calls it."""
+        """Note a `scaler.update`; it is an event only if the loop calls it."""
         stepped = self._since_update.pop(scaler, [])
         if not by_loop:
             return
@@ -356,7 +356,7 @@ class Grammar:
         self._cleared(mark, set(map(id, parameters)))
 
     def zeroed_gradients(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
-        """Note that the loop has filled these tensors, gradients perhaps, with zeros."""
+        """Note that the loop has filled these tensors, possibly gradients, with zeros."""
         given = set(map(memory, tensors))
         probes = {id(each): each for state in self._gradients.values() for each in state.probes}
         self._cleared(
@@ -380,7 +380,7 @@ class Grammar:
                 state.seen = state.look()
 
     def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
-        """Note the optimizers among whose gradients these tensors are: their norm is taken."""
+        """Note the optimizers that own these gradients: the loop computes their norm."""
         given = set(map(id, tensors))
         for optimizer, gradients in self._gradients.items():
             if any(id(probe.grad) in given for probe in gradients.probes if probe.grad is not None):
@@ -395,7 +395,7 @@ class Grammar:
         self.add("schedule", mark, optimizer=self._numbers[optimizer], skipped=skipped)
 
     def freeze(self) -> Loop:
-        """Return the loop so far."""
+        """Return the events so far."""
         shapes = [
             Shape(
                 tuple(Event(kind, dict(facts), site(mark)) for kind, mark, facts in key),

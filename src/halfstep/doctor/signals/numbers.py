@@ -1,12 +1,11 @@
-"""The always-on numbers: loss and gradients of each step.
+"""The numbers of each step: loss and gradients.
 
-What is computed stays on the device. On an accelerator that is the norm of all gradients, in one
-fused pass; it is copied to the host without waiting, and read when the next step has come.
+On an accelerator, the norm of all gradients is computed in one fused pass. It is copied to the host
+without waiting, and read at the next step.
 
-On a CPU nothing waits, and numbers are read at once, but to go through all gradients takes as long
-as a fiftieth of a step. So once a training has gone well for a while, a sample of them tells
-whether they are finite (`finite.py`), and their norm is computed every so often, and wherever a
-sample is not finite.
+On a CPU, numbers are read at once, but a pass over all gradients takes a fiftieth of a step. So
+after some steps without problems, only a sample of the gradients is checked (`finite.py`). Their
+norm is computed in some steps, and whenever the sample is not finite.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _HOST = torch.device("cpu")
 
 @dataclass(slots=True)
 class Reading:
-    """Numbers of a step, which may still be on their way.
+    """Numbers of a step, which may not be on the host yet.
 
     Attributes:
         iteration: Counted from 0.
         optimizer: Its number.
-        learning_rate: Of its first group.
+        learning_rate: Learning rate of its first group.
         skipped: Whether it is known to be skipped.
-        values: Loss, gradient norm, loss scale and found_inf; `_MISSING` where there is none.
+        values: Loss, gradient norm, loss scale and found_inf; `_MISSING` if there is none.
         arrived: Whether they are on the host.
     """
 
@@ -56,12 +55,12 @@ class Series:
     """Collects readings.
 
     Attributes:
-        troubles: How many steps were skipped or not finite.
+        troubles: Number of steps that were skipped or not finite.
 
     Args:
-        on_bad: Called with the first step whose loss or gradients are not finite though its
-            optimizer goes on with them, and with each step that a scaler skips.
-        whole: Whether to go through all gradients of each step.
+        on_bad: Called with the first step with a non-finite loss or gradient that its optimizer
+            applies, and with each step that a scaler skips.
+        whole: Whether to check all gradients of each step.
     """
 
     def __init__(self, on_bad: Callable[[StepNumbers], None], *, whole: bool = False) -> None:
@@ -90,21 +89,21 @@ class Series:
         skipped: bool,
         found_inf: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        """Measure a step; its numbers wait for the next one unless the device is the host.
+        """Measure a step; its numbers are read at the next step, unless the device is the host.
 
         Args:
             iteration: Counted from 0.
             optimizer: Its number.
-            learning_rate: Of its first group.
-            loss: What backward was called on, without its loss scale.
-            gradients: What the optimizer is given; None for a step that was skipped.
-            norm: Their norm, where it is known.
+            learning_rate: Learning rate of its first group.
+            loss: The tensor that backward was called on, without its loss scale.
+            gradients: The optimizer's gradients; None for a skipped step.
+            norm: Their norm, if it is known.
             scale: The loss scale of the step.
             skipped: Whether it is known to be skipped.
             found_inf: Not zero if the optimizer skips the step on the device.
 
         Returns:
-            Loss and gradient norm, on the device, as far as there are any.
+            Loss and gradient norm on the device, if they exist.
         """
         self.settle()
         known = (*(gradients or ())[:1], norm, loss, scale)
@@ -125,7 +124,7 @@ class Series:
         scale: float | None,
         learning_rate: float,
     ) -> None:
-        """Take a step that is known to be sound; see `StepNumbers` for the arguments."""
+        """Add a step that is known to be finite; see `StepNumbers` for the arguments."""
         step = (iteration, optimizer, loss, norm, scale, False, learning_rate)
         (self._first if len(self._first) < FIRST else self._latest).append(step)
         self._run = 0
@@ -135,7 +134,7 @@ class Series:
     def _goes_through(
         self, gradients: list[torch.Tensor], optimizer: int, device: torch.device
     ) -> bool:
-        """Return whether all gradients of a step are gone through, and not a sample of them."""
+        """Return whether all gradients of a step are checked, not only a sample."""
         number = self._taken[optimizer]
         self._taken[optimizer] += 1
         if runs_behind(device) or self._whole or number % EVERY == 0:
@@ -146,7 +145,7 @@ class Series:
     def _send(
         self, reading: Reading, values: Sequence[torch.Tensor | None], device: torch.device
     ) -> None:
-        """Read the numbers of a step, or let them travel to the host."""
+        """Read the numbers of a step, or start their copy to the host."""
         if not runs_behind(device):
             reading.values = [_MISSING if each is None else each.item() for each in values]
             self._read(reading)
@@ -158,7 +157,7 @@ class Series:
         self._waiting.append(reading)
 
     def settle(self) -> None:
-        """Read what has been measured: the numbers of the step before, when the next one comes."""
+        """Read the numbers of the step before."""
         while self._waiting:
             reading = self._waiting.popleft()
             if reading.arrived is not None:
@@ -199,12 +198,12 @@ class Series:
 
     @property
     def first_bad(self) -> StepNumbers | None:
-        """The first step, of those read, whose loss or gradients were not finite."""
+        """The first step, of those read, with a non-finite loss or gradient."""
         return self._first_bad
 
     @property
     def state(self) -> list[str]:
-        """What the steps that were read have come to, in words; nothing before the first."""
+        """The results of the steps that were read, as text; empty before the first."""
         said = [f"{self._skips} skipped"] if self._skips else []
         if self._first_bad is not None:
             return [*said, f"inf or NaN first in step {self._first_bad.iteration}"]
@@ -212,11 +211,11 @@ class Series:
 
     @property
     def run_of_skips(self) -> int:
-        """How many steps have been skipped in a row up to now."""
+        """Number of the latest steps in a row that were skipped."""
         return self._run
 
     def freeze(self) -> Numbers:
-        """Return what has been measured, all of it read."""
+        """Return the measurements, after reading all of them."""
         self.settle()
         return Numbers(
             steps=tuple([_numbers(each) for each in (*self._first, *self._latest)]),
@@ -232,7 +231,7 @@ def _numbers(step: StepNumbers | tuple[Any, ...]) -> StepNumbers:
 
 
 def runs_behind(device: torch.device) -> bool:
-    """Return whether a device works while the host goes on, so that to read is to wait."""
+    """Return whether a device works asynchronously, so that reading waits."""
     return device.type != "cpu"
 
 
@@ -252,7 +251,7 @@ def _scalar(value: torch.Tensor | None, device: torch.device) -> torch.Tensor:
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return the L2 norm of gradients, accumulated in fp32, on the device of the first.
 
-    In fp16 the norm of 1000 elements of 6e4 would be infinite though each is finite.
+    In fp16, the norm of 1000 elements of 6e4 would be inf although each element is finite.
     """
     dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
     groups: dict[torch.device, list[torch.Tensor]] = {}

@@ -1,7 +1,7 @@
-"""Half results of the loop itself that overflow outside autocast where no gradients are recorded.
+"""Half results of the loop that overflow outside autocast and without gradients.
 
-What is looked at is what the loop computes from a model's outputs in evaluation: losses, metrics.
-A result that is not finite is computed once more in fp32, which tells whether its format did it.
+These are values that the loop computes from a model's outputs in evaluation: losses, metrics. A
+non-finite result is computed again in fp32, which shows whether its format is the cause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOKS = 64  # where to look is to wait
 
 
 class Overflows:
-    """Looks at half results of evaluation."""
+    """Examines half results of evaluation."""
 
     def __init__(self) -> None:
         self._looks = 0
@@ -34,14 +34,14 @@ class Overflows:
     def take(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Take in a call and its result.
+        """Examine a call and its result.
 
         Args:
-            name: The function's, or the module's class.
-            function: What computes it again.
-            args: With what.
-            kwargs: With what by name.
-            result: What it gave.
+            name: Name of the function, or class of the module.
+            function: Computes the result again.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            result: Its result.
         """
         if torch.is_grad_enabled() or autocast_state():
             return
@@ -65,6 +65,6 @@ class Overflows:
         self._found[key][2] += 1
 
     def freeze(self) -> Iterator[HalfOverflow]:
-        """Yield what overflowed."""
+        """Yield the overflows."""
         for (name, mark), (form, exact, count) in self._found.items():
             yield HalfOverflow(name, form, exact, count, site(mark))

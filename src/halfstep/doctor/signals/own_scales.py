@@ -1,8 +1,8 @@
-"""Loss scales that a loop keeps by itself: the numbers that it multiplies a loss by.
+"""Loss scales in the loop's own code: the numbers that it multiplies a loss by.
 
-Known by how they behave, line by line: a number that falls though no step has been made since the
-one before is what a loop does that has met an overflow. A loss weight that a schedule lowers falls
-between steps, and never without one.
+They are recognised by their behaviour, line by line. A loop that has met an overflow lowers its
+loss scale without a step in between. A schedule also lowers a loss weight, but with steps in
+between.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LINES = 64
 
 @dataclass(slots=True)
 class Line:
-    """What is known of one line's number.
+    """The notes of one line's number.
 
     Attributes:
-        first: The number at first.
-        last: The latest.
-        made: Iterations that had come to a step by then.
-        rises: How often it was larger than the one before.
-        drops: How often it was smaller, with no step in between.
-        dropped_at: Iterations that had come to a step when it dropped first.
+        first: The first value.
+        last: The latest value.
+        made: Number of iterations with a step before the latest value.
+        rises: How often it increased.
+        drops: How often it decreased without a step in between.
+        dropped_at: Number of iterations with a step before the first decrease.
     """
 
     first: float
@@ -44,19 +44,19 @@ class Line:
 
 
 class OwnScales:
-    """Follows the numbers."""
+    """Follows the factors of losses."""
 
     def __init__(self) -> None:
         self._lines: dict[Mark | None, Line] = {}
 
     def take(self, mark: Mark | None, number: Any, made: int, *, inverse: bool = False) -> None:
-        """Take in that a loss was multiplied.
+        """Note that a loss was multiplied.
 
         Args:
-            mark: Where.
-            number: By what: a number, or a tensor of one element.
-            made: How many iterations have come to a step.
-            inverse: Whether it was divided by that.
+            mark: The line.
+            number: The factor: a number, or a tensor of one element.
+            made: Number of iterations with a step.
+            inverse: Whether it is a divisor.
         """
         value = _value(number)
         if value is None:
@@ -76,14 +76,14 @@ class OwnScales:
 
     @property
     def dropping(self) -> bool:
-        """Whether one has dropped, and no step was made since."""
+        """Whether one has decreased, without a step since."""
         return any(each.drops and each.dropped_at == each.made for each in self._lines.values())
 
     def freeze(self, made: int) -> Iterator[OwnScale]:
-        """Yield those that have dropped.
+        """Yield the numbers that have decreased.
 
         Args:
-            made: How many iterations have come to a step.
+            made: Number of iterations with a step.
         """
         for mark, each in self._lines.items():
             if each.drops:

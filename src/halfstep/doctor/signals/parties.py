@@ -1,7 +1,7 @@
 """The models, optimizers and scalers that take part, by number, in order of appearance.
 
-The latest of each are held, so that they can be read when watching ends; a program that trains many
-models one after the other gets its memory back, and of those what was read earlier remains.
+The latest of each are kept alive, so that they can be read when watching ends. If a program trains
+many models one after the other, earlier ones are freed; the facts that were read from them remain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Notes = TypeVar("Notes")
 
 
 class Register(Generic[Thing, Notes]):
-    """Numbers things of one kind, and keeps notes of each."""
+    """Numbers objects of one kind, and keeps notes of each."""
 
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -52,7 +52,7 @@ class Register(Generic[Thing, Notes]):
         self.notes: list[Notes] = []
 
     def add(self, thing: Thing, notes: Notes) -> None:
-        """Take a thing in, unless it is known."""
+        """Add an object, unless it is known."""
         if thing not in self._numbers:
             self._numbers[thing] = len(self.notes)
             self._held.append(thing)
@@ -65,25 +65,25 @@ class Register(Generic[Thing, Notes]):
         return self.notes[self._numbers[thing]]
 
     def number(self, thing: Thing) -> int:
-        """Return the number of a thing that is known."""
+        """Return the number of a known object."""
         return self._numbers[thing]
 
     def alive(self) -> dict[int, Thing]:
-        """Return those that still are, by number."""
+        """Return the objects that still exist, by number."""
         return dict(sorted((number, each) for each, number in list(self._numbers.items())))
 
 
 @dataclass(slots=True)
 class ModelNotes:
-    """What is kept of a model.
+    """The notes of a model.
 
     Attributes:
         facts: As last read.
         calls: How often the loop called it.
-        training_calls: How often of those gradients were recorded.
+        training_calls: Number of these calls with recorded gradients.
         moving: Its buffers that calls change; None until a call in training has shown which.
-        modules: It and all in it.
-        draws: Whether a call has drawn from Python's or numpy's generator.
+        modules: The model and its submodules.
+        draws: Whether a call has used Python's or numpy's generator.
         has_trained: Whether its formats have been read at an optimizer's first step.
     """
 
@@ -97,17 +97,17 @@ class ModelNotes:
 
     @property
     def is_looked_at(self) -> bool:
-        """Whether this call is one of the first, or of those every so often."""
+        """Whether to examine this call: it is one of the first, or of a regular sample."""
         return self.calls <= FIRST_STEPS or self.calls % EVERY == 0
 
     def modules_of(self, model: nn.Module) -> tuple[nn.Module, ...]:
-        """Return the model and all in it, as they were when it was looked at last."""
+        """Return the model and its submodules, as of the last examination."""
         if not self.modules or self.is_looked_at:
             self.modules = tuple(modules_of(model))
         return self.modules
 
     def random_before(self) -> RandomState:
-        """Return the state of the generators that the call may draw from."""
+        """Return the state of the generators that the call may use."""
         return random_state(everything=self.draws or self.is_looked_at)
 
     def buffers_that_move(self, model: nn.Module) -> list[torch.Tensor]:
@@ -120,7 +120,7 @@ class ModelNotes:
         return buffers
 
     def versions(self, model: nn.Module) -> list[tuple[torch.Tensor, int]]:
-        """Return the buffers that may move and their versions, while which do is not known."""
+        """Return the buffers that may change and their versions, until those are known."""
         if self.moving is not None:
             return []
         return [(each, each._version) for each in self.buffers_that_move(model)]
@@ -128,7 +128,7 @@ class ModelNotes:
     def called(
         self, model: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
     ) -> None:
-        """Take in what a call in training has changed.
+        """Note the buffers and generators that a call in training has changed.
 
         Args:
             model: The model.
@@ -143,18 +143,18 @@ class ModelNotes:
 
 @dataclass(slots=True)
 class OptimizerNotes:
-    """What is kept of an optimizer.
+    """The notes of an optimizer.
 
     Attributes:
         facts: As last read.
         steps: How often it stepped.
-        skipped: How often a scaler kept it from stepping.
-        resumed_at: The step that a loaded state was at.
-        resumed_in: The iterations that had been made by then.
+        skipped: Number of steps that a scaler skipped.
+        resumed_at: The step of a loaded state.
+        resumed_in: Number of iterations before the state was loaded.
         scale: The loss scale of the step that a scaler makes; None without one.
         has_trained: Whether its formats have been read at its first step.
-        params: What receives its gradients, where it steps copies of that.
-        mark: Where it was made.
+        params: The tensors that receive its gradients, if it steps copies of them.
+        mark: The line that made it.
     """
 
     facts: OptimizerFacts
@@ -170,13 +170,13 @@ class OptimizerNotes:
 
 @dataclass(slots=True)
 class ScalerNotes:
-    """What is kept of a scaler.
+    """The notes of a scaler.
 
     Attributes:
         facts: As last read.
         restored: Whether a state was loaded into it.
-        created_in: The iteration that it was made in.
-        mark: Where it was made.
+        created_in: The iteration in which it was made.
+        mark: The line that made it.
     """
 
     facts: ScalerFacts
@@ -186,13 +186,13 @@ class ScalerNotes:
 
 
 class Parties:
-    """All that take part.
+    """All models, optimizers and scalers.
 
     Attributes:
         models: Models and losses.
         optimizers: Optimizers.
         scalers: Scalers.
-        sizes: How large parameters were before they were trained.
+        sizes: Norms of parameters before training.
     """
 
     def __init__(self) -> None:
@@ -204,30 +204,30 @@ class Parties:
         self._waiting: list[weakref.ref[torch.Tensor]] = []
 
     def model(self, module: nn.Module) -> ModelNotes:
-        """Return the notes of a model, taking it in."""
+        """Return the notes of a model; adds it if needed."""
         if module not in self.models:
             self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
-        """Return the notes of an optimizer, taking it in."""
+        """Return the notes of an optimizer; adds it if needed."""
         if optimizer not in self.optimizers:
             facts = OptimizerFacts(type(optimizer).__name__)
             self.optimizers.add(optimizer, OptimizerNotes(facts, resumed_at=state_step(optimizer)))
         return self.optimizers[optimizer]
 
     def scaler(self, scaler: Any, created_in: int = 0, mark: Mark | None = None) -> ScalerNotes:
-        """Return the notes of a scaler, taking it in."""
+        """Return the notes of a scaler; adds it if needed."""
         if scaler not in self.scalers:
             facts = scaler_facts(scaler, restored=False, created_in=created_in, mark=mark)
             self.scalers.add(scaler, ScalerNotes(facts, created_in=created_in, mark=mark))
         return self.scalers[scaler]
 
     def note_reached(self, optimizer: Optimizer) -> None:
-        """Take in which parameters have gradients.
+        """Note which parameters have gradients.
 
-        All are looked through at the first steps and every so often, and at each step those that
-        never had one until then.
+        All parameters are checked in the first steps and at regular intervals. Parameters that have
+        never had a gradient are checked in every step.
         """
         notes = self.optimizer(optimizer)
         count = notes.steps + notes.skipped
@@ -247,11 +247,11 @@ class Parties:
 
     @property
     def waits_for_gradients(self) -> bool:
-        """Whether a parameter never had a gradient until now."""
+        """Whether a parameter has never had a gradient."""
         return bool(self._waiting)
 
     def note_gradients(self) -> None:
-        """Take in which of those parameters have one."""
+        """Note which of these parameters have a gradient."""
         waiting = {
             id(each): each for reference in self._waiting if (each := reference()) is not None
         }
@@ -268,7 +268,7 @@ class Parties:
         return [each for model in self.models.alive().values() for each in model.parameters()]
 
     def names(self) -> dict[str, torch.Tensor]:
-        """Return every parameter by name: its name in a model, or its place in an optimizer."""
+        """Return every parameter by its name in a model, or by its position in an optimizer."""
         models = self.models.alive()
         several = sum(any(True for _ in each.parameters()) for each in models.values()) > 1
         names: dict[str, torch.Tensor] = {}
@@ -284,7 +284,7 @@ class Parties:
         return names
 
     def read(self) -> None:
-        """Read all that still are."""
+        """Read all objects that still exist."""
         models, optimizers = self.models.alive(), self.optimizers.alive()
         moved = {one: self._moved_by(one) for one in optimizers.values()}
         owned = {id(each) for params in moved.values() for each in params}
@@ -313,7 +313,7 @@ class Parties:
             )
 
     def freeze(self) -> Static:
-        """Return what there is to read of all of them."""
+        """Return the facts of all of them."""
         self.read()
         return Static(
             models=tuple(

@@ -1,6 +1,6 @@
-"""Whole numbers in half formats: positions and timesteps that are no longer told apart.
+"""Whole numbers in half formats: positions and timesteps that rounding makes equal.
 
-fp16 holds every whole number up to 2048, bf16 up to 256; beyond, neighbours become one.
+fp16 represents every whole number up to 2048, and bf16 up to 256. Larger ones are rounded.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Positions:
         self._looks: Counter[tuple[str, Mark | None]] = Counter()
 
     def made(self, result: torch.Tensor, module: str, mark: Mark | None) -> None:
-        """Take in numbers that were counted up in a half format."""
+        """Examine rising numbers that were made in a half format."""
         if counts_twice(result):
             self._add(result, result.numel() - result.unique().numel(), module, mark)
 
     def cast(
         self, source: torch.Tensor, result: torch.Tensor, module: str, mark: Mark | None
     ) -> None:
-        """Take in numbers that were cast to a half format."""
+        """Examine numbers that were cast to a half format."""
         if (
             result.dtype not in HALVES
             or source.dtype in HALVES
@@ -70,12 +70,12 @@ class Positions:
         )
 
     def freeze(self) -> Iterator[RoundedCount]:
-        """Yield what was found."""
+        """Yield the rounded numbers."""
         yield from self._found.values()
 
 
 def counts_twice(tensor: torch.Tensor) -> bool:
-    """Return whether a half tensor counts up in whole numbers and has some of them twice."""
+    """Return whether a half tensor has rising whole numbers, and some of them twice."""
     if tensor.dtype not in HALVES or not 1 < tensor.numel() <= MOST:
         return False
     values = tensor.detach().double().flatten()

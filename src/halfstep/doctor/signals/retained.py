@@ -1,8 +1,9 @@
-"""Whether an optimizer keeps what rounding takes from its half parameters, and how that is seen.
+"""Whether an optimizer keeps the rounding errors of its half parameters.
 
-It may keep the parameter in fp32 and round a copy; keep the remainder beside it (Kahan); or round
-at random, so that nothing is lost on average. None of these is told by its name: a copy rounds to
-the parameter, a remainder takes in what the parameter does not, and who rounds at random draws.
+It may keep the parameter in fp32 and round a copy, keep the rounding error in a second tensor
+(Kahan), or round stochastically. Each is recognised by its behaviour, not by its name: the fp32
+tensor rounds to the parameter, the second tensor takes the rounding errors, and stochastic rounding
+draws random numbers.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ REMAINS = 0.6
 
 
 class Keeping:
-    """What an optimizer holds before a step; ask `of` about a parameter after it.
+    """The tensors of an optimizer before a step; call `of` for a parameter after the step.
 
     Args:
-        optimizer: It.
-        parameters: Those that are looked at.
-        some: Returns the elements of a tensor that are looked at.
+        optimizer: The optimizer.
+        parameters: The sampled parameters.
+        some: Returns the sampled elements of a tensor.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Keeping:
         }
 
     def draws(self) -> bool:
-        """Return whether the step has drawn random numbers; asked once it is done."""
+        """Return whether the step has drawn random numbers; call it after the step."""
         before = self._random
         if before is None:
             return False
@@ -67,11 +68,11 @@ class Keeping:
         )
 
     def of(self, parameter: torch.Tensor, before: torch.Tensor) -> bool:
-        """Return whether a tensor of the optimizer's keeps what the parameter does not.
+        """Return whether a tensor of the optimizer keeps the rounding errors of a parameter.
 
         Args:
             parameter: The parameter, after the step.
-            before: Its elements that are looked at, before.
+            before: Its sampled elements before the step.
         """
         now = self._some(parameter)
         return any(
@@ -81,7 +82,7 @@ class Keeping:
 
 
 def _is_wider(candidate: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Return whether a tensor rounds to the parameter, and says more than it."""
+    """Return whether a tensor rounds to the parameter and has more precision."""
     if candidate.dtype in HALVES:
         return False
     same = (candidate.to(parameter.dtype) == parameter).double().mean().item()
@@ -91,7 +92,7 @@ def _is_wider(candidate: torch.Tensor, parameter: torch.Tensor) -> bool:
 def _is_remainder(
     held: torch.Tensor, candidate: torch.Tensor, before: torch.Tensor, now: torch.Tensor
 ) -> bool:
-    """Return whether a tensor holds less than the parameter can, and takes in what it does not."""
+    """Return whether a tensor contains the rounding errors of the parameter."""
     eps = torch.finfo(now.dtype).eps
     before, now = before.double(), now.double()
     moved, beside = now - before, candidate.double() - held.double()

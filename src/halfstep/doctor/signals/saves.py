@@ -1,6 +1,6 @@
-"""What a program saves: whether the state of an optimizer, and of a scaler, is in it.
+"""A program's checkpoints: whether they contain the state of an optimizer and of a scaler.
 
-States are known by their shape, not by the names that a program gives them.
+States are recognised by their structure, not by their names in the program.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(Non
 
 
 class Saves:
-    """Collects what `torch.save` is given."""
+    """Collects the arguments of `torch.save`."""
 
     def __init__(self) -> None:
         self._saves: dict[tuple[Mark | None, bool, bool], int] = {}
 
     def take(self, value: Any, mark: Mark | None) -> None:
-        """Take in what is saved."""
+        """Examine a saved object."""
         found = set(_states(value, _DEPTH))
         key = mark, _OPTIMIZER in found, _SCALER in found
         self._saves[key] = self._saves.get(key, 0) + 1
 
     def freeze(self) -> Iterator[Saved]:
-        """Yield what was saved."""
+        """Yield the saved checkpoints."""
         for (mark, optimizer, scaler), count in self._saves.items():
             yield Saved(optimizer, scaler, count, site(mark))
 

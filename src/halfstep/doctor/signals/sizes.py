@@ -1,6 +1,6 @@
-"""How far training has moved the parameters: their norms before the first step and at a bad one.
+"""The growth of the parameters: their norms before the first step and at a bad step.
 
-A norm a parameter is computed once and left on its device; it is read when a step has gone bad.
+The norm of each parameter is computed once and stays on its device. It is read at a bad step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Sizes:
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def start(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Take in parameters that no step has changed yet, and leave known ones as they are."""
+        """Add parameters that no step has changed yet; known ones are kept."""
         new = [each for each in parameters if id(each) not in self._before]
         for each, norm in zip(new, _norms(new), strict=True):
             self._before[id(each)] = weakref.ref(each), norm
 
     def read(self, names: Mapping[str, torch.Tensor]) -> tuple[Grown, ...]:
-        """Return the norms of now beside those of the start; waits for the device.
+        """Return the current norms and those of the start; waits for the device.
 
         Args:
             names: Parameters by name.

@@ -1,4 +1,4 @@
-"""Calls of models in other threads than the loop's, whose autocast does not reach there."""
+"""Calls of models in other threads, in which the loop's autocast is not active."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Elsewhere:
     """Counts calls of models in training in other threads.
 
     Args:
-        thread: The loop's.
+        thread: The loop's thread.
     """
 
     def __init__(self, thread: int) -> None:
@@ -38,13 +38,13 @@ class Elsewhere:
         self._calls: dict[tuple[str, Autocast, Autocast], tuple[int, Mark | None]] = {}
 
     def note_autocast(self) -> None:
-        """Take in that autocast has been entered or left, in whichever thread."""
+        """Note that a thread has entered or left autocast."""
         if threading.get_ident() == self._thread:
             self._of_loop = autocast_state()
 
     @contextmanager
     def call(self, module: nn.Module) -> Iterator[None]:
-        """Let a model be called in a thread that may not be the loop's."""
+        """Run a call of a model in a thread that may not be the loop's."""
         if (
             threading.get_ident() == self._thread
             or getattr(self._inside, "on", False)
@@ -66,7 +66,7 @@ class Elsewhere:
             self._inside.on = False
 
     def freeze(self) -> Iterator[ElsewhereCall]:
-        """Yield what was counted."""
+        """Yield the counted calls."""
         for (kind, autocast, of_loop), (count, mark) in self._calls.items():
             yield ElsewhereCall(kind, _names(autocast), _names(of_loop), count, site(mark))
 

@@ -1,1 +1,1 @@
-"""What a loop calls between models: heard, and kept so that a step can be run again."""
+"""Records the calls of a loop, so that a step can be run again."""

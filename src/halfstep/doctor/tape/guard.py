@@ -1,4 +1,4 @@
-"""Doctor's own work: not heard, not an event of the program, and never a reason for it to stop."""
+"""Doctor's own work is not recorded, and its errors do not stop the program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _identity = threading.get_ident
 
 
 class Guard:
-    """Knows whose work is done at the moment: the loop's, torch's, or doctor's.
+    """Knows which code runs at the moment: the loop, torch, or doctor.
 
     Args:
-        listener: Is muted in all but the loop's.
+        listener: Is muted while torch or doctor runs.
 
     Attributes:
         troubles: Errors in doctor's own work, with their tracebacks.
@@ -36,46 +36,46 @@ class Guard:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the loop's thread, and not doctor's own work."""
+        """Whether this is the loop's thread, outside of doctor's own work."""
         return not self._own and _identity() == self._thread
 
     @property
     def is_own(self) -> bool:
-        """Whether doctor works."""
+        """Whether doctor runs."""
         return self._own
 
     @property
     def is_working(self) -> bool:
-        """Whether doctor works, in this thread."""
+        """Whether doctor runs in this thread."""
         return self._own and _identity() == self._thread
 
     @property
     def is_outside(self) -> bool:
-        """Whether it is the loop that works, and no model or optimizer."""
+        """Whether the loop itself runs, not a model or optimizer."""
         return self._inside == 0 and not self._own
 
     @property
     def is_inside(self) -> bool:
-        """Whether a model or optimizer works, in the loop's thread."""
+        """Whether a model or optimizer runs in the loop's thread."""
         return self._inside > 0 and not self._own and _identity() == self._thread
 
     def own(self) -> _Own:
-        """Do doctor's own work; an error in it is noted and goes no further."""
+        """Run doctor's own work; an error in it is noted and not raised."""
         return _Own(self)
 
     def note(self, error: Exception) -> None:
-        """Take in an error in doctor's own work."""
+        """Note an error in doctor's own work."""
         if len(self.troubles) < TROUBLES:
             said = traceback.format_exception(type(error), error, error.__traceback__)
             self.troubles.append("".join(said))
 
     def inside(self) -> Inside:
-        """Let torch or a model work: what they call is not called by the loop."""
+        """Run torch or a model: its calls are not calls of the loop."""
         return Inside(self)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Let the loop work again, inside of torch: a closure that an optimizer calls."""
+        """Run code of the loop inside torch: a closure that an optimizer calls."""
         before, self._inside = self._inside, 0
         try:
             with self.listener.unmuted():
@@ -84,17 +84,17 @@ class Guard:
             self._inside = before
 
     def set_own(self, own: bool) -> bool:  # for `_Own` alone
-        """Say whether doctor works; returns whether it did."""
+        """Set whether doctor runs; return the value before."""
         before, self._own = self._own, own
         return before
 
     def set_inside(self, inside: int) -> int:
-        """Say how many models and optimizers work within each other; returns how many did."""
+        """Set the number of nested models and optimizers that run; return the number before."""
         before, self._inside = self._inside, inside
         return before
 
     def leave_process(self) -> None:
-        """Do nothing any more, in a process that was forked off."""
+        """Stop all work, in a forked process."""
         self._thread = -1
         self.listener.stop()
 
@@ -128,7 +128,7 @@ class _Own:
 
 
 class Inside:
-    """What `Guard.inside` returns."""
+    """The context manager that `Guard.inside` returns."""
 
     __slots__ = ("_before", "_guard", "_muted")
 

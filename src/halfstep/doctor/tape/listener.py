@@ -1,8 +1,8 @@
-"""Hears what the loop itself asks of torch, between the models that it calls.
+"""Records the loop's own calls of torch, between its calls of models.
 
-A torch function mode sees a few dozen calls a step there: the loss, its division by the number of
-micro-batches, a penalty, a change of gradients. Inside models, backward passes and optimizers it is
-off, so that compiled code is not disturbed and nothing is paid for each operator.
+A torch function mode sees a few dozen such calls per step: the loss, its division by the number of
+micro-batches, a penalty, a change of gradients. The mode is off inside models, backward passes and
+optimizers. So it does not disturb compiled code, and it costs nothing per operator.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Call:
     """A call into torch.
 
     Attributes:
-        function: What was called.
-        args: With what.
-        kwargs: With what by name.
-        random: State of the generators before a call that draws; None for others.
+        function: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        random: State of the generators before a call that draws numbers; None for others.
     """
 
     function: Any
@@ -44,7 +44,7 @@ class Call:
 
 
 class Listener(TorchFunctionMode):
-    """Tells of each call into torch, and of its result.
+    """Reports each call into torch and its result.
 
     Args:
         heard: Called with each call and its result, outside of the mode.
@@ -83,18 +83,18 @@ class Listener(TorchFunctionMode):
         self._on = False
 
     def mute(self) -> bool:
-        """Do not listen until `unmute` is called with what is returned; nests."""
+        """Do not listen until `unmute` is called with the returned value; nests."""
         # While a call is being told of, torch itself has taken the mode off, and puts it back.
         return self._on and remove_function_mode(self)
 
     def unmute(self, muted: bool) -> None:  # what `mute` has returned
-        """Listen again, unless somebody outside is muted too."""
+        """Listen again, unless an outer `mute` is active."""
         if muted and self._on:
             push_function_mode(self)
 
     @contextmanager
     def unmuted(self) -> Iterator[None]:
-        """Listen inside, wherever that is."""
+        """Listen inside the block, also if muted."""
         was_heard = self._on and remove_function_mode(self)
         if self._on:
             push_function_mode(self)

@@ -1,4 +1,4 @@
-"""Which module runs: the path of calls, kept only while a step is traced."""
+"""The module that runs: the stack of module calls, kept only while a step is traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model that the program's author wrote, out of parallel and compiled wrappers."""
+    """Return the user's model, without parallel and compiled wrappers."""
     while isinstance(model, DistributedDataParallel | DataParallel | torch._dynamo.OptimizedModule):
         inner = getattr(model, "_orig_mod", None)
         model = model.module if inner is None else inner
@@ -22,7 +22,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class ModuleStack:
-    """The modules whose forward is under way, by their names in the models."""
+    """The modules in whose forward the program is, by their names in the models."""
 
     def __init__(self) -> None:
         self.on = False
@@ -45,11 +45,11 @@ class ModuleStack:
         self._stack = []
 
     def enter(self, module: nn.Module) -> None:
-        """Take in that a module is called."""
+        """Note that a module is called."""
         self._stack.append((self._names.get(id(module), ""), type(module).__name__))
 
     def leave(self) -> None:
-        """Take in that the innermost module has returned."""
+        """Note that the innermost module has returned."""
         if self._stack:
             self._stack.pop()
 

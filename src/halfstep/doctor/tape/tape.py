@@ -1,9 +1,9 @@
-"""The tape of a step: what the loop called to get from a batch to a loss, to be run again.
+"""The tape of a step: the loop's calls from a batch to a loss, to be run again.
 
 The tape holds calls at the level of the loop: models, functions of torch between them, loss
-scaling, backward passes. Results are held weakly and by number, so that the tape keeps no memory
-alive but the batch's; what a call was given from outside the tape is held as it is, with its
-version, so that a later change in place is noticed.
+scaling, backward passes. Results are held weakly and by number, so the tape keeps only the memory
+of the batch alive. Arguments from outside the tape are held with their versions, so that a later
+change in place is noticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Multiplier(NamedTuple):
 
     Attributes:
         scaler: Number of the scaler.
-        updates: How often a scale had been updated by then.
+        updates: Number of updates of scales before it.
     """
 
     scaler: int
@@ -47,7 +47,7 @@ class Multiplier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands for a tensor that an earlier entry makes."""
+    """A placeholder for a tensor that an earlier entry makes."""
 
     number: int
 
@@ -71,7 +71,7 @@ class RandomState:
             np.random.set_state(self.numpy)  # noqa: NPY002  # programs draw from it
 
     def was_drawn_from(self) -> bool:
-        """Return whether Python's or numpy's generator has moved since."""
+        """Return whether Python's or numpy's generator has been used since."""
         numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # programs draw from it
         mine, its = self.numpy["state"], numpy["state"]
         return (
@@ -92,10 +92,10 @@ def random_state(*, everything: bool = False) -> RandomState:
 
 
 class Copies:
-    """What tensors held, in one piece for each format and device.
+    """Copies of tensors, in one buffer for each format and device.
 
     Args:
-        tensors: They.
+        tensors: The tensors.
     """
 
     __slots__ = ("_alike", "_held")
@@ -110,7 +110,7 @@ class Copies:
         ]
 
     def restore(self) -> None:
-        """Put everything back, through `.data`, so that versions stay as they were."""
+        """Restore the tensors, through `.data`, so that versions do not change."""
         for alike, held in zip(self._alike.values(), self._held, strict=True):
             mine = [local(each.data) for each in alike]
             parts = held.split([each.numel() for each in mine])
@@ -124,18 +124,18 @@ class Entry:
 
     Attributes:
         kind: "call", "module", "scale" or "backward".
-        function: What was called; the module itself for a module.
-        args: Its arguments, with slots in place of what earlier entries make.
+        function: The called function or module.
+        args: Its arguments, with slots for the results of earlier entries.
         results: Numbers that its results have, in the order of `tensors_in`.
         autocast: Device types under autocast and their dtypes.
         random: State of the generators before it.
-        modules: A module and all in it.
-        training: Training mode of each of those.
+        modules: A module and all of its submodules.
+        training: Training mode of each of them.
         buffers: Copies of the buffers that calls change, before it; None for none.
         given: Tensors from outside and their versions.
         mark: The loop's line.
-        needs: Numbers of the slots that it takes.
-        value: For a loss scale the scale, for a backward the loss, as they were.
+        needs: Numbers of the slots in its arguments.
+        value: The scale of a loss scale, or the loss of a backward, at the time of the call.
     """
 
     kind: str
@@ -155,7 +155,7 @@ class Entry:
 
 
 class Tape:
-    """The calls of the iteration that runs, and of the one before."""
+    """The calls of the current iteration and of the one before."""
 
     def __init__(self) -> None:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
@@ -167,7 +167,7 @@ class Tape:
 
     @property
     def entries(self) -> list[Entry]:
-        """The calls of the iteration that runs."""
+        """The calls of the current iteration."""
         return self._segments[-1]
 
     def next_iteration(self) -> None:
@@ -183,7 +183,7 @@ class Tape:
                 }
 
     def scale_of(self, tensors: Any) -> Multiplier | None:
-        """Return which value of a loss scale has multiplied any of these; None for none."""
+        """Return the loss scale that has multiplied any of these tensors; None for none."""
         for tensor in tensors_in(tensors):
             known = self._known(tensor)
             if known is not None and known[1] is not None:
@@ -191,7 +191,7 @@ class Tape:
         return None
 
     def half_of(self, tensors: Any) -> str:
-        """Return the half format of the autocast or parameters that made these; "" for none."""
+        """Return the half format of the autocast or parameters of these tensors; "" for none."""
         wanted = {known[0] for each in tensors_in(tensors) if (known := self._known(each))}
         for entry in reversed([each for segment in self._segments for each in segment]):
             if not wanted & {*entry.results}:
@@ -206,7 +206,7 @@ class Tape:
         return ""
 
     def holds(self, value: Any) -> bool:
-        """Return whether any tensor in it was made by an entry."""
+        """Return whether an entry made any tensor in a value."""
         return any(self._known(tensor) is not None for tensor in tensors_in(value))
 
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
@@ -221,7 +221,7 @@ class Tape:
     def open(
         self, kind: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Entry:
-        """Return an entry for a call that is about to be made; `close` puts it on the tape."""
+        """Return an entry for the next call; `close` puts it on the tape."""
         given: list[tuple[torch.Tensor, int]] = []
         needs: set[int] = set()
 
@@ -250,8 +250,8 @@ class Tape:
 
         Args:
             entry: What `open` returned.
-            result: What the call gave.
-            scale: Which value of a loss scale multiplies the result; None for none.
+            result: The result of the call.
+            scale: The loss scale that multiplies the result; None for none.
         """
         for tensor in tensors_in(result):
             self._slots[id(tensor)] = (weakref.ref(tensor), self._count, scale)
@@ -273,9 +273,9 @@ class Tape:
         self._alive.difference_update(entry.results)
 
     def snapshot(self) -> list[Entry]:
-        """Return the calls that this iteration's backward passes rest on, in order.
+        """Return the calls that this iteration's backward passes depend on, in order.
 
-        Without a backward, those of the iteration.
+        Without a backward, return all calls of the iteration.
         """
         ends = [each for each in self.entries if each.kind == "backward"]
         if not ends:
@@ -291,7 +291,7 @@ class Tape:
 
 
 def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:
-    """Return the entries that rest on no entry that has been forgotten."""
+    """Return the entries that do not depend on a forgotten entry."""
     made: set[int] = set()
     chosen = []
     for entry in entries:
@@ -302,14 +302,14 @@ def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:
 
 
 def given_tensors(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
-    """Yield what entries were given from outside the tape: batches, labels, masks, parameters."""
+    """Yield the tensors from outside the tape: batches, labels, masks, parameters."""
     for entry in entries:
         for tensor, _ in entry.given:
             yield entry, tensor
 
 
 def changed_since(entries: list[Entry]) -> bool:
-    """Return whether something that an entry was given has been changed in place since."""
+    """Return whether an argument of an entry has been changed in place since."""
     return any(
         tensor._version != version
         for entry in entries
@@ -319,7 +319,7 @@ def changed_since(entries: list[Entry]) -> bool:
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
-    """Return the device types that autocast is on for, and the format of each."""
+    """Return the device types under autocast, and the format of each."""
     on_cpu, on_cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
     if not (on_cpu or on_cuda):  # Asked at each call into torch: most loops' own are outside.
         return ()

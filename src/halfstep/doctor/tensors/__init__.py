@@ -1,1 +1,1 @@
-"""Tensors: those inside what functions take and give, what is in them, and the same in fp32."""
+"""Tensors: finding them in arguments and results, their contents, and the same in fp32."""

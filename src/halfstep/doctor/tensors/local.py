@@ -1,7 +1,7 @@
-"""What this process has of a tensor that several hold.
+"""The part of a sharded tensor that is in this process.
 
-Whatever doctor computes, it computes on that: an operator on the whole would wait for the other
-processes, which do not look at the same time.
+doctor computes only on this part: an operator on the whole tensor would wait for the other
+processes, which do not run doctor's operators at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's part that lies in this process; a plain tensor as it is."""
+    """Return the part of a tensor in this process; a plain tensor unchanged."""
     if not isinstance(tensor, DTensor):
         return tensor
     part: torch.Tensor = tensor.to_local()

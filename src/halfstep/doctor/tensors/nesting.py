@@ -20,7 +20,7 @@ _PLAIN = (str, bytes, int, float, bool, torch.nn.Module, type)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in a value, in an order that only its structure decides."""
+    """Return the tensors in a value, in an order that depends only on its structure."""
     found: list[torch.Tensor] = []
     _collect(value, _DEPTH, found)
     return found

@@ -1,4 +1,4 @@
-"""What an operator was given, and what it would give in float64."""
+"""The inputs of an operator, and its result in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scalars_of(args: Any, kwargs: Any) -> list[float]:
 
 
 def exact(func: Any, args: Any, kwargs: Any) -> float | None:
-    """Return the largest magnitude that an operator would give in float64; None if not finite."""
+    """Return the largest magnitude of an operator's result in float64; None if not finite."""
 
     def double(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
@@ -47,7 +47,7 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
 
 
 def dead_rows(values: list[torch.Tensor], args: Any) -> int:
-    """Return how many rows of the first of these hold nothing but -inf."""
+    """Return the number of rows of the first tensor with only -inf."""
     if not values or values[0].dim() == 0:
         return 0
     # A softmax is told its dimension; rows of other operators are the last one.

@@ -1,4 +1,4 @@
-"""What is in a tensor, in a few numbers; of a sharded one, in the part of this process."""
+"""The contents of a tensor in a few numbers; of a sharded tensor, of the part in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from halfstep.formats import format_name
 
 
 def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
-    """Return the numbers that tell whether a tensor is sound; reads the device."""
+    """Return a summary of a tensor; reads the device."""
     tensor = local(tensor)
     shape = tuple(tensor.shape)
     form = format_name(tensor.dtype)

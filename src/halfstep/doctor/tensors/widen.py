@@ -1,7 +1,7 @@
-"""The same step in fp32: every half tensor is widened below autograd, whatever made it half.
+"""The same step in fp32: every half tensor is widened below autograd.
 
-Autocast, `.half()`, a module's own casts and half parameters all come down to operators on half
-tensors, so one dispatch mode answers "would this have happened in fp32?" for any program.
+Autocast, `.half()`, a module's own casts and half parameters all become operators on half tensors
+there. So one dispatch mode shows for any program whether the same would happen in fp32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def widened(value: Any) -> Any:
 
 
 class Widen(TorchDispatchMode):
-    """Computes in fp32 what a program computes in half precision."""
+    """Runs half-precision operators in fp32."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own, without annotations

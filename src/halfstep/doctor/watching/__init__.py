@@ -1,1 +1,1 @@
-"""A watch over a program: the points of torch at which it listens, and what it does there."""
+"""Watches a program: the hooks in torch, and the reactions to their events."""

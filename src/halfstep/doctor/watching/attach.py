@@ -1,8 +1,7 @@
-"""The points of torch, and of the engine, at which a program is watched, and their removal.
+"""Adds hooks to torch and to the engine, and removes them.
 
-Methods are wrapped on torch's own classes, so that any program is seen, whatever it is written
-with. Each wrapper calls what it wraps exactly as the program did. Under torch.compile's tracing a
-wrapper is transparent.
+Methods are wrapped on torch's own classes, so any program is seen. Each wrapper calls the wrapped
+method exactly as the program did. torch.compile's tracing looks through the wrappers.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Attachment:
-    """The wrappers, from when it is made until `remove`.
+    """The wrappers, from the constructor until `remove`.
 
     Args:
-        receiver: Is told of everything.
-        observer: Is told by an engine what it does.
+        receiver: Receives all events.
+        observer: Receives the reports of an engine.
     """
 
     def __init__(self, receiver: Receiver, observer: EngineObserver) -> None:
@@ -57,7 +56,7 @@ class Attachment:
         _watched_process(receiver)
 
     def remove(self) -> None:
-        """Put everything back that is still ours to put back."""
+        """Remove the wrappers that nobody else has replaced."""
         _watched_process(None)
         while self._undo:
             self._undo.pop()()

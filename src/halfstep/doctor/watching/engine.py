@@ -1,6 +1,6 @@
-"""What halfstep's engine tells of itself: its loss scales and steps are seen like any other's.
+"""Receives the reports of halfstep's engine: its loss scales and steps become events.
 
-What the engine does to gradients on its way is its own work and no event of the loop.
+Other changes of gradients in the engine are its own work, not events of the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING = nullcontext()
 
 
 class _Work:
-    """What the engine does inside is no doing of the loop's; what came before it is."""
+    """A block of the engine's own work; changes before it belong to the loop."""
 
     __slots__ = ("_grammar", "_guard", "_inside")
 
@@ -54,14 +54,14 @@ class _Work:
 
 
 class EngineObserver(StepObserver):
-    """Hands on what an engine in the loop's thread does.
+    """Passes on the reports of an engine in the loop's thread.
 
     Args:
-        receiver: Is told of everything.
-        look_back: Called while what was trained is still as it was trained.
+        receiver: Receives all events.
+        look_back: Called before the engine restores the models.
 
     Attributes:
-        rest: Decides when the watch rests; None where it never does.
+        rest: Decides when the watch rests; None if it never does.
     """
 
     listens = True
@@ -79,7 +79,7 @@ class EngineObserver(StepObserver):
         return _Work(guard, self._receiver.grammar) if outside else _NOTHING
 
     def aside(self) -> AbstractContextManager[None]:
-        """What happens inside is not heard."""
+        """Do not listen inside the block."""
         guard = self._receiver.guard
         return guard.inside() if guard.is_here and guard.is_outside else _NOTHING
 

@@ -1,4 +1,4 @@
-"""Takes in what the loop asks of torch between the models that it calls: events, tape, averages."""
+"""Processes the loop's own calls of torch: events, tape, averages."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class Hearing:
     """Sorts calls of functions.
 
     Args:
-        grammar: Is told of changes and readings of gradients.
-        tape: Gets what leads to a loss.
+        grammar: Receives writes and reads of gradients.
+        tape: Receives the calls that lead to a loss.
         parties: Knows the parameters.
         scaling: Knows the loss scale.
-        positions: Is told of whole numbers in half formats.
-        begin: Called before what may begin an iteration.
+        positions: Receives whole numbers in half formats.
+        begin: Called before a call that may begin an iteration.
 
     Attributes:
-        calls: What was called, counted.
-        averages: What follows a parameter in half precision.
-        overflows: What overflowed in evaluation.
-        own_scales: What losses were multiplied by.
+        calls: Counts of calls.
+        averages: Averages of parameters in half precision.
+        overflows: Overflows in evaluation.
+        own_scales: Factors of losses.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Hearing:
         self.own_scales = OwnScales()
 
     def take(self, call: Call, result: Any) -> None:
-        """Take in a call and its result."""
+        """Process a call and its result."""
         name = call.function.__name__
         if name in _NOT_ON_TAPE:
             return
@@ -97,7 +97,7 @@ class Hearing:
             self._note_formats(name, call, halves, result)
 
     def _note_gradients(self, name: str, call: Call, given: list[torch.Tensor]) -> None:
-        """Tell the grammar of what concerns gradients."""
+        """Report writes and reads of gradients to the grammar."""
         if call.function is torch.autograd.grad:
             self._differentiated(call)
         elif name in _ZEROES:
@@ -110,7 +110,7 @@ class Hearing:
             self._grammar.notice_read(calling_line(), given)
 
     def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
-        """Look at what is half and outside of a graph: averages, positions, evaluation losses."""
+        """Examine half tensors outside of a graph: averages, positions, evaluation losses."""
         if self.averages.concerns(halves):
             self.averages.know(self._parties)
             self.averages.take(name, halves, calling_line())
@@ -126,7 +126,7 @@ class Hearing:
         """Count a call, and put it on the tape if a loss may come of it.
 
         Args:
-            call: It.
+            call: The call.
             given: The tensors in its arguments.
             made: Those in its result.
         """

@@ -1,9 +1,9 @@
 """Keeps an optimizer from applying a bad step, without waiting for the device.
 
-A fused optimizer skips a step by itself where its `found_inf` is not zero, which a gradient scaler
-sets. Without a scaler it can be set from the step's own numbers, so that the parameters are still
-those of the bad step when its numbers have arrived and it is run again. On request only: what
-follows a bad step is then not what the program would have computed.
+A fused optimizer skips a step by itself if its `found_inf`, which a gradient scaler sets, is not
+zero. Without a scaler, doctor can set it from the loss and the gradient norm. The parameters are
+then unchanged when the step is run again. This is done only on request, because it changes the
+results after a bad step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def can_hold_back(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer skips by itself, on gradients that no other process has."""
+    """Return whether an optimizer skips steps by itself and has no sharded parameters."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not any(
         isinstance(each, DTensor) for each in parameters_of(optimizer)
     )
@@ -30,7 +30,7 @@ class HoldBack:
     """Holds bad steps back.
 
     Args:
-        on: Whether to.
+        on: Whether to hold back bad steps.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -38,14 +38,14 @@ class HoldBack:
         self._held: Optimizer | None = None
 
     def before_step(self, optimizer: Optimizer, numbers: list[torch.Tensor]) -> bool:
-        """Let an optimizer skip the step that it is about to make if it is bad.
+        """Make an optimizer skip its next step if the step is bad.
 
         Args:
-            optimizer: It; not stepped by a scaler.
-            numbers: Of the step, scalars on its device; one that is not finite makes it bad.
+            optimizer: The optimizer; no scaler steps it.
+            numbers: Scalars on its device; the step is bad if one of them is not finite.
 
         Returns:
-            Whether it would.
+            Whether the optimizer can skip the step.
         """
         if (
             not (self.on and numbers)
@@ -60,7 +60,7 @@ class HoldBack:
         return True
 
     def after_step(self) -> None:
-        """Leave the optimizer as it was."""
+        """Restore the optimizer."""
         if self._held is not None:
             del self._held.found_inf  # type: ignore[attr-defined]  # set by `before_step`
             self._held = None

@@ -1,4 +1,4 @@
-"""The numbers of each step, what the step was computed by, and what is done when they are bad."""
+"""Measures the numbers of each step, and starts the investigation of a bad step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECENT = 3
 
 
 class Measuring:
-    """Measures steps, and has those investigated whose numbers are bad.
+    """Measures steps, and has bad ones investigated.
 
     Args:
         grammar: Counts iterations.
@@ -34,9 +34,9 @@ class Measuring:
 
     Attributes:
         series: Loss, norm, scale of each step.
-        recent: The calls of the latest iterations that came to a step, by number.
-        loss: What backward was called on last, without its loss scale.
-        known_norm: The norm of the gradients of the step under way, where somebody has it.
+        recent: The calls of the latest iterations with a step, by number.
+        loss: The tensor that backward was last called on, without its loss scale.
+        known_norm: The norm of the current step's gradients, if it is known already.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Measuring:
         """Measure a step.
 
         Args:
-            optimizer: Whose; it is known.
-            gradients: What it is given; None for a step that was skipped.
+            optimizer: The optimizer, which is known.
+            gradients: Its gradients; None for a skipped step.
             skipped: Whether it is known to be skipped.
             found_inf: Not zero if the optimizer skips the step on the device.
 
         Returns:
-            Loss and gradient norm, on the device, as far as there are any.
+            Loss and gradient norm on the device, if they exist.
         """
         iteration = self._grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:

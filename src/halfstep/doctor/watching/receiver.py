@@ -1,7 +1,7 @@
-"""Takes in what happens at the points of `attach`, in the order in which it happens.
+"""Receives the events of the hooks of `attach`, in order.
 
-Each method lets the program's own call run exactly once, as it was made; what doctor does before
-and after it is doctor's own work.
+Each method runs the program's call exactly once and unchanged. The work before and after the call
+is doctor's own.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class Receiver:
     """Fills the parts of the record.
 
     Args:
-        hold_back: Whether fused optimizers are to skip bad steps.
-        bundle: Where a bad step is left; None for nowhere.
+        hold_back: Whether fused optimizers skip bad steps.
+        bundle: Directory for a bad step; None for none.
 
     Attributes:
         grammar: The order of events.
         tape: The calls of the step.
-        samples: Close looks.
-        evaluations: What models gave in evaluation.
-        saves: What was saved.
+        samples: Measurements of sampled steps.
+        evaluations: Results of models in evaluation.
+        saves: Saved checkpoints.
         elsewhere: Calls in other threads.
         positions: Whole numbers that a half format rounds.
         parties: Models, optimizers, scalers.
-        scaling: What is done with scalers.
-        hearing: What is called between models.
-        investigation: What replays told.
+        scaling: Actions of scalers.
+        hearing: Calls between models.
+        investigation: Results of replays.
         measuring: The numbers of each step.
-        hold_back: Keeps bad steps from being applied.
+        hold_back: Prevents bad steps from being applied.
     """
 
     def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
@@ -107,19 +107,19 @@ class Receiver:
         self._begun = -1
 
     def is_outside(self) -> bool:
-        """Whether it is the loop that works, in its thread."""
+        """Whether the loop itself runs, in its thread."""
         return self.guard.is_outside
 
     def is_here(self) -> bool:
-        """Whether this is the loop's thread, or a replay that is traced."""
+        """Whether this is the loop's thread, or a traced replay."""
         return self.guard.is_here or (self.stack.on and self.guard.is_own)
 
     def forget_process(self) -> None:
-        """Stop in a process that was forked off."""
+        """Stop in a forked process."""
         self.guard.leave_process()
 
     def begin(self) -> None:
-        """Take in what may begin an iteration."""
+        """Process an event that may begin an iteration."""
         # Functions alone are no event: several of them may come before one.
         if self.grammar.between_iterations and self._begun != self.grammar.made:
             self._begun = self.grammar.made
@@ -128,7 +128,7 @@ class Receiver:
     # ------------------------------------------------------------ models and functions
 
     def on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A model is called by the loop."""
+        """The loop calls a model."""
         entry, before = None, []
         with self.guard.own():
             notes = self.parties.model(module)
@@ -245,7 +245,7 @@ class Receiver:
         self.on_new_optimizer(optimizer)
 
     def on_new_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer is seen, or its parameters, for the first time."""
+        """An optimizer or its parameters are seen for the first time."""
         with self.guard.own():
             self.parties.optimizer(optimizer)
             self.grammar.follow(optimizer, self.parties.optimizers.number(optimizer))
@@ -291,10 +291,10 @@ class Receiver:
         return self.parties.optimizers.number(optimizer)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """An optimizer is about to step; with a closure, once that has run.
+        """An optimizer is about to step; with a closure, after the closure has run.
 
         Returns:
-            None, or arguments whose closure tells when it has run.
+            None, or the arguments with a closure that reports when it has run.
         """
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
@@ -369,9 +369,9 @@ class Receiver:
 
 
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:
-    """Return whether a module prepares data, an image's transform say, and is no part of a model.
+    """Return whether a module prepares data, such as an image transform, and is not a model.
 
-    Nothing of it is half, trained or differentiated: what it gives is a batch like any other.
+    Nothing in it is half, trained or differentiated, so its results are ordinary batches.
     """
     return (
         not entry.autocast

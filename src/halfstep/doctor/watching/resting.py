@@ -1,10 +1,10 @@
-"""Ordinary steps of a loop that says what it runs: little is looked at, and nothing is lost.
+"""Watches ordinary steps of the trainer only in part, without losing information.
 
-A loop of halfstep's own tells `StepObserver.runs` which model, batch and loss a step is made of.
-Once its steps have gone well for a while, the wrappers and the listener are taken off. Each step is
-then asked for what nothing shows later: its loss, and whether loss and gradients are finite. What a
-replay needs is kept until the next step has begun. A step that is not like those before is put on
-the tape as if it had been heard, before its optimizer steps, and the loop is watched from there on.
+The trainer reports the model, batch and loss function of each step through `StepObserver.runs`.
+After some steps without problems, the wrappers and the listener are removed. Then only the loss is
+recorded, and whether loss and gradients are finite. The inputs of a replay are kept until the next
+step has begun. If a step differs from those before, its calls are put on the tape before its
+optimizer steps, and the loop is watched in full from then on.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ EVERY = 1000
 
 
 def is_due(step: int) -> bool:
-    """Return whether a step, counted from 0, is watched in full whatever happens."""
+    """Return whether a step, counted from 0, is always watched in full."""
     return step & (step - 1) == 0 or step % EVERY == 0
 
 
 class Rest:
-    """Decides when a watch rests, and is told what happens meanwhile.
+    """Decides when a watch rests, and records the steps meanwhile.
 
     Args:
-        receiver: What the full watch fills.
-        attach: Begins to watch in full.
-        detach: Ends that.
+        receiver: Receives the events of the full watch.
+        attach: Starts the full watch.
+        detach: Ends the full watch.
 
     Attributes:
-        asleep: Whether steps are not watched in full.
-        observer: Who is told of the engine then.
+        asleep: Whether the watch rests.
+        observer: Receives the engine's reports while it rests.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Rest:
     # ------------------------------------------------------------ awake
 
     def consider(self, model: nn.Module, images: torch.Tensor) -> bool:
-        """Take in that a micro-batch is about to run that is watched in full; rest if that will do.
+        """Note the next micro-batch, which is watched in full; rest if that is enough.
 
         Returns:
             Whether the watch rests from here on.
@@ -119,13 +119,13 @@ class Rest:
         return False
 
     def computed(self) -> None:
-        """Take in that a loss was computed that is watched in full."""
+        """Note that a loss was computed, which is watched in full."""
         if self._generator is not None:
             self._draws = not torch.equal(self._generator, torch.get_rng_state())
             self._generator = None
 
     def stepped(self) -> None:
-        """Take in that the engine steps an optimizer while everything is watched."""
+        """Note that the engine steps an optimizer during the full watch."""
         self._steps += self._runs > 0
 
     def _may_rest(self, model: nn.Module, images: torch.Tensor) -> bool:
@@ -170,10 +170,10 @@ class Rest:
     def keeps(
         self, model: nn.Module, criterion: Any, images: torch.Tensor, labels: torch.Tensor
     ) -> bool:
-        """Keep what a micro-batch is made of, unless it is to be watched in full.
+        """Keep the inputs of a micro-batch, unless it must be watched in full.
 
         Returns:
-            Whether it was kept.
+            Whether they were kept.
         """
         if not self._window:
             if model is not self._model:
@@ -198,17 +198,17 @@ class Rest:
         return True
 
     def ran(self, loss: torch.Tensor) -> None:
-        """Take in the loss of the micro-batch, before its backward."""
+        """Note the loss of the micro-batch, before its backward."""
         if self._window:
             self._window[-1].loss = loss.detach()
 
     def weighed(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Take in what weights it for its window."""
+        """Note the loss's weight in its window."""
         if self._window:
             self._window[-1].weighed = function, args
 
     def scaled(self, scaler: Any, scale: torch.Tensor) -> None:
-        """Take in what it is multiplied by."""
+        """Note the loss scale that multiplies it."""
         if self._window:
             told = self._window[-1]
             told.scaler, told.scale = scaler, scale
@@ -220,7 +220,7 @@ class Rest:
         grad_norm: torch.Tensor | None,
         gradients: list[torch.Tensor] | None,
     ) -> bool:
-        """Take a step in, before its optimizer makes it; return whether it is an ordinary one."""
+        """Note a step before its optimizer steps; return whether it is an ordinary step."""
         window = self._window
         if optimizer is not self._optimizer or len(window) not in self._usual:
             return False
@@ -257,9 +257,9 @@ class Rest:
         """Watch in full again.
 
         Args:
-            steps: Whether the optimizer is about to step. What the engine does until `worked` is
-                no doing of the loop's then.
-            looks_back: Whether the tape is to hold the last step that was made.
+            steps: Whether the optimizer is about to step. The engine's work until `worked` then
+                does not belong to the loop.
+            looks_back: Whether to put the last step on the tape.
         """
         if not self.asleep:
             return
@@ -287,7 +287,7 @@ class Rest:
         self._runs, self._window, self._last = len(self._window), [], []
 
     def worked(self) -> None:
-        """Let what follows be the loop's doing again: the engine's step is over."""
+        """Attribute later events to the loop again: the engine's step is over."""
         if self._inside is not None:
             with self._receiver.guard.own():
                 self._receiver.grammar.settle()
@@ -295,13 +295,13 @@ class Rest:
             self._inside = None
 
     def abandon(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self.asleep and self._end is not None:
             self._end()
         self.asleep = False
 
     def _count_in(self) -> None:
-        """Add the steps that have passed to what the full watch has counted."""
+        """Add the steps since the rest began to the counts of the full watch."""
         receiver = self._receiver
         for micro_batches, count in self._passed.items():
             receiver.grammar.repeat(self._usual[micro_batches], count)

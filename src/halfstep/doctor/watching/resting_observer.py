@@ -1,4 +1,4 @@
-"""Who is told what the engine does while a watch rests."""
+"""Receives the engine's reports while a watch rests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class RestingObserver(StepObserver):
-    """Hands it on to what takes it in.
+    """Passes the reports on.
 
     Args:
-        rest: Takes it in.
-        guard: Of the watch.
-        full: The full watch's observer.
+        rest: Receives them.
+        guard: The guard of the watch.
+        full: The observer of the full watch.
     """
 
     def __init__(self, rest: Rest, guard: Guard, full: EngineObserver) -> None:

@@ -1,4 +1,4 @@
-"""Takes in what a loop does with its gradient scalers, in the order in which it happens."""
+"""Records the actions of a loop on its gradient scalers, in order."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Scaling:
     """Follows every enabled `torch.amp.GradScaler`.
 
     Args:
-        guard: Tells doctor's own work from the loop's.
-        grammar: Is told of every event.
-        tape: Gets the multiplications.
+        guard: Distinguishes doctor's own work from the loop's.
+        grammar: Receives every event.
+        tape: Receives the multiplications.
         parties: Knows scalers and optimizers.
-        begin: Called before what may begin an iteration.
-        on_skip: Called with an optimizer whose step a scaler has skipped, and its found_inf.
+        begin: Called before a call that may begin an iteration.
+        on_skip: Called with an optimizer and its found_inf, after a scaler skipped its step.
 
     Attributes:
-        loss: The latest loss that was multiplied, as it was before.
-        off: Whether a scaler for CUDA was made where there is none, which torch switches off.
+        loss: The latest scaled loss, before the multiplication.
+        off: Whether torch has switched off a scaler for CUDA, because there is no GPU.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Scaling:
 
     @property
     def steps(self) -> bool:
-        """Whether a scaler's `step` is under way."""
+        """Whether a scaler's `step` runs."""
         return bool(self._stepping)
 
     def undoes(self, number: Any) -> bool:
-        """Return whether a number, or one over it, is the loss scale that the loop last asked for.
+        """Return whether a number or its inverse is the loss scale that the loop last read.
 
         Args:
-            number: What the loop multiplies or divides by: a number, or a scaler's own tensor.
+            number: Factor or divisor of the loop: a number, or a scaler's own tensor.
         """
         if self._latest is None or not isinstance(number, int | float) or not number:
             return False
@@ -86,7 +86,7 @@ class Scaling:
         scaler: Any,
         optimizer: Optimizer | None = None,
     ) -> Iterator[None]:
-        """Let a scaler work; what it raises is an event, for the loop may go on after it."""
+        """Run a scaler's method; an error is an event, because the loop may continue after it."""
         try:
             with self._guard.inside():
                 yield
@@ -111,7 +111,7 @@ class Scaling:
         return result
 
     def open(self, outputs: Any) -> Entry:
-        """Return an entry for a multiplication that is about to be made."""
+        """Return an entry for the next multiplication."""
         self._begin()
         entry = self._tape.open("scale", None, (outputs,), {})
         entry.mark, entry.autocast = calling_line(), autocast_state()
@@ -127,14 +127,14 @@ class Scaling:
         *,
         given: Any,
     ) -> None:
-        """Take in a multiplication.
+        """Record a multiplication.
 
         Args:
             entry: What `open` returned.
-            scaler: Whose it is.
-            scale: By how much.
-            outputs: Of what.
-            result: What came of it.
+            scaler: The scaler.
+            scale: The loss scale.
+            outputs: The loss.
+            result: The scaled loss.
             given: The loss in the format in which it was multiplied.
         """
         entry.value = None if scale is None else scale.detach().clone()
@@ -153,11 +153,11 @@ class Scaling:
         )
 
     def multiplier(self, scaler: Any) -> Multiplier:
-        """Return what stands for the value that a scaler's loss scale has now."""
+        """Return a reference to the current value of a scaler's loss scale."""
         return Multiplier(self._number(scaler), self._updates)
 
     def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """The loop asks for the loss scale."""
+        """The loop reads the loss scale."""
         with self._guard.inside():
             result = original(scaler, *args, **kwargs)
         if self._guard.is_outside:
@@ -205,13 +205,13 @@ class Scaling:
         mark: Mark | None,
         found_inf: Callable[[], torch.Tensor | None],
     ) -> Iterator[None]:
-        """Let an optimizer step inside, or not.
+        """A block in which a scaler lets an optimizer step, or skips it.
 
         Args:
-            scaler: What decides.
-            optimizer: What steps.
-            mark: Where.
-            found_inf: Returns what it was decided by, once it was.
+            scaler: The scaler.
+            optimizer: The optimizer.
+            mark: The line.
+            found_inf: Returns the found_inf of the decision, after it.
         """
         notes, steps, again = self._parties.optimizer(optimizer), 0, False
         with self._guard.own():
@@ -243,7 +243,7 @@ class Scaling:
             return original(scaler, *args, **kwargs)
 
     def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:
-        """Take in that a scale changes, as the loop asks or as the engine does by itself."""
+        """Record a change of a scale, by the loop or by the engine."""
         self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
         self._updates += 1
 

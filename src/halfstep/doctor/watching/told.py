@@ -1,4 +1,4 @@
-"""Micro-batches that a loop has told of: kept, and put on the tape where they matter."""
+"""Keeps micro-batches that the trainer has reported, and puts them on the tape if needed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Told:
-    """A micro-batch, as the loop has told of it.
+    """A micro-batch that the trainer has reported.
 
     Attributes:
-        model: What was called.
-        criterion: What was called on its logits and the labels.
+        model: The model.
+        criterion: The loss function, called on logits and labels.
         given: Images and labels.
-        versions: Theirs.
-        random: The generators before; None where nothing has been drawn from them so far.
+        versions: Versions of images and labels.
+        random: The generators' state before; None if they have not been used so far.
         autocast: See `Entry`.
         buffers: See `Entry`.
-        loss: The loss as it was computed; None before.
-        weighed: What weights it for its window: a function and its arguments after the loss.
-        scaler: What multiplies it then; None for nothing.
-        scale: By how much: a scalar that is never written to.
+        loss: The computed loss; None before.
+        weighed: The weighting for its window: a function and its arguments after the loss.
+        scaler: The scaler that multiplies the loss then; None without one.
+        scale: The loss scale: a scalar that is never written to.
     """
 
     model: nn.Module
@@ -59,7 +59,7 @@ class Told:
         return weighted
 
     def root(self) -> torch.Tensor:
-        """Return what a backward is called on that does not begin with weight and scale."""
+        """Return the root of a backward that does not start from weight and scale."""
         loss = self.weighted()
         if self.scale is None:
             return loss
@@ -67,10 +67,10 @@ class Told:
 
 
 class Telling:
-    """Tells the full watch of micro-batches as if it had heard them.
+    """Reports micro-batches to the full watch as if it had recorded them itself.
 
     Args:
-        receiver: What the full watch fills.
+        receiver: Receives the events of the full watch.
         usual: The events of usual iterations, by number of micro-batches.
     """
 
@@ -85,7 +85,7 @@ class Telling:
     def put_on_tape(self, window: Sequence[Told], *, heard: bool) -> None:
         """Put micro-batches on the tape, and their events in the grammar if they were not counted.
 
-        What tensors between them held is not needed: a replay computes it again.
+        Intermediate tensors are not needed: a replay computes them again.
         """
         receiver = self._receiver
         for gradients in receiver.grammar.followed:
@@ -118,7 +118,7 @@ class Telling:
                 self._tell(told, multiplier, again=number > 0)
 
     def tell_of_engine(self, micro_batches: int) -> None:
-        """Tell what the engine usually does between backward and step: schedules, clips."""
+        """Report the engine's usual actions between backward and step: schedules, clipping."""
         kinds = [kind for kind, _, _ in self._usual.get(micro_batches, ())]
         if "backward" in kinds:
             first = len(kinds) - kinds[::-1].index("backward")

@@ -1,9 +1,9 @@
-"""Warnings name the line that they would name without doctor.
+"""Makes warnings name the same line as without doctor.
 
-torch names the caller of a function by its distance on the stack, and doctor's wrappers lie between
-the two. A warning that would name a line of doctor's is given once more, for the line of the
-program that called it: filters and "once for each line" then hold for that one. Warnings of a step
-that doctor runs again are not shown: the program has had its own.
+torch finds the caller of a function by its distance on the stack, and doctor's wrappers are between
+the two. A warning that would name a line of doctor is issued again for the line of the program that
+called it, so filters and "once per line" apply to this line. Warnings of replayed steps are not
+shown, because the program has already shown its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def naming_program(show: Callable[[warnings.WarningMessage], None], guard: Guard) -> Any:
-    """Return what shows a warning instead of a function of Python's.
+    """Return a replacement for Python's function that shows a warning.
 
     Args:
-        show: That function.
-        guard: Knows whether doctor works.
+        show: Python's function.
+        guard: Knows whether doctor runs.
     """
 
     def shown(given: warnings.WarningMessage) -> None:
@@ -64,7 +64,7 @@ def _named(given: warnings.WarningMessage) -> FrameType | None:
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    """Return who called a line of doctor's; None where nobody is known."""
+    """Return the caller of a line of doctor; None if unknown."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file == overrides.__file__:  # Left by a function of torch, which doctor then calls.

@@ -1,7 +1,7 @@
-"""A watch over a program, from `start` to `close`: attaches, looks back at the end, and freezes.
+"""Watches a program from `start` to `close`, and returns the record of evidence.
 
-Everything ordinary is cheap: order, version counters, one fused norm a step. When numbers go bad,
-the step is investigated there and then, while its parameters are still what they were.
+Watching an ordinary step is cheap: the order of calls, version counters, one fused norm. A bad step
+is investigated at once, while its parameters are unchanged.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ MESSAGE = 2000
 
 
 class Watch:
-    """Watches whatever trains in this thread.
+    """Watches training in this thread.
 
     Args:
-        hold_back: Whether fused optimizers are to skip bad steps; what follows a bad step is then
-            not what the program would have computed.
-        rests: Whether ordinary steps that a loop tells of are not watched in full; see `resting`.
-        bundle: Directory for a bad step, to be run again elsewhere; None for nowhere.
+        hold_back: Whether fused optimizers skip bad steps. This changes the results after a bad
+            step.
+        rests: Whether ordinary steps that the trainer reports are not watched in full; see
+            `resting`.
+        bundle: Directory for a bad step, to be run again elsewhere; None for none.
 
     Raises:
-        ValueError: From `start`, if another watch is on.
+        ValueError: From `start`, if another watch is active.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Watch:
 
     @property
     def note(self) -> str:
-        """Why there is no bundle of a bad step; "" where there is one, or no such step."""
+        """Why there is no bundle of a bad step; "" if there is one, or no bad step."""
         return self._receiver.investigation.note
 
     @property
     def state(self) -> str:
-        """What has been seen so far, in one line; another thread may ask for it."""
+        """The progress in one line; another thread may read it."""
         receiver = self._receiver
         steps, repeats = receiver.grammar.made, receiver.investigation.repeats
         said = [f"{counted(steps, 'step')} watched" if steps else "no optimizer step yet"]
@@ -81,7 +82,7 @@ class Watch:
 
     @property
     def troubles(self) -> list[str]:
-        """Errors in doctor's own work, with their tracebacks; the program went on."""
+        """Errors in doctor's own work, with their tracebacks; the program continued."""
         return self._receiver.guard.troubles
 
     def start(self) -> Watch:
@@ -104,7 +105,7 @@ class Watch:
             self._attachment.remove()
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
-        """Take in what was made before watching began."""
+        """Register objects that were made before watching began."""
         for model in models:
             self._receiver.parties.model(model)
         for optimizer in optimizers:
@@ -128,7 +129,7 @@ class Watch:
         self.close()
 
     def note_ending(self, error: BaseException) -> None:
-        """Take in the exception that ended the program."""
+        """Note the exception that ended the program."""
         line = site(raising_line(error.__traceback__))
         function = raising_function(error.__traceback__)
         self._ending = Ending(
@@ -141,16 +142,16 @@ class Watch:
 
     @property
     def saw_nonfinite(self) -> bool:
-        """Whether a loss was not finite, or gradients that an optimizer was given."""
+        """Whether a loss or an optimizer's gradients were not finite."""
         self._receiver.measuring.series.settle()
         return self._receiver.measuring.series.first_bad is not None
 
     def abandon(self) -> None:
-        """Stop watching and look at nothing; does nothing after `close`."""
+        """Stop watching without a diagnosis; does nothing after `close`."""
         self._end()
 
     def close(self) -> Evidence:
-        """Stop watching, look at what is left to look at, and return the record."""
+        """Stop watching, examine the last step, and return the record."""
         if self._evidence is not None:
             return self._evidence
         receiver = self._receiver
@@ -180,7 +181,7 @@ class Watch:
             self._observer.rest.wake(looks_back=True)
 
     def _look_back(self) -> None:
-        """Look at the last step, unless that was done."""
+        """Examine the last step, unless that was done."""
         self._wake()
         receiver = self._receiver
         if self._seen == receiver.grammar.made:

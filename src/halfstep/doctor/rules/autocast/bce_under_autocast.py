@@ -63,7 +63,7 @@ def _format(call: Call) -> str:
 
 
 def _is_of_entropy(birth: Birth) -> bool:
-    """Return whether the entropy, or the cast of its gradient to half, made it."""
+    """Return whether the entropy made the value, or the cast of its gradient to half did."""
     if _OPERATOR in birth.op:
         return True
     made = [each for each in birth.upstream(_OPERATOR) if each.distance <= _NEAR]

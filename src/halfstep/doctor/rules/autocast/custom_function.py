@@ -23,7 +23,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a mismatch of formats in such a function, or a birth that fp32 does not have."""
+    """Find a mismatch of formats in such a function, or a birth that does not happen in fp32."""
     ending = evidence.ending
     if ending.function and _MISMATCH.search(ending.message):
         return Finding(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find parameters cast under no_grad, or with gradients in a replay, that never had one."""
+    """Find parameters without gradients that were cast under no_grad, or have one in a replay."""
     precision = evidence.precision
     differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
     for model in evidence.static.models:
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _among(name: str, names: set[str]) -> bool:
-    """Return whether a parameter of a model is among names that may begin with the model's."""
+    """Return whether a parameter is among names, which may start with the name of the model."""
     return any(each == name or each.endswith(f"].{name}") for each in names)
 
 

@@ -17,7 +17,7 @@ SHARE = 0.25
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a product that much of the step's time goes into, one dimension away from a fast one."""
+    """Find a large product with a dimension that slows it down."""
     for product in evidence.precision.products:
         rows, inner, columns = product.dims
         odd = [each for each in (inner, columns) if each >= LEAST and each % MULTIPLE]

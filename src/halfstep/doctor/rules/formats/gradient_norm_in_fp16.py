@@ -14,7 +14,7 @@ LEAST = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find fp16 norms, steps of zero gradients, and a backward that gives others."""
+    """Find fp16 norms, and steps with zero gradients after a backward with other gradients."""
     norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
     written = evidence.loop.of("write")

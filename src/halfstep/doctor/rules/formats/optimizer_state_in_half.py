@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find fp32 parameters whose second average is in a format that beta2 rounds to 1 in."""
+    """Find fp32 parameters with a second moment in a format in which beta2 rounds to 1."""
     for optimizer in evidence.static.optimizers:
         beta = optimizer.settings.get("beta2")
         if (

@@ -16,7 +16,7 @@ EARLY = 64
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find half parameters of which most do not change though they have gradients."""
+    """Find half parameters that mostly do not change although they have gradients."""
     rates = {
         (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
     }

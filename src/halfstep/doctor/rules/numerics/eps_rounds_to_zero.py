@@ -17,7 +17,7 @@ _DIVIDES = {"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.log", "aten.log2"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a division by zero, or its like, of what an eps was added to that is none."""
+    """Find a division by zero, or a similar operator, after an eps that is zero."""
     for birth in evidence.births:
         if not birth.culprit or birth.phase == "given":
             continue

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find masked logits that come through a log-softmax into a sum over all classes."""
+    """Find masked logits that go through a log-softmax into a sum over all classes."""
     for birth in evidence.births:
         if not birth.culprit or not birth.on_purpose or "nll_loss" in birth.op:
             continue

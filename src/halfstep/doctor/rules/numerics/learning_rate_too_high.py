@@ -19,7 +19,7 @@ FACTOR_A_STEP = 1.05
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss, or parameters, that grew before a step was not finite."""
+    """Find a loss or parameters that grew before the first non-finite step."""
     bad = evidence.numbers.first_bad
     if bad is None:
         return None
@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
-    """Find a loss that grew step by step before it was not finite, in fp32 too."""
+    """Find a loss that grew over several steps before it became non-finite."""
     losses = [
         abs(step.loss)
         for step in evidence.numbers.steps
@@ -60,7 +60,7 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
 
 
 def _by_parameters(evidence: Evidence) -> Finding | None:
-    """Find parameters that few steps have made many times larger, without which all is finite."""
+    """Find parameters that grew many times in a few steps, and make the step non-finite."""
     growth = evidence.growth
     steps = [each for each in evidence.numbers.steps if each.iteration < growth.iteration]
     made = sum(not each.skipped for each in steps)
@@ -90,7 +90,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
 
 
 def _is_better(smaller: Replay, plain: Replay | None) -> bool:
-    """Return whether a step is finite now, or its loss at least, whatever a loss scale does."""
+    """Return whether the step with smaller parameters is finite, or at least its loss."""
     lost = plain is not None and plain.loss is not None and not isfinite(plain.loss)
     return smaller.finite or (lost and smaller.loss is not None and isfinite(smaller.loss))
 

@@ -15,7 +15,7 @@ _PLUS_ONE = "aten.log1p"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth in a logarithm whose input has exact zeros."""
+    """Find a birth in a logarithm of an input with exact zeros."""
     for birth in evidence.births:
         if not birth.culprit or not _is_of_zero(birth):
             continue

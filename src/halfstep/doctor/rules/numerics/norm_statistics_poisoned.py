@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find finite parameters beside buffers that are not, after a skipped step."""
+    """Find finite parameters and non-finite buffers after a skipped step."""
     if evidence.numbers.skips == 0:
         return None
     for model in evidence.static.models:

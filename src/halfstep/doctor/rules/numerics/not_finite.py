@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step that was made with inf or NaN, and the operator that they were born in."""
+    """Find a step that applied inf or NaN, and the operator that made them."""
     bad = evidence.numbers.first_bad
     births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
     if bad is None or bad.skipped or not births:

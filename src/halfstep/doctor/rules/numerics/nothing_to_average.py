@@ -13,7 +13,7 @@ _VARIANCES = {"aten.var", "aten.std", "aten.var_mean", "aten.std_mean"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a NaN that is 0/0 because there is nothing to take the mean of."""
+    """Find a NaN that is 0/0 because a mean is over no elements."""
     for birth in evidence.births:
         if not birth.culprit or birth.kind != "nan" or birth.phase != "forward":
             continue

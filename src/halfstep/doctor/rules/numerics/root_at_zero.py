@@ -24,7 +24,7 @@ _ROOTS = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth in the backward of a root that was given zeros."""
+    """Find a birth in the backward pass of a root of zero."""
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "backward" or birth.forward_op not in _ROOTS:
             continue

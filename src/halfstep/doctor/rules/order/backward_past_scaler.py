@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a plain backward whose gradients a scaler then unscales and steps."""
+    """Find gradients of an unscaled loss that a scaler then unscales."""
     for shape, event in evidence.loop.of("backward"):
         reached = str(event.facts["reaches"]).split(",")
         stepped = {str(each.facts["optimizer"]) for each in shape.of("scaler step")}

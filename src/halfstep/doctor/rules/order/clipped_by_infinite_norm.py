@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find gradients of which the loop has left nothing but NaN and zeros."""
+    """Find gradients that contain only NaN and zeros after the loop changed them."""
     bad, gradients = evidence.numbers.first_bad, evidence.gradients
     if bad is None or bad.loss is None or not isfinite(bad.loss):
         return None

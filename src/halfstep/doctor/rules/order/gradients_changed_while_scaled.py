@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _after(evidence: Evidence, write: Event) -> Iterator[tuple[Event, ...]]:
-    """Yield, for each shape of iteration with this write, the events that follow it."""
+    """Yield the events after this write, for each shape of iteration that contains it."""
     for shape in evidence.loop.shapes:
         for place, event in enumerate(shape.events):
             if event.kind == "write" and (event.site, event.facts) == (write.site, write.facts):

@@ -15,7 +15,7 @@ _OFTEN = 2  # once may be a loop's way of starting or ending
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find steps whose gradients still contain those of an earlier step."""
+    """Find steps with gradients that contain those of an earlier step."""
     loop = evidence.loop
     for kind in ("scaler step", "step"):
         stale = [(shape, event) for shape, event in loop.of(kind) if event.facts.get("stale")]

@@ -19,7 +19,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a refused step, an optimizer that never had a gradient, or one of an older model."""
+    """Find a refused step, an optimizer without gradients, or an optimizer of an older model."""
     refused = raised(evidence.loop, "No inf checks were recorded for this optimizer")
     if refused is not None:
         shape, event = refused
@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _never_had(loop: Loop, number: int) -> bool:
-    """Return whether an optimizer stepped, and never on gradients."""
+    """Return whether an optimizer stepped, but never had gradients."""
     steps = [event for _, event in loop.of("step") if event.facts["optimizer"] == number]
     return bool(steps) and all(each.facts["gradients"] == "none" for each in steps)
 

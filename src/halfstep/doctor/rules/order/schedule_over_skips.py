@@ -19,7 +19,7 @@ SHARE_BY_HAND = 0.1
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scheduler that moves every step, and moved where no step was made."""
+    """Find a scheduler that advances every step, also when the step was skipped."""
     for number, optimizer in enumerate(evidence.static.optimizers):
         moves = evidence.loop.count("schedule", optimizer=number)
         made = optimizer.steps + optimizer.skipped
@@ -55,7 +55,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _by_hand(evidence: Evidence, number: int) -> Finding | None:
-    """Find a learning rate that the loop sets for each step, and moves on over skipped ones."""
+    """Find a learning rate that the loop sets for each step, also for skipped ones."""
     steps = [each for each in evidence.numbers.steps if each.optimizer == number]
     pairs = [
         (step, after) for step, after in pairwise(steps) if after.iteration - step.iteration == 1

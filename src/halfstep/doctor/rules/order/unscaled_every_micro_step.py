@@ -19,7 +19,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step on gradients of which some were divided by the loss scale and some not."""
+    """Find a step on a sum of unscaled and scaled gradients."""
     loop = evidence.loop
     for shape, event in loop.of("scaler step"):
         if event.facts["onto_unscaled"] and not event.facts.get("stale"):

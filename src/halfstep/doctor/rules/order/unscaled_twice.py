@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an `unscale_` after another with neither a backward nor an update between."""
+    """Find two `unscale_` calls without a backward or an update between them."""
     second = second_unscale(evidence.loop)
     if second is None or not second.same:
         return None

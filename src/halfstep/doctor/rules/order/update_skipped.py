@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a second unscale_ or step with no update since the first."""
+    """Find a second `unscale_` or `step` without an update after the first."""
     found = _found(evidence.loop)
     if found is None:
         return None

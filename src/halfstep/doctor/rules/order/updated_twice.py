@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _several(shape: Shape) -> Event | None:
-    """Return an update that another one follows with a step and no backward between."""
+    """Return the first of two updates that have a step, but no backward, between them."""
     latest: dict[object, Event] = {}
     for event in shape.events:
         if event.kind in {"backward", "raised"}:
@@ -56,7 +56,7 @@ def _is_second(before: tuple[Event, ...]) -> bool:
 
 
 def _taking_turns(loop: Loop) -> Finding | None:
-    """Find two optimizers that step in turn, each followed by an update of the same scaler."""
+    """Find two optimizers that take turns, with an update of one scaler after each step."""
     alone = [
         (shape, update)
         for shape in loop.shapes
@@ -104,7 +104,7 @@ def _removed(event: Event) -> str:
 
 
 def _only_last(first: Event) -> tuple[str, ...]:
-    """Return the change that leaves the update at the end of an iteration."""
+    """Return the change that keeps only the update at the end of an iteration."""
     return (
         _removed(first),
         "+ # one update() per step, after the last optimizer's scaler.step()",

@@ -34,9 +34,9 @@ GROWN = 2.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an overflow of fp16 in a product, a sum or a cast of the forward, and not a passing one.
+    """Find a lasting overflow of fp16 in a product, a sum or a cast of the forward pass.
 
-    It is there from the start; or no step is finite any more, and training has not diverged.
+    The overflow exists from the start; or no step is finite any more, without divergence.
     """
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
@@ -90,7 +90,7 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
 
 
 def _for_good(evidence: Evidence) -> bool:
-    """Return whether parameters that have not grown much give nothing finite any more."""
+    """Return whether no step is finite any more, although the parameters have not grown much."""
     numbers = evidence.numbers
     bad = numbers.first_bad
     if bad is None or evidence.growth.iteration < 0 or evidence.growth.factor > GROWN:

@@ -15,7 +15,7 @@ _EXPONENTIALS = {"aten.exp", "aten.expm1", "aten.exp2", "aten.sinh", "aten.cosh"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an infinity that is born in an exponential."""
+    """Find an infinity that an exponential makes."""
     for birth in evidence.births:
         if not birth.culprit or birth.op not in _EXPONENTIALS or birth.kind != "inf":
             continue

@@ -16,7 +16,7 @@ _LARGE = 1e4
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find -inf that is born of a mask's finite constant."""
+    """Find -inf that comes from a finite constant of a mask."""
     for birth in evidence.births:
         output = birth.output
         if not birth.culprit or birth.phase != "forward" or output.format not in FORMATS:

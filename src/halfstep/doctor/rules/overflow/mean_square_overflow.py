@@ -16,7 +16,7 @@ APART = 0.005
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 square that overflows on its way through a mean to a root."""
+    """Find an fp16 square that overflows before a mean and a root."""
     for birth in evidence.lost(APART):
         if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
             continue

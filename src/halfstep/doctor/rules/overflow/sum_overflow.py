@@ -14,7 +14,7 @@ _LIMIT = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a reduction whose fp16 result overflows though what it adds up does not."""
+    """Find an overflow of a sum in fp16 whose terms do not overflow."""
     for birth in evidence.lost():
         if not birth.op.startswith(_SUMS) or birth.output.format != "fp16":
             continue

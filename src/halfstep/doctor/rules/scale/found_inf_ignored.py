@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find bad parameters after a step that a fused optimizer was told to skip."""
+    """Find non-finite parameters after a step that a fused optimizer should have skipped."""
     bad = [name for model in evidence.static.models for name in model.bad_parameters]
     told = {each.optimizer for each in evidence.numbers.steps if each.skipped}
     for number in sorted(told):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaler that had no state loaded, but steps an optimizer that had."""
+    """Find a scaler without a loaded state that steps an optimizer with a loaded state."""
     stepped = {
         (event.facts["scaler"], event.facts["optimizer"])
         for _, event in evidence.loop.of("scaler step")
@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _made_again(evidence: Evidence) -> Finding | None:
-    """Find a scaler that takes over an optimizer in the middle of training, without a state."""
+    """Find a scaler without a loaded state that takes over an optimizer during training."""
     lives: dict[int, dict[int, tuple[int, int]]] = {}
     for shape, event in evidence.loop.of("scaler step"):
         scaler, optimizer = event.facts["scaler"], event.facts["optimizer"]

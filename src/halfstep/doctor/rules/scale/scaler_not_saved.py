@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find saved optimizers beside a scaler that steps and is saved nowhere."""
+    """Find checkpoints with an optimizer's state while the scaler's state is never saved."""
     with_optimizer = [each for each in evidence.saves if each.optimizer]
     if not with_optimizer or any(each.scaler for each in evidence.saves):
         return None
