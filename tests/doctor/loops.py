@@ -1,4 +1,4 @@
-"""What the small programs share: a model, data, and a plain loop to be got wrong."""
+"""Code shared by the small programs: a model, data, and plain training loops."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def batches(count: int, seed: int = 0):
 
 
 def classifier() -> nn.Sequential:
-    """Two layers, with a norm between."""
+    """Two layers with a norm between them."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
 
 class Around(nn.Module):
-    """A linear layer, what comes after it, and a head.
+    """A linear layer, a function, and a head.
 
     Args:
-        between: What is done to the features, shape (batch, 16).
+        between: The function of the features, shape (batch, 16).
     """
 
     def __init__(self, between) -> None:
@@ -72,7 +72,7 @@ def plain_steps(model: nn.Module, loss_function, count: int = 4, rate: float = 0
 
 
 def half_steps(model: nn.Module, loss_function=functional.cross_entropy, count: int = 4) -> None:
-    """Train under fp16 autocast with a scaler that has found its scale."""
+    """Train under fp16 autocast with a scaler at a suitable scale."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for images, labels in batches(count):

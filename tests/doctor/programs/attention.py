@@ -1,4 +1,4 @@
-"""A small attention layer, for the programs about what goes wrong inside of one."""
+"""A small attention layer, for the programs with errors inside attention."""
 
 import torch
 from torch import nn
@@ -8,9 +8,9 @@ class Attention(nn.Module):
     """Single-head attention over 6 positions of one feature each, lifted to 16.
 
     Args:
-        sharpness: What queries and keys are multiplied by.
+        sharpness: Factor of queries and keys.
         scale_first: Whether the query is scaled before the product.
-        mask: Positions that may not be attended to, what scores, shape (8, 6, 6), broadcast with.
+        mask: Positions to mask, of a shape that broadcasts with scores of shape (8, 6, 6).
     """
 
     def __init__(self, sharpness: float, *, scale_first: bool, mask=None) -> None:
@@ -35,5 +35,5 @@ class Attention(nn.Module):
         return self.head((scores.softmax(-1) @ features).mean(1))
 
     def masked(self, scores: torch.Tensor) -> torch.Tensor:
-        """Keep positions from being attended to."""
+        """Mask positions of the scores."""
         return scores.masked_fill(self.mask, float("-inf"))

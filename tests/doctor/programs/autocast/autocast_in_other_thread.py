@@ -1,4 +1,4 @@
-"""Two copies of a model, each in a thread of its own."""
+"""Two copies of a model, each in its own thread."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""BCELoss under fp16 autocast, once the model is sure of itself."""
+"""BCELoss under fp16 autocast, with probabilities near 0 and 1."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A compiler backend whose code overflows where eager mode does not."""
+"""A compiler backend with code that overflows, while eager mode does not."""
 
 import torch
 from torch.nn import functional
@@ -9,7 +9,7 @@ CODE = "COMPILED_ONLY"
 
 
 def overflowing(graph, inputs):
-    """Compile to code that overflows in its last operator."""
+    """Compile to code with an overflow in its last operator."""
     del inputs
 
     def run(*values):

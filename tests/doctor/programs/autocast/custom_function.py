@@ -63,7 +63,7 @@ def mended() -> None:
 
 
 class Cubed(torch.autograd.Function):
-    """Its backward forms in fp16 what its forward forms in fp32."""
+    """Its forward computes a product in fp32, and its backward computes it in fp16."""
 
     @staticmethod
     def forward(ctx, features, weight):

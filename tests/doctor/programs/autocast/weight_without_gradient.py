@@ -12,8 +12,8 @@ class Copied(nn.Linear):
     """Casts its weight itself.
 
     Args:
-        features: In.
-        classes: Out.
+        features: Number of inputs.
+        classes: Number of outputs.
         recorded: Whether autograd sees the cast.
     """
 

@@ -1,4 +1,4 @@
-"""A vocabulary of an odd size, whose projection is most of the model."""
+"""A large projection to a vocabulary of an odd size."""
 
 import torch
 from torch import nn

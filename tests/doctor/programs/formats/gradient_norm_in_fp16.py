@@ -1,4 +1,4 @@
-"""fp16 parameters under a loss scale of one's own, with the norm of gradients in fp16."""
+"""fp16 parameters with the loop's own loss scale, and the norm of gradients in fp16."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A bf16 model whose batch norm was cast with the rest."""
+"""A bf16 model that was cast together with its batch norm."""
 
 import torch
 from torch import nn

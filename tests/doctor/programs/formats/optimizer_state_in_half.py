@@ -1,4 +1,4 @@
-"""Adam whose averages are cast to bf16 to save memory."""
+"""Adam with averages that are cast to bf16 to save memory."""
 
 import torch
 from torch.nn import functional
@@ -9,7 +9,7 @@ CODE = "OPTIMIZER_STATE_IN_HALF"
 
 
 class Lean(torch.optim.Optimizer):
-    """Adam with its averages in a format of one's own."""
+    """Adam with averages in a chosen format."""
 
     def __init__(self, parameters, dtype: torch.dtype, beta: float = 0.999) -> None:
         super().__init__(parameters, {"lr": 0.01, "betas": (0.9, beta), "eps": 1e-8})

@@ -17,7 +17,7 @@ class Encoder(nn.Module):
     """Adds positions to its inputs, which it repeats over a long sequence.
 
     Args:
-        dtype: What the positions are counted in.
+        dtype: Format of the positions.
     """
 
     def __init__(self, dtype) -> None:

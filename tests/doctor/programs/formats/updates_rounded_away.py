@@ -39,11 +39,11 @@ def healthy_once_nothing_is_left_to_learn() -> None:
 
 
 class Compensated(torch.optim.Optimizer):
-    """AdamW of half parameters that keeps what rounding takes from them, or does not.
+    """AdamW for half parameters, with or without a way to keep their rounding errors.
 
     Args:
         params: Half parameters.
-        keeps: "remainder" (Kahan), "fp32" (the parameter itself), "random" (rounds at random), or
+        keeps: "remainder" (Kahan), "fp32" (fp32 parameters), "random" (stochastic rounding), or
             "nothing".
     """
 

@@ -1,4 +1,4 @@
-"""A probability clamped to just below 1, which is 1 in fp16."""
+"""A probability that is clamped to a limit just below 1; the limit is 1 in fp16."""
 
 import torch
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""Label smoothing over a class that is masked out."""
+"""Label smoothing with a masked class."""
 
 import torch
 from torch.nn import functional

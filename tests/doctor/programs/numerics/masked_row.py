@@ -1,4 +1,4 @@
-"""A mask that leaves one query nothing to attend to."""
+"""A mask that hides every position from one query."""
 
 import torch
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""One batch overflows in forward; the scaler skips it, the running statistics keep it."""
+"""One batch overflows in the forward pass. The scaler skips the step; the statistics keep inf."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""One batch whose loss overflows fp32 itself, applied to the weights."""
+"""The loss of one batch overflows fp32, and the step is applied to the weights."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A batch of which every target is ignored."""
+"""A batch in which every target is ignored."""
 
 import torch
 from torch.nn import functional
@@ -29,7 +29,7 @@ def mended() -> None:
 
 
 def third(special) -> None:
-    """Train with a plain loss but for the third batch."""
+    """Train with a plain loss, except for the third batch."""
     seen = []
 
     def loss_function(outputs, labels):

@@ -1,4 +1,4 @@
-"""Two losses with a scaler each, which reach the same parameters."""
+"""Two losses, each with its own scaler, that reach the same parameters."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Gradients clipped though one of them is infinite, without a scaler."""
+"""Gradients are clipped without a scaler, although one of them is infinite."""
 
 import torch
 from torch.nn import functional

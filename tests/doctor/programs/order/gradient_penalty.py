@@ -1,4 +1,4 @@
-"""A penalty on the gradients of a loss that is scaled, without dividing them."""
+"""A penalty on gradients of a scaled loss, which are not divided by the scale."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A loop that never clears its gradients, or does so once an epoch."""
+"""A loop that never clears its gradients, or clears them once per epoch."""
 
 import torch
 from torch import nn
@@ -44,7 +44,9 @@ def broken_clears_once_an_epoch() -> None:
 def broken_keeps_an_overflow_for_ever() -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first step is skipped for it
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**127
+    )  # it makes the scaler skip the first step
     for images, labels in batches(6):
         scaler.scale(4 * loss_of(model, images, labels)).backward()
         scaler.step(optimizer)
@@ -64,7 +66,7 @@ def healthy_adds_to_the_gradients_of_its_warm_up() -> None:
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number, (images, labels) in enumerate(batches(6)):
-        if number != 1:  # one step tells nothing of the loop
+        if number != 1:  # one step is not enough to judge the loop
             optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()

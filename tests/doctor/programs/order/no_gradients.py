@@ -1,4 +1,4 @@
-"""An optimizer that was made before the head was exchanged."""
+"""An optimizer that was created before the model's head was replaced."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""A scheduler that moves on every iteration, whether or not the step was skipped."""
+"""A scheduler that advances on every iteration, also after a skipped step."""
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ def broken_one_cycle() -> None:
 
 
 class Warmup:
-    """A schedule that is none of torch's."""
+    """A schedule outside torch."""
 
     def __init__(self, optimizer) -> None:
         self.optimizer, self.count = optimizer, 0

@@ -1,4 +1,4 @@
-"""Two optimizers that share an encoder, stepped by one scaler on the same gradients."""
+"""Two optimizers share an encoder, and one scaler steps both on the same gradients."""
 
 import warnings
 
@@ -51,7 +51,7 @@ def _tied(*, twice: bool) -> None:
     head.weight = embed.weight
     owned = [*embed.parameters(), *head.parameters()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of it
+        warnings.simplefilter("ignore")  # torch warns about this
         optimizer = torch.optim.AdamW(owned if twice else owned[:1], lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for _, labels in batches(4):

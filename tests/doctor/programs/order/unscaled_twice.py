@@ -1,4 +1,4 @@
-"""A step that divides its gradients by the loss scale before clipping, and after it again."""
+"""A step that unscales its gradients before clipping, and again after it."""
 
 import torch
 from torch import nn

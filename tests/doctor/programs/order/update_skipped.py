@@ -1,4 +1,4 @@
-"""A loop that skips a step itself, and the scaler's update with it."""
+"""A loop that skips a step itself, and also the scaler's update."""
 
 import contextlib
 

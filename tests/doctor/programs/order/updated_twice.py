@@ -1,4 +1,4 @@
-"""Two optimizers under one scaler, which is updated after each."""
+"""Two optimizers with one scaler, which is updated after each optimizer's step."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Weights that were made for bf16 run in fp16."""
+"""Weights that were trained in bf16 run in fp16."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ CODE = "ACTIVATIONS_TOO_LARGE"
 
 
 class Block(nn.Module):
-    """A gated block whose hidden activations are large, as those of T5 are."""
+    """A gated block with large hidden activations, as in T5."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Queries and keys whose product is scaled too late."""
+"""A product of queries and keys that is scaled too late."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A variance from its logarithm, in fp16."""
+"""A variance computed from its logarithm in fp16."""
 
 import torch
 from torch.nn import functional

@@ -9,7 +9,7 @@ CODE = "MASK_NOT_REPRESENTABLE"
 
 
 class Masked(Attention):
-    """Attention over scores that are masked by a number."""
+    """Attention with scores that are masked by a number."""
 
     def __init__(self, value: float) -> None:
         super().__init__(1.0, scale_first=True, mask=torch.ones(6, 6).triu(1).bool())

@@ -1,4 +1,4 @@
-"""A padding mask added twice, as the lowest fp16 number: -inf for every position of a sample."""
+"""A padding mask with the lowest fp16 number is added twice: -inf at every padded position."""
 
 import torch
 
@@ -9,7 +9,7 @@ CODE = "MASK_OVERFLOWS"
 
 
 class Padded(Attention):
-    """Attention over scores of which those of one sample are all padding."""
+    """Attention with one sample that is only padding."""
 
     def __init__(self, times: int) -> None:
         super().__init__(1.0, scale_first=True, mask=torch.arange(8)[:, None, None] == 0)

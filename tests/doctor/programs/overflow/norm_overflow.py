@@ -1,4 +1,4 @@
-"""A layer norm written by hand, on features of some hundreds, in fp16."""
+"""A hand-written layer norm in fp16, on features of several hundred."""
 
 import torch
 from torch.nn import functional

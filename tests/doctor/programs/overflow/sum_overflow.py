@@ -1,4 +1,4 @@
-"""Features divided by their sum, which overflows fp16 before it divides."""
+"""Features are divided by their sum, which overflows fp16."""
 
 import torch
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""An optimizer that says that it reads found_inf, and does not."""
+"""An optimizer that declares that it reads found_inf, but does not."""
 
 import torch
 from torch import nn
@@ -9,11 +9,11 @@ CODE = "FOUND_INF_IGNORED"
 
 
 class Fused(torch.optim.Optimizer):
-    """Takes over from the scaler.
+    """A fused optimizer, which skips steps in place of the scaler.
 
     Args:
-        parameters: What to train.
-        reads: Whether it looks at what the scaler found.
+        parameters: The parameters to train.
+        reads: Whether it reads found_inf.
     """
 
     def __init__(self, parameters, *, reads: bool) -> None:

@@ -1,4 +1,4 @@
-"""fp16 autocast without a loss scale, and a loss of small gradients."""
+"""fp16 autocast without a loss scale, and a loss with small gradients."""
 
 import torch
 from torch.nn import functional

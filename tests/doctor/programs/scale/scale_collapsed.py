@@ -1,4 +1,4 @@
-"""A loss that is NaN at any loss scale: the arc cosine of more than 1."""
+"""A loss that is NaN at any loss scale: the arc cosine of a number above 1."""
 
 import torch
 from torch import nn

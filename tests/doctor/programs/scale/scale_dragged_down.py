@@ -1,4 +1,4 @@
-"""A maker whose loss is far too large, under the scaler of the judge."""
+"""A generator and a discriminator share a scaler; the generator's loss is far too large."""
 
 import torch
 from torch import nn
@@ -10,21 +10,21 @@ CODE = "SCALE_DRAGGED_DOWN"
 
 def train(weight: float) -> None:
     torch.manual_seed(0)
-    maker, judge = nn.Linear(6, 6), nn.Linear(6, 3)
-    makes = torch.optim.SGD(maker.parameters(), lr=1e-6)
-    judges = torch.optim.SGD(judge.parameters(), lr=1e-3)
+    generator, discriminator = nn.Linear(6, 6), nn.Linear(6, 3)
+    generator_optimizer = torch.optim.SGD(generator.parameters(), lr=1e-6)
+    discriminator_optimizer = torch.optim.SGD(discriminator.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for images, labels in batches(16):
-        makes.zero_grad()
-        judges.zero_grad()
+        generator_optimizer.zero_grad()
+        discriminator_optimizer.zero_grad()
         with half_autocast():
-            made = maker(images)
-            loss = nn.functional.cross_entropy(judge(images), labels)
+            made = generator(images)
+            loss = nn.functional.cross_entropy(discriminator(images), labels)
             second = (made - images).square().mean() * weight
         scaler.scale(loss).backward()
         scaler.scale(second).backward()
-        scaler.step(judges)
-        scaler.step(makes)
+        scaler.step(discriminator_optimizer)
+        scaler.step(generator_optimizer)
         scaler.update()
 
 

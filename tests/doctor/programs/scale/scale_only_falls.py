@@ -1,4 +1,4 @@
-"""A loss scale that the loop keeps: every rare overflow lowers it, and nothing raises it."""
+"""The loop's own loss scale: each overflow lowers it, and nothing raises it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A loss so small that no loss scale is too large."""
+"""A loss that is so small that no loss scale is too large."""
 
 import torch
 from torch import nn

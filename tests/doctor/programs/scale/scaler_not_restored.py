@@ -1,4 +1,4 @@
-"""A resumed run whose checkpoint has no scaler."""
+"""A resumed run with a checkpoint without the scaler."""
 
 import torch
 
