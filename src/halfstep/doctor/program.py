@@ -164,7 +164,7 @@ def _prepare(argv: Sequence[str]) -> Any:
 
 
 def _run_script(path: Path) -> None:
-    # Not runpy.run_path: what the program has made must outlive it, to be looked at.
+    # Not runpy.run_path: the program's objects must outlive it, to be examined.
     code = compile(path.read_bytes(), str(path), "exec")
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)

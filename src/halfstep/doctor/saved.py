@@ -93,7 +93,7 @@ def _born(birth: Birth) -> str:
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:
     """Make the texts of lines available although their file is not on this machine."""
-    # Of a program that people wrote; a number of others may promise any.
+    # Only for plausible line numbers: the file may come from somebody else.
     if not linecache.getlines(file) and max(lines, default=MOST_LINES) < MOST_LINES:
         text = [f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1)]
         linecache.cache[file] = (len(text), None, text, file)

@@ -136,7 +136,7 @@ class Recorder:
             raise TypeError(f"a {type(tensor).__name__} of layout {tensor.layout} was an input")
         memory = self._memories.get(tensor.untyped_storage().data_ptr())
         if memory is not None and memory.holds(tensor):
-            # Autograd hands tensors of its own to a backward, over memory that is known.
+            # Autograd passes its own tensors, on known memory, to a backward.
             place = tensor.storage_offset() - memory.offset
             args = [memory.number, list(tensor.shape), list(tensor.stride()), place]
             number = self._new(tensor)

@@ -89,7 +89,7 @@ class Loop:
                 for each in shape.of(event.kind)
             )
         ]
-        # An error may have ended the last of them before its step, which `iterations` leaves out.
+        # An error may have ended the last one before its step; `iterations` does not count it.
         unfinished = sum(shape.count for shape in same if not shape.complete)
         total = counted(self.iterations + unfinished, "step")
         return f"in {sum(shape.count for shape in same)} of {total}"

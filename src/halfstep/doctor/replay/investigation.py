@@ -218,7 +218,7 @@ class Investigation:
 
     def _look_at_gradients(self, moved: Sequence[torch.Tensor], iteration: int) -> None:
         gradients = [each.grad for each in moved if each.grad is not None]
-        # On an accelerator the flag is read a step late: they are those of the next step by then.
+        # On an accelerator, the flag is read a step late: these are the next step's gradients.
         if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
             return
         counted = [summary(each) for each in gradients if not each.is_sparse]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.bundle.caller import Caller
 
 KEPT = 16
-# Where the left and the right factor stand among the arguments.
+# Positions of the left and the right factor among the arguments.
 _FACTORS = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1}
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.positions import Positions
 
 
-# torch's, halfstep's and others' go by the same name.
+# The names in torch, halfstep and other libraries are the same.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 
 
@@ -163,13 +163,13 @@ class Replayer(Runs):
             )
             return outcome
         if leaves is None:
-            # autograd insists that the gradient of a half leaf is half.
+            # autograd requires that the gradient of a half leaf is half.
             wide = isinstance(mode, Widen)
             leaves = _widened_leaves(self._parameters.values()) if wide else {}
         self._attempt(outcome, mode, scale, leaves)
         if not outcome.note:
             return outcome
-        # A wrapper's hook may insist on the wrapper's own backward.
+        # A wrapper's hook may require the wrapper's own backward.
         again = Outcome([], {}, 1.0, [])
         with _no_hooks():
             self._attempt(again, mode, scale, leaves)
@@ -301,7 +301,7 @@ def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             dtype = dict(state).get(device)
-            # Without the cache: the program's own may hold weights of before the last step.
+            # Without the cache: the program's cache may contain weights from before the last step.
             stack.enter_context(
                 torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
             )

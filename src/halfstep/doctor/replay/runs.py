@@ -129,7 +129,7 @@ def _full_products() -> Iterator[None]:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # NaN differs from itself, its bits do not.
+    # NaN is not equal to itself, but its bits are.
     return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
 
 

@@ -52,7 +52,7 @@ class Stream:
     def show(self, text: str) -> None:
         """Write text of doctor."""
         with contextlib.suppress(OSError, ValueError):  # It is closed, or its reader is gone.
-            # Past its buffer, whose lock a process that is forked off now would inherit.
+            # Without its buffer: a process forked now would inherit the buffer's lock.
             os.write(self._stream.fileno(), text.encode())
 
     def release(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INPUTS = 4
 FEWEST = 4
-# Refused under autocast on an accelerator, and computed in fp32 on a CPU.
+# Under autocast, refused on an accelerator and computed in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
 
 

@@ -54,7 +54,7 @@ class Finite:
             )
         if not self._whole:
             return sample_is_finite(gradients, number)
-        # Multiplies by one, and looks at each element on the way.
+        # Multiplies by one, and checks each element at the same time.
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
         return not self._found.item()
 

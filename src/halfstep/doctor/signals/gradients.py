@@ -95,7 +95,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 def probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a few parameters that represent all parameters of an optimizer."""
-    # Copies that a loop keeps in fp32 are given their gradients, and need not ask for them.
+    # The loop assigns gradients to its own fp32 copies, which need not require them.
     parameters = [each for each in followed if each.requires_grad] or [*followed]
     stride = max(1, len(parameters) // PROBES)
     return parameters[::stride][:PROBES]

@@ -161,7 +161,7 @@ class Grammar:
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
-            # By way of `.data`, or of gradients that the loop has put there itself, copies say.
+            # Through `.data`, or gradients that the loop has assigned itself, for example copies.
             touched = bool(given) and any(
                 each.grad is not None and memory(each.grad) in given for each in gradients.probes
             )

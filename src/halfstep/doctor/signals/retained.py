@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 8
 MOST = 0.99
-# Of a change of the parameter, what it and its remainder change by together.
+# Limit of the joint change of a parameter and its remainder, relative to the parameter's.
 REMAINS = 0.6
 
 

@@ -84,7 +84,7 @@ class Listener(TorchFunctionMode):
 
     def mute(self) -> bool:
         """Do not listen until `unmute` is called with the returned value; nests."""
-        # While a call is being told of, torch itself has taken the mode off, and puts it back.
+        # While a call is reported, torch itself has removed the mode, and restores it.
         return self._on and remove_function_mode(self)
 
     def unmute(self, muted: bool) -> None:  # what `mute` has returned

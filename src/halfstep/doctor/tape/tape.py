@@ -211,7 +211,7 @@ class Tape:
 
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
-        # What is differentiated by is given from outside, however it was filled.
+        # Tensors to differentiate by come from outside, however they were filled.
         if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
             return None
         if entry[1] not in self._alive:  # What made it is forgotten: it is given from outside now.
@@ -237,7 +237,7 @@ class Tape:
             if leaf.is_inference():
                 return leaf
             if leaf.ndim == 0 and not leaf.requires_grad:
-                # A loss scale, or a count, that the program may yet change.
+                # A loss scale or a count that the program may still change.
                 leaf = leaf.detach().clone()
             given.append((leaf, leaf._version))
             return leaf

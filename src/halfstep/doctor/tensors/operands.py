@@ -50,7 +50,7 @@ def dead_rows(values: list[torch.Tensor], args: Any) -> int:
     """Return the number of rows of the first tensor with only -inf."""
     if not values or values[0].dim() == 0:
         return 0
-    # A softmax is told its dimension; rows of other operators are the last one.
+    # Softmax has an argument for its dimension; other operators use the last one.
     along = args[1] if len(args) > 1 and isinstance(args[1], int) else -1
     if not -values[0].dim() <= along < values[0].dim():
         along = -1

@@ -42,6 +42,6 @@ def is_finite(tensor: torch.Tensor) -> bool:
         return True
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
-    # A sum costs a tenth of isfinite().all(), and is finite only if all are.
+    # A sum takes a tenth of the time of isfinite().all(), and is finite only if all elements are.
     total = tensor.detach().sum(dtype=torch.float32)
     return bool(total.isfinite()) or bool(tensor.detach().isfinite().all())

@@ -39,6 +39,6 @@ class Widen(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if is_cast(func) and kwargs.get("dtype") in HALVES:
-            # A cast that became none must still give a tensor of its own.
+            # A cast without effect must still return a new tensor.
             kwargs = {**kwargs, "dtype": torch.float32}
         return func(*tree_map(widened, args), **tree_map(widened, kwargs))

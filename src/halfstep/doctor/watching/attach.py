@@ -78,7 +78,7 @@ class Attachment:
         self._undo.append(undo)
 
     def _wrap_modules(self) -> None:
-        # All modules inside of models pass here: nothing is looked up twice.
+        # Every submodule of a model comes here, so nothing is looked up twice.
         receiver, guard, is_compiling = (
             self._receiver,
             self._receiver.guard,
@@ -249,7 +249,7 @@ class Attachment:
         self._replace(torch.autocast, "__exit__", make)
 
     def _wrap_loading(self) -> None:
-        # A data set without workers asks a dozen things of torch for each sample.
+        # A data set without workers calls torch a dozen times per sample.
         receiver = self._receiver
 
         def make(original: Any) -> Any:
@@ -268,7 +268,7 @@ class Attachment:
             self._replace(kind, "fetch", make)
 
     def _wrap_warnings(self) -> None:
-        # Python itself asks for it by this name, whoever warns.
+        # Python itself looks it up by this name for every warning.
         guard = self._receiver.guard
         self._replace(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
 
@@ -290,5 +290,5 @@ def _forget_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # A worker of a data loader that is forked would go on listening for nobody.
+    # A forked worker of a data loader would continue to listen for nothing.
     os.register_at_fork(after_in_child=_forget_in_child)

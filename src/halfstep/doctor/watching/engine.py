@@ -40,7 +40,7 @@ class _Work:
         self._guard, self._grammar = guard, grammar
 
     def __enter__(self) -> None:
-        # Muted first: what doctor's own work would mute is muted already then.
+        # Mute first, so that doctor's own work need not mute again.
         self._inside = self._guard.inside()
         self._inside.__enter__()
         with self._guard.own():
@@ -119,7 +119,7 @@ class EngineObserver(StepObserver):
             return
         with self._receiver.guard.own():
             scaling = self._receiver.scaling
-            # A half loss is widened before: what is multiplied has the format of the product.
+            # A half loss is widened before, so the factor has the format of the product.
             scaling.close(scaling.open(loss), scaler, own.scale, loss, scaled, given=scaled)
 
     def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:

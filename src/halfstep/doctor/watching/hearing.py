@@ -148,7 +148,7 @@ class Hearing:
 
     def _note_factor(self, call: Call, mark: Mark | None) -> None:
         inverse = call.function.__name__.startswith(("div", "true_div"))
-        # What is differentiated is the loss, wherever it stands.
+        # The differentiated tensor is the loss, at any position.
         for each in call.args[1:2] if inverse else call.args[:2]:
             if not (isinstance(each, torch.Tensor) and each.requires_grad):
                 self.own_scales.take(mark, each, self._grammar.made, inverse=inverse)

@@ -120,7 +120,7 @@ class Receiver:
 
     def begin(self) -> None:
         """Process an event that may begin an iteration."""
-        # Functions alone are no event: several of them may come before one.
+        # Functions alone are not events: several of them may come before an event.
         if self.grammar.between_iterations and self._begun != self.grammar.made:
             self._begun = self.grammar.made
             self.tape.next_iteration()

@@ -71,7 +71,7 @@ class Rest:
         self.asleep = False
         self._inside: Inside | None = None  # The engine works on, in a step that woke the watch.
         self._end: Callable[[], None] | None = None
-        # While awake: what the iteration that runs has come to, and how many there were.
+        # In the full watch: the state of the current iteration, and the number of iterations.
         self._runs = self._steps = self._taken = 0
         self._from = FIRST
         self._troubles = 0
@@ -80,7 +80,7 @@ class Rest:
         self._compiled: dict[int, bool] = {}
         self._draws = False  # Whether a model or a loss has drawn from torch's generator.
         self._generator: torch.Tensor | None = None
-        # While asleep.
+        # While the watch rests.
         self._parties, self._series = receiver.parties, receiver.measuring.series
         self._finite = Finite()
         self._number = 0
@@ -144,7 +144,7 @@ class Rest:
         return self._receiver.parties.optimizer(optimizer).steps
 
     def _is_compiled(self, model: nn.Module) -> bool:
-        # What torch has compiled is compiled again where wrappers come and go.
+        # Adding and removing wrappers makes torch compile again.
         known = self._compiled.get(id(model))
         if known is None:
             known = self._compiled[id(model)] = is_compiled(model)

@@ -77,7 +77,7 @@ class Telling:
     def __init__(self, receiver: Receiver, usual: dict[int, Any]) -> None:
         self._receiver = receiver
         self._usual = usual
-        # Where the loop does what, by kind of event.
+        # The lines of the loop by kind of event.
         self._marks: dict[str, Mark | None] = {
             kind: mark for shape in usual.values() for kind, mark, _ in shape
         }

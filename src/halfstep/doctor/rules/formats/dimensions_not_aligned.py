@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MULTIPLE = 8
-# Below, padding changes too much, and the product is too small to be worth it.
+# For smaller dimensions, padding adds too much for too little gain.
 LEAST = 1024
 SHARE = 0.25
 

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     births = [each for each in evidence.births if each.culprit and each.phase == "forward"]
     for birth in births:
-        # A mean may be within fp16 though the squares that it is made of are not.
+        # A mean may be within fp16's range although its squares are not.
         if birth.module or birth.output.format != "fp16" or birth.exact is None:
             continue
         if evidence.exact_is_finite():

@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
-    # Where training has converged there is little left to change: what counts is the beginning too.
+    # A converged training changes little, so the first steps must show it too.
     first = samples[0].iteration if samples else 0
     early = [each for each in samples if each.iteration < first + EARLY]
     if not early or median(each.unchanged for each in early) < MOST:
@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if (share := median(each.unchanged for each in samples)) < MOST:
         return None
     worst = max(samples, key=lambda each: each.unchanged)
-    # Gradients at the bottom of fp16 give updates that are lost in any case.
+    # Subnormal fp16 gradients give updates that are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
         summary=f"{share:.0%} of the {worst.format} parameters with gradients do not change in a "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 GROWTH = 30.0
 LOOK_BACK = 8
-# Norms of parameters that training has moved this far, and this fast, were not learned.
+# Learning does not increase norms of parameters this much and this fast.
 FACTOR = 8.0
 FACTOR_A_STEP = 1.05
 

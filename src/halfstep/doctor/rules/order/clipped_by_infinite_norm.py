@@ -53,7 +53,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _is_overflow(birth: Birth) -> bool:
-    # Other operators have causes of their own.
+    # Other operators have their own rules.
     return birth.kind == "inf" and birth.op.startswith((*PRODUCTS, "aten._to_copy", "aten.sum"))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FEWEST = 2
 SHARE = 0.02
-# A rate that follows the number of the iteration is common, and harmless for a few skips.
+# A rate that follows the iteration number is common, and harmless with few skips.
 FEWEST_BY_HAND = 3
 SHARE_BY_HAND = 0.1
 
@@ -80,7 +80,7 @@ def _by_hand(evidence: Evidence, number: int) -> Finding | None:
 def _drift(evidence: Evidence, number: int, optimizer: OptimizerFacts) -> int:
     if not optimizer.skips_itself:
         return evidence.loop.count("schedule", optimizer=number, skipped=True)
-    # It skips on the device, after the loop has gone on.
+    # It skips on the device, after the loop has continued.
     return evidence.numbers.skips if _always_moves(evidence.loop, number) else 0
 
 

@@ -48,7 +48,7 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     late = raised(loop, "unscale_() is being called after step()")
     if late is None:
         return None
-    # Called after the step of the same iteration, it is out of order, whatever update() does.
+    # After the step of the same iteration, the call is out of order anyway.
     kinds = [each.kind for each in events_before(*late)]
     if "backward" not in kinds:
         return None

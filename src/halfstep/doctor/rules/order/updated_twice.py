@@ -51,7 +51,7 @@ def _several(shape: Shape) -> Event | None:
 
 
 def _is_second(before: tuple[Event, ...]) -> bool:
-    # The refused update is itself among them.
+    # The refused update is one of them.
     return [each.kind for each in before].count("update") > 1
 
 

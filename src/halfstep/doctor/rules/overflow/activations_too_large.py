@@ -83,7 +83,7 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
         return False
     if sum(not each.skipped for each in steps if each.iteration < bad.iteration) >= FIRST:
         return False
-    # Without a scaler the parameters are lost with the first step, whatever comes after.
+    # Without a scaler, the first bad step makes the parameters non-finite for good.
     if not evidence.numbers.skips:
         return True
     return evidence.numbers.skips >= SHARE * len(steps)

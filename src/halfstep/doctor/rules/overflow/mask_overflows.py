@@ -53,7 +53,7 @@ def _is_mask(birth: Birth, limit: float) -> bool:
             continue
         if birth.op.startswith(("aten.add", "aten.sub")) and each.lowest <= -_EDGE * limit:
             return True
-        # A mask holds zeros and one magnitude.
+        # A mask contains zeros and one magnitude.
         if each.lowest < -limit and each.smallest == each.largest:
             return True
     return False

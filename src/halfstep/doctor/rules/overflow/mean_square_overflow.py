@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 _ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
-# Beside a residual, zeros in place of a norm's output change a loss little; rounding, less.
+# Next to a residual, a norm that returns zeros changes a loss little; rounding changes it less.
 APART = 0.005
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LIMIT = 2.0**40
 
 
-# By this much gradients may grow beside a loss that a scale of the loop's own multiplies.
+# Limit of the growth of gradients while the loop's own scale multiplies the loss.
 GRADIENTS = 16.0
 
 
