@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from halfstep.advise.answer import Answer, answer, verify
 from halfstep.advise.choose import rehearse
 from halfstep.advise.choose import solve as solving
 from halfstep.advise.choose.advice import advise
+from halfstep.advise.choose.show import chosen
 from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
 from halfstep.advise.forecast import GAIN, Forecaster
 from halfstep.advise.gpus import gpu
@@ -46,6 +49,15 @@ def test_the_option_of_the_least_predicted_time_comes_first(found: Answer) -> No
         assert {*(each.trial.base for each in choice.options), *choice.left} == {
             "fp16", "o2", "bf16", "half-bn32",
         }  # fmt: skip
+        fastest = min(times, default=0.0)
+        alike = [each.trial.base for each in choice.as_fast]
+        assert alike == [
+            each.trial.base
+            for each in choice.options[1:]
+            if each.cost.seconds.value <= solving.AS_FAST * fastest
+        ]
+        assert (f"about as fast: {', '.join(alike)}" in chosen(choice, found.advice)) == bool(alike)
+    assert any(choice.as_fast for choice in found.choices)
     on_t4 = found.choices[0]
     assert on_t4.best is not None
     assert "bf16" in on_t4.left
@@ -212,6 +224,24 @@ def test_a_budget_that_is_spent_leaves_it_open(square: Subject) -> None:
     result = Verifier(square, budget=1e-6).verify(recipe("bf16"))
     assert (result.settled, result.losses) == ("open", ())
     assert "budget" in result.said
+
+
+def test_a_training_that_outlasts_the_budget_is_cut_short(
+    square: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    seconds, counted = [began], []
+
+    def slower(model: nn.Module, batch: Any) -> torch.Tensor:
+        counted.append(1)
+        seconds[0] += 1 if len(counted) < 20 else 100  # another program takes the processor
+        return square.loss(model, batch)
+
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    result = Verifier(replace(square, loss=slower), budget=1000, steps=STEPS).verify(recipe("bf16"))
+    assert (result.settled, result.losses) == ("open", ())
+    assert "a larger --budget settles it" in result.said
+    assert 1000 < seconds[0] - began <= 1100
 
 
 def test_verification_leaves_the_model_and_random_numbers_as_they_are(square: Subject) -> None:

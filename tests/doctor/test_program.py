@@ -52,12 +52,16 @@ def script(tmp_path):
 
 def test_a_broken_program_is_explained_and_its_output_kept(script, tmp_path, capsys) -> None:
     report = tmp_path / "report"
-    code = main(["doctor", "--report", str(report), script(double="optimizer.step()"), "--lr", "1"])
+    double = "torch.optim.Optimizer.zero_grad; optimizer.step()  # a comment that is long"
+    code = main(["doctor", "--report", str(report), script(double=double), "--lr", "1"])
     said = capsys.readouterr()
     assert code == 0
     assert said.out == "arguments ['--lr', '1'] __main__\n"
     assert "STEP_BYPASSES_SCALER" in said.err
-    assert "program.py:14" in "".join(said.err.split())
+    # A line of code is whole, however long the path before it, and has no comment.
+    code_line = double.partition("  #")[0]
+    assert f"program.py:14   {code_line}\n" in said.err
+    assert "comment" not in said.err
     record = json.loads((report / "diagnosis.json").read_text())
     assert record["diagnosis"]["verdicts"][0]["code"] == "STEP_BYPASSES_SCALER"
     assert record["diagnosis"]["verdicts"][0]["rows"] == [1]
@@ -83,14 +87,16 @@ def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> Non
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the scaler is on where there is CUDA")
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys, broken) -> None:
-    unchecked = "the loss scale was not checked, because PyTorch turns GradScaler('cuda') off"
+    unchecked = (
+        "the loss scale was not checked, because PyTorch turns GradScaler('cuda') off without"
+    )
     path = Path(script())
     text = path.read_text().replace('GradScaler("cpu")', 'GradScaler("cuda")')
     path.write_text(text.replace("torch.ones(3, 4)", "torch.ones(3, 4) / 0") if broken else text)
     with pytest.warns(UserWarning, match="CUDA"):
         assert main(["doctor", str(path)]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert (f"doctor: nothing found; {unchecked}" in said) == (not broken)
+    assert (f"doctor: {unchecked} a GPU; nothing else was found" in said) == (not broken)
     assert unchecked in said
     assert "write torch.amp.GradScaler('cpu') and torch.autocast('cpu'" in said
 

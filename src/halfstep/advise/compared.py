@@ -55,7 +55,13 @@ def predict(
             before = known.get(key)
             found[arm, gpu.key] = before or _predict(arm, cells[arm], gpu, key, forecasters, tell)
     return tuple(
-        Prediction(gpu.key, gpu.name, SHARE, tuple(found[arm, gpu.key] for arm in plan.grid.arms))
+        Prediction(
+            gpu.key,
+            gpu.name,
+            SHARE,
+            "tf32" if gpu.has("tf32") else "fp32",
+            tuple(found[arm, gpu.key] for arm in plan.grid.arms),
+        )
         for gpu in there
     )
 

@@ -23,6 +23,7 @@ _ROW_NORMS = {
 }
 _SOFTMAX = {
     "_softmax",
+    "_safe_softmax",
     "_log_softmax",
     "_softmax_backward_data",
     "_log_softmax_backward_data",

@@ -112,4 +112,4 @@ class Diagnosis:
         """The first cause, or that nothing was found."""
         if self.verdicts:
             return self.verdicts[0].name
-        return "; ".join(filter(None, ("nothing found", self.unchecked)))
+        return f"{self.unchecked}; nothing else was found" if self.unchecked else "nothing found"

@@ -31,7 +31,7 @@ def compared(make_grid):
         Predicted(predicted, "a", SECONDS, SPEED, MEMORY, "compute", "does not fit", {"odd": 3}),
         Predicted(refused, "b", reason="a CPU rehearses float8"),
     )
-    return grid, fill(grid), [Prediction("h100_sxm", "H100 SXM5 80GB", 80, rows)]
+    return grid, fill(grid), [Prediction("h100_sxm", "H100 SXM5 80GB", 80, "tf32", rows)]
 
 
 def terminal(grid, results, predicted):

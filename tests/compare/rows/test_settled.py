@@ -45,7 +45,7 @@ def there(bound="host", **speed_ups):
         )
         for name, each in speed_ups.items()
     ]
-    return [Prediction("h100", "H100", 80, tuple(rows))]
+    return [Prediction("h100", "H100", 80, "tf32", tuple(rows))]
 
 
 def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):

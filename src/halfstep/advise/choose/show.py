@@ -109,10 +109,12 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     beside = f" with {counted(exceptions, 'exception')}" if exceptions else ""
     low, value, high = map(units.ratio, speed_up)
     later = advice.later.get(best.trial.base) if advice else None
+    others = ", ".join(each.trial.base for each in choice.as_fast)
+    alike = f"; about as fast: {others}" if others else ""
     return (
         f"{where}: {best.trial.base}{beside}, predicted {value} [{low}, {high}] times as fast as "
         f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
-        f"{f'; but {later}' if later else ''}"
+        f"{alike}{f'; but {later}' if later else ''}"
     )
 
 
@@ -161,11 +163,16 @@ def _cells(trial: Trial) -> list[str]:
     bits, at = trial.headroom
     return [
         "no" if trial.rejected else "yes",
-        "\n".join(trial.exceptions) if not trial.rejected else "",
+        "\n".join(map(_module, trial.exceptions)) if not trial.rejected else "",
         units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
         f"{bits:.0f} bits in {at}" if math.isfinite(bits) and not trial.rejected else "",
     ]
+
+
+def _module(name: str) -> str:
+    """Write a module's name so that one like "1.0" is not read as a number."""
+    return name if any(each.isalpha() for each in name) else f"module {name}"
 
 
 def reasons(trial: Trial, later: str) -> list[str]:
@@ -176,7 +183,7 @@ def reasons(trial: Trial, later: str) -> list[str]:
     for pattern, reason in trial.exceptions.items():
         file, _, number = trial.lines.get(pattern, "").rpartition(":")
         where = f" ({Path(file).name}:{number})" if file else ""
-        said.append(f"{pattern}{where}: {reason}")
+        said.append(f"{_module(pattern)}{where}: {reason}")
     if trial.headroom[0] < LITTLE_HEADROOM:
         bits, at = trial.headroom
         said.append(f"{at} is {bits:.0f} bits from overflow; run advise again later in training")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 WORTH = 0.99
 """Share of the time that wider exceptions have to come down to, or they are not worth a pass."""
+AS_FAST = 1.05
+"""Times the least predicted time up to which other recipes are called as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ class Choice:
     def best(self) -> Option | None:
         """The option of the least predicted time; None for fp32."""
         return self.options[0] if self.options else None
+
+    @property
+    def as_fast(self) -> tuple[Option, ...]:
+        """The other options whose predicted time is nearly that of the best."""
+        return tuple(
+            each
+            for each in self.options[1:]
+            if each.cost.seconds.value <= AS_FAST * self.options[0].cost.seconds.value
+        )
 
     @property
     def reference_fits(self) -> bool:

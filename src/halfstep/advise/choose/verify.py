@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from halfstep.advise.choose.clock import silent, time_left
+from halfstep.advise.choose.clock import BudgetSpentError, silent, time_left
 from halfstep.advise.random_numbers import RandomNumbers
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
@@ -112,9 +112,12 @@ class Verifier:
         for pair in range(PAIRS):
             if not self._time_left(2 if pair == len(self._fp32) else 1):
                 return self._result(recipe, losses, "open", self._spent(len(losses)))
-            if pair == len(self._fp32):
-                self._fp32.append(self._reference(pair))
-            curve = self._train(recipe, pair)
+            try:
+                if pair == len(self._fp32):
+                    self._fp32.append(self._reference(pair))
+                curve = self._train(recipe, pair)
+            except BudgetSpentError:
+                return self._result(recipe, losses, "open", self._spent(len(losses)))
             if curve.broke:
                 return self._result(recipe, losses, "bad", f"{curve.broke} in pair {pair + 1}")
             losses.append(curve.last)
@@ -163,9 +166,11 @@ class Verifier:
         began = time.monotonic()
 
         def before(step: int) -> None:
+            if self.budget is not None and time.monotonic() - self._began > self.budget:
+                raise BudgetSpentError
             left = (time.monotonic() - began) / step * (self.steps - step) if step else 0.0
             detail = f"step {step + 1} of {self.steps}{time_left(left)}"
-            self.tell(f"{recipe.name}, pair {pair + 1}", detail)
+            self.tell(f"{recipe.name.rstrip('*')}, pair {pair + 1}", detail)
 
         curve = _train(self.subject, recipe, self.seed + pair, self.steps, before)
         self._longest = max(self._longest, time.monotonic() - began)
@@ -198,7 +203,10 @@ class Verifier:
         return time.monotonic() - self._began + trainings * self._longest <= self.budget
 
     def _spent(self, pairs: int) -> str:
-        return f"the time budget was spent after {counted(pairs, 'pair')} of {self.steps} steps"
+        return (
+            f"the time budget was spent after {counted(pairs, 'pair')} of {self.steps} steps; a "
+            "larger --budget settles it"
+        )
 
     def _result(
         self, recipe: Recipe, losses: list[float], settled: Settled, said: str

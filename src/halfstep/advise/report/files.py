@@ -63,6 +63,8 @@ def config(found: Answer, trial: Trial) -> str:
         values = files.merge(values, files.parse_options(options))
         values.pop("fp16", None)  # another way to write what the recipe says
     else:
-        comments.append("# Engine(model, optimizer, recipe=...) takes this mapping")
+        comments.append(
+            "# in your loop: Engine(model, optimizer, recipe=...) takes what is below recipe:"
+        )
     values["recipe"] = trial.spec
     return "\n".join(comments) + "\n" + text.dump(values)

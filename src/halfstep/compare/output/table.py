@@ -132,7 +132,7 @@ def _table(grid: Grid, rows: Sequence[Row], shown: Sequence[Column]) -> Table:
 
 def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> Table:
     table = new_table()
-    for header in of_gpus.headers(grid):
+    for header in of_gpus.headers(prediction, grid):
         is_text = header in ("recipe", of_gpus.BOUND, *grid.axes)
         table.add_column(header.replace("|", "\n"), justify="left" if is_text else "right")
     measured = 2 + len(grid.axes)

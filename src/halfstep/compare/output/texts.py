@@ -122,7 +122,10 @@ def _as_markdown(grid: Grid, lines: Sequence[Sequence[str]]) -> str:
 
 
 def _predicted(grid: Grid, prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
-    return [list(map(one_line, of_gpus.headers(grid))), *of_gpus.lines(prediction, rows)]
+    return [
+        list(map(one_line, of_gpus.headers(prediction, grid))),
+        *of_gpus.lines(prediction, rows),
+    ]
 
 
 def _lines(grid: Grid, results: Sequence[Result], rows: Sequence[Row]) -> Iterator[list[str]]:

@@ -108,12 +108,14 @@ class Prediction:
         key: What the command line calls the GPU.
         gpu: What its maker calls it.
         share: Percent of outcomes that intervals are to cover.
+        over: The recipe that speeds are relative to: tf32, or fp32 where the GPU has no TF32.
         rows: One for each arm of the grid.
     """
 
     key: str
     gpu: str
     share: int
+    over: str
     rows: tuple[Predicted, ...]
 
     @property
@@ -127,6 +129,7 @@ class Prediction:
             "name": self.gpu,
             "measured": False,
             "interval_percent": self.share,
+            "speed_up_over": self.over,
             "rows": [row.as_json() for row in self.rows],
         }
 
@@ -140,14 +143,14 @@ def nothing() -> tuple[Prediction, ...]:
     return ()
 
 
-def headers(grid: Grid) -> list[str]:
+def headers(prediction: Prediction, grid: Grid) -> list[str]:
     """Return the headers of a table of predictions; a terminal breaks them at the bars."""
     return [
         "recipe",
         *grid.axes,
         "best %|measured",
         f"{MARK}|ms/step",
-        f"{MARK} speed|x",
+        f"{MARK} speed|x {prediction.over}",
         f"{MARK}|MiB",
         BOUND,
     ]
@@ -170,6 +173,9 @@ def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
     ]
 
 
+_TF32 = {"tf32": ", which is fp32 with products in TF32", "fp32": ": the GPU has no TF32"}
+
+
 def notes(prediction: Prediction) -> list[str]:
     """Say what predicted figures are, how far to trust them, and what is not among them."""
     source = "from the operators of one training step and the GPU's datasheet"
@@ -177,7 +183,7 @@ def notes(prediction: Prediction) -> list[str]:
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
-        f"{MARK} speed is relative to the recipe tf32, and to fp32 on a GPU without TF32.",
+        f"{MARK} speed is relative to the recipe {prediction.over}{_TF32[prediction.over]}.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [

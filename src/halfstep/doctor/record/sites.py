@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import linecache
 import sysconfig
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,4 +147,15 @@ def site(mark: Mark | None) -> Site | None:
     if mark is None:
         return None
     file, line, function = mark
-    return Site(file, line, function, linecache.getline(file, line).strip())
+    return Site(file, line, function, _without_comment(linecache.getline(file, line).strip()))
+
+
+def _without_comment(text: str) -> str:
+    """Return a line of source without the comment at its end."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT and token.start[1]:
+                return text[: token.start[1]].rstrip()
+    except (tokenize.TokenError, SyntaxError):  # a statement that goes on in the next line
+        pass
+    return text

@@ -47,7 +47,8 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     if evidence.environment.scaler_off:
         notes.add(
             "to check the loss scale without a GPU, write torch.amp.GradScaler('cpu') and "
-            "torch.autocast('cpu', dtype=torch.float16)"
+            "torch.autocast('cpu', dtype=torch.float16), and train inside halfstep.cpu_half(), as "
+            "PyTorch's own fp16 is slow on a CPU"
         )
     if evidence.environment.hold_back:
         notes |= {

@@ -27,7 +27,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
     if not diagnosis.verdicts:
         console.print(Text(f"doctor: {diagnosis.headline}"))
     for verdict in diagnosis.verdicts[:FULLY]:
-        console.print(_verdict(verdict))
+        console.print(_verdict(verdict), crop=False)
     for verdict in diagnosis.verdicts[FULLY:]:
         console.print(Text(f"doctor: also {verdict.code}: {verdict.finding.summary}"))
     if diagnosis.consequences:
@@ -48,19 +48,20 @@ def _verdict(verdict: Verdict) -> Group:
     lines: list[Any] = [title, Padding(Text(finding.summary), (0, 2))]
     if finding.site is not None:
         at = f"{finding.site.file}:{finding.site.line}"
-        lines.append(Padding(Text(f"{at}   {finding.site.text}"), (0, 2)))
+        lines.append(_code(f"{at}   {finding.site.text}", indent=2))
     lines += [Padding(Text(f"· {each}"), (0, 2)) for each in finding.facts[:FACTS]]
     if finding.change:
         lines.append(Padding(Text("change:"), (0, 2)))
-        lines += [Padding(_change(each), (0, 4)) for each in finding.change]
+        lines += [_code(each, indent=4) for each in finding.change]
     lines += [Padding(Text(f"ruled out: {each}"), (0, 2)) for each in finding.ruled_out]
     lines.append(Padding(Text(f"see {', '.join(verdict.citations)}", style="dim"), (0, 2)))
     return Group(*lines)
 
 
-def _change(line: str) -> Text:
+def _code(line: str, *, indent: int) -> Text:
+    """Return a line of code, or of a change of it, which is never broken in two."""
     style = {"+": "green", "-": "red"}.get(line[:1], "")
-    return Text(line, style=style)
+    return Text(" " * indent + line, style=style, no_wrap=True, overflow="ignore")
 
 
 def as_json(diagnosis: Diagnosis, evidence: Evidence) -> str:

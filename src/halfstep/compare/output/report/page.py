@@ -181,7 +181,7 @@ def _table_row(
 
 def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the table of what is predicted on a GPU; only its accuracies were measured."""
-    headers = list(map(one_line, of_gpus.headers(grid)))
+    headers = list(map(one_line, of_gpus.headers(prediction, grid)))
     by_arm = {row.arm: row for row in rows}
     lines = of_gpus.lines(prediction, rows)
     first = 1 + len(grid.axes)
