@@ -25,12 +25,15 @@ Both are pessimistic: the lowest of up to eleven means is low by chance.
 52 tasks were in view while the measure of damage was chosen: the 20 of `ranking/tasks.py`, and the
 12 of `ranking/further.py` and the 20 of `ranking/held_out.py`, each held out for an earlier measure
 before. The 20 of `ranking/unseen.py` are by another author, who wrote them while the measure was
-frozen, and were run once. Losses that a result has of the very same training (fp32 gives its first
-loss to the bit, and the recipe has the same exceptions and loss scale) are not computed again;
-tasks that were run before have four to eight seeds of fp32.
+frozen, and were run once. The 20 of `ranking/third.py` are by a third author, who knew neither the
+measure nor what came of the others; they have a file of results of their own. Losses that a result
+has of the very same training (fp32 gives its first loss to the bit, and the recipe has the same
+exceptions and loss scale) are not computed again; tasks that were run before have four to eight
+seeds of fp32.
 
     python benchmarks/advise_ranking.py --tasks 0:52
     python benchmarks/advise_ranking.py --tasks 52:72
+    python benchmarks/advise_ranking.py --tasks 72:92 --results third.json
     python benchmarks/advise_ranking.py --tasks 0:0        # sums up what is there
 """
 
@@ -49,6 +52,7 @@ import torch
 from ranking.further import further
 from ranking.held_out import held_out
 from ranking.tasks import tasks
+from ranking.third import third
 from ranking.unseen import unseen
 from rich.console import Console
 from rich.progress import track
@@ -242,7 +246,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     first, last = map(int, given.tasks.split(":"))
-    seen, others = [*tasks(), *further(), *held_out()], unseen()
+    seen, others = [*tasks(), *further(), *held_out()], [*unseen(), *third()]
     files = [file for file in (given.results, *given.also) if file.exists()]
     rows = {each["task"]: each for file in files for each in json.loads(file.read_text())["tasks"]}
     names = {each.name for each in others}

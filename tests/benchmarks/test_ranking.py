@@ -17,20 +17,22 @@ def every_task():
         from ranking.further import further
         from ranking.held_out import held_out
         from ranking.tasks import tasks
+        from ranking.third import third
         from ranking.unseen import unseen
-    return {made.__name__: made() for made in (tasks, further, held_out, unseen)}
+    return {made.__name__: made() for made in (tasks, further, held_out, unseen, third)}
 
 
 def test_each_file_has_as_many_tasks_as_it_says(every_task):
     counts = {file: len(tasks) for file, tasks in every_task.items()}
-    assert counts == {"tasks": 20, "further": 12, "held_out": 20, "unseen": 20}
+    assert counts == {"tasks": 20, "further": 12, "held_out": 20, "unseen": 20, "third": 20}
     names = [task.name for tasks in every_task.values() for task in tasks]
     assert len(set(names)) == len(names)
-    assert all(task.name.endswith(", unseen") for task in every_task["unseen"])
+    for file in ("unseen", "third"):
+        assert all(task.name.endswith(f", {file}") for task in every_task[file])
 
 
 def test_tasks_train_with_each_parameter_reached(every_task):
-    for task in every_task["unseen"]:
+    for task in every_task["unseen"] + every_task["third"]:
         torch.manual_seed(0)
         model = task.model()
         optimizer = task.optimizer(model)
