@@ -83,7 +83,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="30m", help="Stop a run that takes longer; the table marks it."),
+        typer.Option(metavar="30m", help="Stop a run after this time; the table marks it."),
     ] = None,
     export: Annotated[
         str | None,
@@ -91,9 +91,7 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             metavar="parquet,png", help="Also write these formats; they need extra packages."
         ),
     ] = None,
-    tag: Annotated[
-        str | None, typer.Option(help="Suffix of the directory, to keep comparisons apart.")
-    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Suffix of the comparison's directory.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The comparison's directory; default: runs/compare/CONFIG[-TAG]."),

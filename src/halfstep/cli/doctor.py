@@ -45,7 +45,7 @@ def doctor(
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="Import this library before a bundle that calls its operators is run.",
+            help="Library to import first, if a bundle calls its operators.",
         ),
     ] = None,
     list_: Annotated[

@@ -30,7 +30,8 @@ OptionsFlag = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE ...",
-        help="Override the config, values in YAML: --options optimizer.lr=0.02 epochs=3",
+        help="Override settings of the config; values are YAML: "
+        "--options optimizer.lr=0.02 epochs=3",
     ),
 ]
 ColumnsFlag = Annotated[
@@ -99,7 +100,8 @@ def train(  # noqa: PLR0913, PLR0917  (a flag each)
         int,
         typer.Option(
             min=0,
-            help="If a process dies, restart all from the newest checkpoint, at most this often.",
+            help="Maximum number of restarts: if a process dies, all processes restart from the "
+            "newest checkpoint.",
         ),
     ] = 0,
 ) -> None:
