@@ -13,6 +13,23 @@ CELLS = {
         "advised, 3 seeds": "建议采用的比例，3 个种子",
         "advised, 5 seeds": "5 个种子",
     },
+    "doctor.md": {
+        "nothing": "普通的一步",
+        "nothing again": "普通的一步，再测一遍",
+        "halfstep grammar alone": "halfstep，只记录调用顺序",
+        "halfstep watch, all gradients": "halfstep，全部梯度范数",
+        "halfstep watch, a close look": "halfstep，还比较参数",
+        "halfstep watch": "halfstep，平均",
+        "module hooks": "模块 hook",
+        "program": "程序",
+        "faults": "错误",
+        "named at first": "诊断对，改进之前",
+        "named": "诊断对，改进之后",
+        "line right": "行对",
+        "module right": "模块对",
+        "false alarms": "误报",
+        "detector": "检测器",
+    },
     "performance.md": {
         "step": "训练步",
         "raw": "原始循环",
@@ -55,6 +72,7 @@ PARTS = {
     r", (\d+) images of (\d+) px$": r"，\2 px 的图像 \1 张",
     r"^([\d,]+) steps$": r"\1 步",
     r" parameters$": " 参数",
+    r"^(\d+) of (\d+)$": r"\1 / \2",
 }
 """Parts of other cells, as patterns."""
 
