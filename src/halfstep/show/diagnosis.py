@@ -1,4 +1,4 @@
-"""The page of a diagnosis: verdicts, evidence, curves of the steps, and what was run again."""
+"""The page of a diagnosis: verdicts, evidence, curves of the steps, and the replays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CURVES: tuple[tuple[str, Callable[[StepNumbers], float | None], bool], ...] = (
 
 
 def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
-    """Return a diagnosis and what it was reached from as one HTML document."""
+    """Return a diagnosis and its evidence as one HTML document."""
     charts = _charts(evidence.numbers)
     return document(
         _HERE / "diagnosis.html",
@@ -64,11 +64,11 @@ def _summary(evidence: Evidence) -> str:
 def _row(replay: Replay) -> tuple[str, ...]:
     return (
         str(replay.iteration),
-        replay.name if replay.name != "plain" else "as it was",
+        replay.name if replay.name != "plain" else "unchanged",
         "finite" if replay.finite else "not finite",
         "-" if replay.loss is None else f"{replay.loss:.4g}",
         "-" if replay.largest_gradient is None else f"{replay.largest_gradient:.3g}",
-        {True: "the same", False: "others", None: "-"}[replay.same],
+        {True: "equal", False: "different", None: "-"}[replay.same],
     )
 
 

@@ -57,7 +57,7 @@ def test_it_holds_verdict_line_change_birth_and_what_was_run_again(diagnosed) ->
     )
     rows = re.findall(row, html)
     assert rows == [
-        ("as it was", "not finite"),
+        ("unchanged", "not finite"),
         ("lower scale", "not finite"),
         ("fp32", "not finite"),
     ]
