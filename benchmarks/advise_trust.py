@@ -45,8 +45,15 @@ HEADS = {
         ),
     },
     "zh": {
-        "sums": ("项目", "选定时看到的任务", "事后的任务"),
-        "ranking": ("任务", "有先后的方案对", "判对的方案对", "tau", "全部方案对的 tau", "遗憾值"),
+        "sums": ("项目", "选定方法所用的任务", "后来新增的测试任务"),
+        "ranking": (
+            "任务",
+            "能分出好坏的方案对",
+            "判对的方案对",
+            "tau",
+            "全部方案对的 tau",
+            "遗憾值",
+        ),
         "faults": ("埋下的错误", "次数", "找到的例外", "漏掉的例外", "多余的例外"),
         "memory": ("模型", "保存的字节数（六种方案中最差）", "峰值（六种方案中最差）"),
     },
@@ -67,7 +74,7 @@ SUMS = {
     ),
     "zh": (
         "任务",
-        "有先后的方案对",
+        "能分出好坏的方案对",
         "在这些方案对上的 Kendall tau",
         "同上：各任务平均",
         "同上：最低的任务",
@@ -113,7 +120,7 @@ def sums(language: str) -> Iterator[list[object]]:
 
 def ranking(language: str) -> Iterator[list[object]]:
     """Yield a row for each task."""
-    marks = {"en": ", unseen", "zh": "（事后）"}
+    marks = {"en": ", unseen", "zh": "（新增）"}
     for each in result("ranking")["tasks"]:
         pairs = each["pairs"]
         ordered = sum(pairs.values())
