@@ -38,11 +38,11 @@ DATA = {
         "architecture": "ResNet-50 and BERT, its architecture left out",
     },
     "zh": {
-        "set aside": "留作测试的 12 个系列，RTX 3090",
-        "new": "其中从未评过分的数据",
-        "left out": "31 个系列轮流留出，RTX 3090",
-        "gpu": "ResNet-50 和 BERT，留出这种 GPU",
-        "architecture": "ResNet-50 和 BERT，留出它的架构",
+        "set aside": "测试集（12 个系列），RTX 3090",
+        "new": "测试集中从未评过分的数据",
+        "left out": "按系列交叉验证（31 个系列），RTX 3090",
+        "gpu": "ResNet-50 和 BERT，按 GPU 交叉验证",
+        "architecture": "ResNet-50 和 BERT，按 GPU 架构交叉验证",
     },
 }
 WHAT = {
