@@ -30,6 +30,25 @@ CELLS = {
         "false alarms": "误报",
         "detector": "检测器",
     },
+    "experiments/2-bit-activations.md": {
+        "model": "模型",
+        "stored": "保存方式",
+        "less than fp16": "相对 fp16 缩小",
+        "less than fp32": "相对 fp32 缩小",
+        "step time ratio": "耗时之比",
+        "cosine": "余弦",
+        "exact": "不压缩",
+        "budget": "按预算",
+        "checkpointing": "重计算",
+        "checkpointing and act2": "重计算，加 act2",
+        "data": "数据",
+        "recipe": "方案",
+        "best accuracy %": "最佳准确率 %",
+        "minus fp32, points": "与 fp32 之差，百分点",
+        "95 % interval": "95 % 区间",
+        "seeds": "种子数",
+        "cap": "内存上限",
+    },
     "performance.md": {
         "step": "训练步",
         "raw": "原始循环",
@@ -73,6 +92,8 @@ PARTS = {
     r"^([\d,]+) steps$": r"\1 步",
     r" parameters$": " 参数",
     r"^(\d+) of (\d+)$": r"\1 / \2",
+    r"^(\S+) to (\S+)$": r"\1 到 \2",
+    r", (\d+) pixels$": r"，\1 像素",
 }
 """Parts of other cells, as patterns."""
 
