@@ -56,9 +56,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+_STRICT = json.JSONEncoder(allow_nan=False)
+
+
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Return `value` as strict JSON; nan and the infinities become "nan", "inf" and "-inf"."""
     try:
+        if indent is None:
+            return _STRICT.encode(value)
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(value), indent=indent, allow_nan=False)

@@ -52,7 +52,11 @@ class StepObserver:
         """A micro-batch is about to run: `criterion(model(images), labels)`, and a backward."""
 
     def ran(self, loss: torch.Tensor) -> None:
-        """The loss of a micro-batch that was told of is there."""
+        """The loss of a micro-batch that was told of is there.
+
+        Args:
+            loss: Detached, unless the observer `listens`, which would hear that.
+        """
 
     def evaluates(self) -> None:
         """A model is about to be validated."""
@@ -64,7 +68,7 @@ class StepObserver:
         """A loss was multiplied: by the shared `scaler`, or one of its `own`."""
 
     def begins(self, scaler: Any, weight: Any) -> None:
-        """A backward begins with a scale and a weight that its loss is not multiplied by.
+        """A backward begins with a scale or a weight that its loss is not multiplied by.
 
         Args:
             scaler: The shared one; None without loss scaling.

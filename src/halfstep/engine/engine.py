@@ -246,11 +246,16 @@ class Engine:
         """
         if self._closed:
             refuse_closed()
+        plain = self._plain if optimizers is None and loss_id is None else None
+        if self._autocast_in_doubt:
+            plain = None
         if not step_observer.active.listens:
-            self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
+            if plain is None or not plain.backward(loss, samples, retain_graph=retain_graph):
+                self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
             return
         with step_observer.active.work():
-            self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
+            if plain is None or not plain.backward(loss, samples, retain_graph=retain_graph):
+                self._backward(loss, optimizers, loss_id, samples, retain_graph=retain_graph)
 
     def _backward(
         self,
@@ -261,14 +266,7 @@ class Engine:
         *,
         retain_graph: bool,
     ) -> None:
-        if (
-            self._plain
-            and optimizers is None
-            and loss_id is None
-            and not self._autocast_in_doubt
-            and self._plain.backward(loss, samples, retain_graph=retain_graph)
-        ):
-            return
+        """Accumulate the gradients of a loss whose backward is not plain."""
         windows = self._chosen(optimizers)
         if torch.is_autocast_enabled(loss.device.type):
             misuse.warn_backward_in_autocast()

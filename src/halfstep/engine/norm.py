@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
+from halfstep.optim import sgd
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -50,4 +51,6 @@ def is_steady(optimizer: Optimizer) -> bool:
     caller's may do anything.
     """
     hooks = optimizer._optimizer_step_pre_hooks  # noqa: SLF001  # there is no public way to count them
-    return type(optimizer) in {SGD, Adam, AdamW} and len(hooks) == 1  # the engine's own guard
+    return (
+        type(optimizer) in {SGD, sgd.SGD, Adam, AdamW} and len(hooks) == 1
+    )  # the engine's own guard

@@ -150,27 +150,36 @@ class Settlement:
             LossScaleCollapse: If the loss scale cannot help any more.
             RuntimeError: If somebody else has stepped a scheduler since the last step.
         """
-        outcome, self._pending = self._pending, None
-        if outcome is None:
+        if self._pending is None:
             return
-        for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
-            rates, epoch = _place(scheduler)
-            # An earlier state may have been loaded, which is no step.
-            if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
-                refuse_double_schedule(scheduler)
-        numbers = outcome.read()
-        skipped = [window.optimizer for window in outcome.skipped(numbers)]
-        self.settled_skips += len(skipped)
-        stepped = [w.optimizer for w in outcome.windows if w.optimizer not in skipped]
-        for scheduler in self.schedulers:
-            if scheduler.optimizer in stepped:
-                scheduler.step()
+        outcome, self._pending = self._pending, None
+        numbers, skipped = outcome.read(), []
+        if outcome.numbers is not None:  # Else nobody looked at the gradients.
+            skipped = [window.optimizer for window in outcome.skipped(numbers)]
+            self.settled_skips += len(skipped)
+        self._step_schedulers(outcome, skipped)
         for loss_id, scaler, found_inf, scale in outcome.scales:
             reason = scaler.record(
                 outcome.step, scale=numbers[scale], found_inf=bool(numbers[found_inf])
             )
             if reason:
                 raise LossScaleCollapse(self._explain(loss_id, scaler, outcome, reason))
+
+    def _step_schedulers(self, outcome: Outcome, skipped: Sequence[Optimizer]) -> None:
+        """Step the schedulers of the optimizers that stepped.
+
+        Raises:
+            RuntimeError: If somebody else has stepped a scheduler since the last step.
+        """
+        for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
+            rates, epoch = _place(scheduler)
+            # An earlier state may have been loaded, which is no step.
+            if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
+                refuse_double_schedule(scheduler)
+        for scheduler in self.schedulers:
+            for window in outcome.windows:
+                if window.optimizer is scheduler.optimizer and window.optimizer not in skipped:
+                    scheduler.step()
 
     def _explain(self, loss_id: Hashable, scaler: LossScaler, outcome: Outcome, reason: str) -> str:
         names = self._not_finite(outcome.windows)

@@ -120,8 +120,11 @@ class PlainSteps:
         window, weight = self._window, None
         if self._accumulate > 1 or samples is not None or window.counts_samples:
             weight = self._weights.count(loss, samples, [window], self._assembly.ranks)
-        step_observer.active.begins(self._scaler, weight)
-        return self._root.of(loss, self._scaler.scale if self._scaler else None, weight)
+        scaler = self._scaler
+        if scaler is None and weight is None:
+            return self._root.of(loss, None, None)
+        step_observer.active.begins(scaler, weight)
+        return self._root.of(loss, scaler.scale if scaler else None, weight)
 
     def _multiplied(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
         """Count a micro-batch, and multiply its loss, by which who listens knows a backward.
@@ -174,14 +177,14 @@ class PlainSteps:
         params = self._window.params
         if params is not self._params:
             self._look_at(params)
-        reached, grads = [], []
-        for param in params:
-            grad = param.grad
-            if grad is not None:
-                if grad.is_sparse or self._sharded:
-                    return [], []
-                reached.append(param)
-                grads.append(grad)
+        if self._sharded:
+            return [], []
+        reached, grads = params, [grad for param in params if (grad := param.grad) is not None]
+        if len(grads) < len(params):
+            reached = [param for param in params if param.grad is not None]
+        for grad in grads:
+            if grad.is_sparse:
+                return [], []
         return reached, grads
 
     def _look_at(self, params: Sequence[torch.Tensor]) -> None:

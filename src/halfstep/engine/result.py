@@ -51,10 +51,13 @@ class OptimizerStep:
         """The loss scale of this step's gradients; 1 if there is none."""
         return 1.0 if self._loss_scale is None else float(self._loss_scale)
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the parameters were updated as nobody looked at the gradients: no loss scale."""
+        return self.closed and self.has_gradients and self._found_inf is self._loss_scale is None
+
     def without_norm(self) -> OptimizerStep:
         """Return the same without `grad_norm`."""
-        if self.closed and self.has_gradients and self._found_inf is self._loss_scale is None:
-            return _STEPPED
         return OptimizerStep(
             closed=self.closed,
             has_gradients=self.has_gradients,
@@ -63,7 +66,6 @@ class OptimizerStep:
         )
 
 
-_STEPPED = OptimizerStep(closed=True, has_gradients=True)
 OPEN = OptimizerStep(closed=False)
 """The result for an optimizer whose window stays open."""
 
@@ -90,8 +92,9 @@ class StepResult:
 
     def without_norms(self) -> StepResult:
         """Return a copy without `grad_norm`, which would keep the gradients in memory."""
-        without = tuple([each.without_norm() for each in self.optimizers])
-        return _PLAIN if without == _PLAIN.optimizers else StepResult(without)
+        if len(self.optimizers) == 1 and self.optimizers[0].is_sure:
+            return _PLAIN
+        return StepResult(tuple([each.without_norm() for each in self.optimizers]))
 
     @property
     def closed(self) -> bool:
@@ -126,4 +129,4 @@ class StepResult:
         return next((each.loss_scale for each in self.optimizers if each.closed), 1.0)
 
 
-_PLAIN = StepResult((_STEPPED,))
+_PLAIN = StepResult((OptimizerStep(closed=True, has_gradients=True),))

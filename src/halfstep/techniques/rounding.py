@@ -19,6 +19,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
+from halfstep.optim import sgd
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
 from halfstep.techniques.base import Stage, Technique
@@ -52,7 +53,7 @@ class RoundedUpdate(Technique):
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
-            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
+            if type(optimizer) not in (SGD, sgd.SGD, Adam, AdamW, SGDBf16, AdamBf16):
                 raise TypeError(
                     f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
                     f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "

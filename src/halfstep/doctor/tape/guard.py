@@ -24,12 +24,13 @@ class Guard:
         listener: Is muted while torch or doctor runs.
 
     Attributes:
+        thread: Number of the loop's thread.
         troubles: Errors in doctor's own work, with their tracebacks.
     """
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._inside = 0
         self._own = False
         self.troubles: list[str] = []
@@ -37,7 +38,7 @@ class Guard:
     @property
     def is_here(self) -> bool:
         """Whether this is the loop's thread, outside of doctor's own work."""
-        return not self._own and _identity() == self._thread
+        return not self._own and _identity() == self.thread
 
     @property
     def is_own(self) -> bool:
@@ -47,7 +48,7 @@ class Guard:
     @property
     def is_working(self) -> bool:
         """Whether doctor runs in this thread."""
-        return self._own and _identity() == self._thread
+        return self._own and _identity() == self.thread
 
     @property
     def is_outside(self) -> bool:
@@ -57,7 +58,7 @@ class Guard:
     @property
     def is_inside(self) -> bool:
         """Whether a model or optimizer runs in the loop's thread."""
-        return self._inside > 0 and not self._own and _identity() == self._thread
+        return self._inside > 0 and not self._own and _identity() == self.thread
 
     def own(self) -> _Own:
         """Run doctor's own work; an error in it is noted and not raised."""
@@ -95,7 +96,7 @@ class Guard:
 
     def leave_process(self) -> None:
         """Stop all work, in a forked process."""
-        self._thread = -1
+        self.thread = -1
         self.listener.stop()
 
 

@@ -40,6 +40,10 @@ EVERY = 1000
 """One of so many steps is watched in full, and steps 1, 2, 4, 8, ..."""
 
 
+Passed = tuple[int, float, float | None, float | None, float]
+"""Of a step: its number of micro-batches, loss, gradient norm, loss scale and learning rate."""
+
+
 def is_due(step: int) -> bool:
     """Return whether a step, counted from 0, is always watched in full."""
     return step & (step - 1) == 0 or step % EVERY == 0
@@ -81,6 +85,7 @@ class Rest:
         self._draws = False  # Whether a model or a loss has drawn from torch's generator.
         self._generator: torch.Tensor | None = None
         # While the watch rests.
+        self._waits = False  # Whether a parameter never had a gradient until now.
         self._parties, self._series = receiver.parties, receiver.measuring.series
         self._finite = Finite()
         self._number = 0
@@ -89,9 +94,9 @@ class Rest:
         self._optimizer: Optimizer | None = None
         self._window: list[Told] = []
         self._last: list[Told] = []
-        self._passed: Counter[int] = Counter()
-        self._count = self._base = self._before = self._calls = 0
-        self._due: float = 0  # The step from which on one is to be watched in full.
+        self._passed: list[Passed] = []  # The steps since the rest began.
+        self._base = self._before = 0
+        self._due: float = 0  # How many steps pass before one is to be watched in full.
 
     # ------------------------------------------------------------ awake
 
@@ -157,8 +162,9 @@ class Rest:
         self._model = model
         self._notes = parties.model(model)
         self._base, self._before = self._receiver.grammar.iteration, self._steps_of(self._optimizer)
-        coming = range(self._before, self._before + EVERY + 1)
-        self._due = next(filter(is_due, coming), math.inf)
+        self._waits = parties.waits_for_gradients
+        coming = range(EVERY + 1)
+        self._due = next((count for count in coming if is_due(self._before + count)), math.inf)
         self._finite = Finite()
         self._window, self._last = [], []
         self._detach()
@@ -179,7 +185,7 @@ class Rest:
             if model is not self._model:
                 self._usual.clear()
                 return False
-            if images.shape not in self._shapes or self._before + self._count >= self._due:
+            if images.shape not in self._shapes or len(self._passed) >= self._due:
                 return False
         notes = self._notes
         assert notes is not None
@@ -191,16 +197,16 @@ class Rest:
                 (images, labels),
                 (images._version, labels._version),
                 random_state(everything=notes.draws) if draws else None,
-                autocast_state(),
+                autocast_state() if torch.is_autocast_enabled("cpu") else (),
                 Copies(notes.moving) if notes.moving else None,
             )
         )
         return True
 
     def ran(self, loss: torch.Tensor) -> None:
-        """Note the loss of the micro-batch, before its backward."""
+        """Note the detached loss of the micro-batch, before its backward."""
         if self._window:
-            self._window[-1].loss = loss.detach()
+            self._window[-1].loss = loss
 
     def weighed(self, function: Any, args: tuple[Any, ...]) -> None:
         """Note the loss's weight in its window."""
@@ -225,31 +231,29 @@ class Rest:
         if optimizer is not self._optimizer or len(window) not in self._usual:
             return False
         last = window[-1]
-        loss = None if last.loss is None else last.weighted()
-        value = math.nan if loss is None or loss.numel() != 1 else loss.item()
-        if not math.isfinite(value):
+        loss, scale = last.loss, last.scale
+        if loss is not None and last.weighed is not None:
+            loss = last.weighted()
+        if loss is None or loss.numel() != 1 or not math.isfinite(value := loss.item()):
             return False
+        norm = None if grad_norm is None else grad_norm.item()
         if found_inf is not None:
             sound = not found_inf.item()
-        elif grad_norm is not None:
-            sound = math.isfinite(grad_norm.item())
+        elif norm is not None:
+            sound = math.isfinite(norm)
         else:
-            sound = self._finite(gradients or gradients_of(optimizer), self._base + self._count)
+            gradients = gradients or gradients_of(optimizer)
+            sound = self._finite(gradients, self._base + len(self._passed))
         if not sound:
             return False
-        if self._parties.waits_for_gradients:
+        if self._waits:
             self._parties.note_gradients()
-        self._series.pass_by(
-            self._base + self._count,
-            self._number,
-            value,
-            None if grad_norm is None else grad_norm.item(),
-            None if last.scale is None else last.scale.item(),
-            learning_rate(optimizer),
-        )
-        self._count += 1
-        self._calls += len(window)
-        self._passed[len(window)] += 1
+            self._waits = self._parties.waits_for_gradients
+        rate = optimizer.param_groups[0].get("lr")
+        if type(rate) is not float:
+            rate = learning_rate(optimizer)
+        scaled_by = None if scale is None else scale.item()
+        self._passed.append((len(window), value, norm, scaled_by, rate))
         self._last, self._window = window, []
         return True
 
@@ -302,13 +306,15 @@ class Rest:
 
     def _count_in(self) -> None:
         """Add the steps since the rest began to the counts of the full watch."""
-        receiver = self._receiver
-        for micro_batches, count in self._passed.items():
+        receiver, passed = self._receiver, self._passed
+        for iteration, (_, loss, norm, scale, rate) in enumerate(passed, self._base):
+            self._series.pass_by(iteration, self._number, loss, norm, scale, rate)
+        of_windows = Counter(micro_batches for micro_batches, *_ in passed)
+        for micro_batches, count in of_windows.items():
             receiver.grammar.repeat(self._usual[micro_batches], count)
         if self._optimizer is not None and self._model is not None:
-            receiver.parties.optimizer(self._optimizer).steps += self._count
+            receiver.parties.optimizer(self._optimizer).steps += len(passed)
             notes = receiver.parties.model(self._model)
-            calls = self._calls + len(self._window)
+            calls = sum(of_windows.elements()) + len(self._window)
             notes.calls, notes.training_calls = notes.calls + calls, notes.training_calls + calls
-        self._passed.clear()
-        self._count = self._calls = 0
+        self._passed = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from halfstep.step_observer import NOTHING, StepObserver
@@ -27,11 +28,13 @@ class RestingObserver(StepObserver):
     """
 
     def __init__(self, rest: Rest, guard: Guard, full: EngineObserver) -> None:
+        # The methods that each step calls ask for the thread alone: doctor does no work of its own
+        # as long as it rests.
         self._rest, self._guard, self._full = rest, guard, full
 
     def runs(self, model: Any, criterion: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
         """A micro-batch is about to run."""
-        if not self._guard.is_here:
+        if get_ident() != self._guard.thread:
             return
         kept = False
         try:  # Nothing listens, so that this need not be told from the loop's work.
@@ -44,7 +47,7 @@ class RestingObserver(StepObserver):
 
     def ran(self, loss: torch.Tensor) -> None:
         """A loss was computed."""
-        if self._guard.is_here:
+        if get_ident() == self._guard.thread:
             self._rest.ran(loss)
 
     def evaluates(self) -> None:
@@ -66,7 +69,7 @@ class RestingObserver(StepObserver):
 
     def begins(self, scaler: Any, weight: Any) -> None:
         """A backward begins with a scale and a weight."""
-        if (scaler is None and weight is None) or not self._guard.is_here:
+        if get_ident() != self._guard.thread:
             return
         if weight is not None:
             self._rest.weighed(weight.operation, (weight.number,))
@@ -86,7 +89,7 @@ class RestingObserver(StepObserver):
         gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """An optimizer steps inside, or not."""
-        if not self._guard.is_here:
+        if get_ident() != self._guard.thread:
             return NOTHING
         passed = False
         try:

@@ -52,7 +52,7 @@ def train_epoch(loop: Loop) -> None:
     portions = in_step(processes, data.train, progress.epoch, start)
     batches = engine.batches(portions, to=setup.device)
     add, counted = observers.around_micro_batch(micro_batches.add), observers.calls("micro_batch")
-    windows = _Windows(loop)
+    windows, accumulate = _Windows(loop), engine.accumulate
     for number, portion in enumerate(batches, start):
         observers.call("batch_loaded")
         images, labels = data.prepare(
@@ -75,10 +75,11 @@ def train_epoch(loop: Loop) -> None:
                 call(loss, logits, labels)
         progress.images += portion.total
         progress.batch = number + 1
-        if not (batches.is_last or progress.batch % engine.accumulate == 0):
+        last = batches.is_last
+        if not (last or (number + 1) % accumulate == 0):
             engine.step()
             continue
-        if windows.close(last=batches.is_last):
+        if windows.close(last=last):
             break
     engine.flush()
 
@@ -98,6 +99,7 @@ class _Windows:
         self._log_every = training.config.log_every
         self._save_every = training.config.checkpoints.every_steps
         self._steps = training.setup.steps
+        self._forget = loop.micro_batches.close if training.config.auto_microbatch else None
 
     def close(self, *, last: bool) -> bool:
         """Step, or leave the step out; then log and save what is due.
@@ -110,7 +112,8 @@ class _Windows:
         """
         loop, progress = self._loop, self._progress
         training, observers = loop.training, loop.observers
-        loop.micro_batches.close()
+        if self._forget:
+            self._forget()
         result: StepResult | None = None
         if self._vetoes and observers.any("veto"):
             training.leave_out()
@@ -130,7 +133,7 @@ class _Windows:
         every = self._save_every
         if every and step % every == 0 and not last and progress.status == "finished":
             loop.checkpoints.save_if_sound()
-        return training.all_steps_done or progress.status != "finished"
+        return step >= self._steps or progress.status != "finished"
 
 
 def _record_interval(training: Training, observers: Observers, result: StepResult | None) -> None:

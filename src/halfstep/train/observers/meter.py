@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from itertools import groupby, islice
+from itertools import groupby
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -152,12 +152,14 @@ class Meter(Observer):
     def _count(self) -> None:
         """Count the steps that are kept; nothing waits for the device."""
         closed, self._micro_batches = self._micro_batches[: self._closed], self._open_window()
-        sizes = iter([labels.shape[0] for _, _, labels in closed])
-        self._weights += [(held, [*islice(sizes, count)]) for held, count in self._steps]
+        sizes, start = [labels.shape[0] for _, _, labels in closed], 0
+        for held, count in self._steps:
+            self._weights.append((held, sizes[start : start + count]))
+            start += count
         if closed:
             self._losses.append(torch.stack([loss for loss, _, _ in closed]))
             self._found.append(_hits(closed))
-        images = _images(closed)
+        images = sum(sizes)
         self._images, self._seen = self._images + images, self._seen + images
         self._steps, self._closed, self._waiting = [], 0, 0
 
@@ -195,7 +197,8 @@ def _weighted_sum(
     for held, sizes in windows:
         window = held
         for size in sizes:
-            window = _fp32(window + _fp32(next(rest) * size))
+            product = _fp32(next(rest) * size)
+            window = _fp32(window + product) if window else product
         total = _fp32(total + window)
     return total
 
@@ -211,13 +214,18 @@ def _fp32(value: float) -> float:
 def _hits(micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
     """Return how many images are classified as their labels say: int64, on the device."""
     total: torch.Tensor | None = None
-    for _, group in groupby(micro_batches, lambda each: (each[1].shape[1:], each[2].ndim)):
+    for _, group in groupby(micro_batches, _dimensions):
         _, logits, labels = zip(*group, strict=True)
         right = _classes(torch.cat(logits)) == _classes(torch.cat(labels))
         hits = torch.count_nonzero(right)
         total = hits if total is None else total + hits
     assert total is not None
     return total
+
+
+def _dimensions(micro_batch: MicroBatch) -> tuple[int, int]:
+    """Return what tells classes from logits, and from mixed labels: those of a kind go together."""
+    return micro_batch[1].ndim, micro_batch[2].ndim
 
 
 def _images(micro_batches: Sequence[MicroBatch]) -> int:

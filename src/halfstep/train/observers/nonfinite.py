@@ -146,8 +146,7 @@ class NonFiniteSteps(Observer):
         self._losses.append(loss)
 
     def stepped(self, step: int, result: StepResult | None) -> None:
-        kept = None if result is None else result.without_norms()
-        self._windows.append((step, self._losses, kept))
+        self._windows.append((step, self._losses, result and result.without_norms()))
         self._losses = []
 
     def interval(self) -> dict[str, float]:
@@ -197,5 +196,8 @@ class NonFiniteSteps(Observer):
 def _are_finite(windows: Sequence[Sequence[torch.Tensor]]) -> list[bool]:
     """Wait for the losses of windows; return of each whether all of them are finite."""
     losses = [loss for window in windows for loss in window]
-    finite = iter(map(math.isfinite, torch.stack(losses).tolist() if losses else []))
+    values = torch.stack(losses).tolist() if losses else []
+    if all(map(math.isfinite, values)):
+        return [True] * len(windows)
+    finite = iter(map(math.isfinite, values))
     return [all(list(islice(finite, len(window)))) for window in windows]

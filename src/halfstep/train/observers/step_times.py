@@ -60,7 +60,11 @@ def thread_times() -> Times:
 
 
 class CoreWait:
-    """Adds up what the threads of this process compute and wait in training."""
+    """Adds up what the threads of this process compute and wait in training.
+
+    Attributes:
+        next_look: By its clock, the time before which `step_done` does nothing.
+    """
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class CoreWait:
         self._clock = clock
         self._computed = self._waited = 0.0
         self._before: Times = {}
-        self._looked = 0.0
+        self.next_look = 0.0
 
     @property
     def share(self) -> float | None:
@@ -86,11 +90,11 @@ class CoreWait:
 
     def begin(self) -> None:
         """Start anew after a pause, which does not count."""
-        self._before, self._looked = self._read(), self._clock()
+        self._before, self.next_look = self._read(), self._clock() + _EVERY_S
 
     def step_done(self, now: float) -> None:
         """Count the time since the last look, if that is some time ago, by the same clock."""
-        if now - self._looked < _EVERY_S:
+        if now < self.next_look:
             return
         before = self._before
         self.begin()
@@ -146,17 +150,19 @@ class StepTimes(Observer):
 
     def stepped(self, step: int, result: StepResult | None) -> None:
         """Count the time since the last step ended."""
-        clock = self._clock()
-        self.cores.step_done(clock)
-        now = self._event() if self._on_gpu else clock
+        clock, before = self._clock(), self._before
+        if clock >= self.cores.next_look:
+            self.cores.step_done(clock)
+        now = self._before = self._event() if self._on_gpu else clock
         if self._to_warm_up:
             self._to_warm_up -= 1
-        elif isinstance(self._before, float) and isinstance(now, float):
-            self._seconds.append(now - self._before)
-        elif isinstance(self._before, torch.cuda.Event) and isinstance(now, torch.cuda.Event):
-            self._pending.append((self._before, now))
+        elif before is None:
+            return
+        elif isinstance(now, float) and isinstance(before, float):
+            self._seconds.append(now - before)
+        elif isinstance(before, torch.cuda.Event) and isinstance(now, torch.cuda.Event):
+            self._pending.append((before, now))
             self._read(leave=_MOST_PENDING)
-        self._before = now
 
     def summary(self) -> dict[str, float | None]:
         """Return the median, what 95 of 100 steps stayed within, and the wait for cores."""

@@ -73,6 +73,7 @@ class MicroBatches:
         self._weighted = self.engine.accumulate > 1
         self._window: list[_Part] = []
         self._can_be_whole = self.processes.size == 1 and not self.config.auto_microbatch
+        self._wrapped = self.engine.model
 
     def expect(self, portion: Portion) -> None:
         """Say what part of its batch the next micro-batch is; by default it is all of it."""
@@ -102,7 +103,7 @@ class MicroBatches:
 
     def _whole(self, images: torch.Tensor, labels: torch.Tensor) -> LossAndLogits:
         """Run a micro-batch that is one piece, and all of it this process's, as most are."""
-        engine, model = self.engine, self.engine.model
+        engine, model = self.engine, self._wrapped
         with engine.autocast():
             step_observer.active.runs(model, self.loss, images, labels)
             if self.compiled_for is None:
@@ -111,12 +112,17 @@ class MicroBatches:
                 with as_compiled(len(labels), self.compiled_for):
                     logits = model(images)
             loss = self.loss(logits, labels)
-            step_observer.active.ran(loss)
-        engine.backward(loss, samples=len(labels) if self._weighted else None)
-        if not step_observer.active.listens:
-            return _detached(loss, logits)
-        with step_observer.active.aside():
-            return _detached(loss, logits)
+        samples = len(labels) if self._weighted else None
+        observer = step_observer.active
+        if observer.listens:
+            observer.ran(loss)
+            engine.backward(loss, samples=samples)
+            with observer.aside():
+                return _in_fp32(loss.detach()), logits.detach()
+        value = loss.detach()
+        observer.ran(value)
+        engine.backward(loss, samples=samples)
+        return _in_fp32(value), logits.detach()
 
     def remember(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Take note of a micro-batch of the open window whose gradients are there already."""
@@ -182,7 +188,7 @@ class MicroBatches:
     def _run_whole(self, part: _Part, samples: int | None) -> LossAndLogits:
         """Do the same for a micro-batch that is a window of one piece, as most are."""
         loss, logits = self._piece(part, part.total, samples)
-        return loss.float() if loss.dtype in HALVES else loss, logits
+        return _in_fp32(loss), logits
 
     def _piece(self, piece: _Part, total: int, samples: int | None) -> LossAndLogits:
         """Run a piece of a part; `total` images are in the window."""
@@ -217,9 +223,8 @@ class MicroBatches:
         warnings.warn(said, MicrobatchWarning, stacklevel=3)
 
 
-def _detached(loss: torch.Tensor, logits: torch.Tensor) -> LossAndLogits:
-    loss = loss.detach()
-    return loss.float() if loss.dtype in HALVES else loss, logits.detach()
+def _in_fp32(loss: torch.Tensor) -> torch.Tensor:
+    return loss.float() if loss.dtype in HALVES else loss
 
 
 @contextmanager

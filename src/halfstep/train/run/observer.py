@@ -186,9 +186,9 @@ class Observers:
                 stack.push(partial(_end, each))
             yield
 
-    def calls(self, hook: str) -> Sequence[Callable[..., Any]]:
+    def calls(self, hook: str) -> Calls:
         """Return what `call` calls, for a loop that asks once and calls often."""
-        return tuple(self._calls[hook])
+        return Calls(self._hooks[hook], self._calls[hook])
 
     def call(self, hook: str, *given: Any, **named: Any) -> None:
         """Call a hook that returns nothing."""
@@ -267,6 +267,25 @@ class Observers:
                     f"observer {each.name!r}: load_state_dict raised {in_a_line(error)}; "
                     "--debug shows where"
                 ) from error
+
+
+class Calls:
+    """What to call for a hook that returns nothing: found once, and called in each step.
+
+    Args:
+        methods: The hook of each observer that overrides it, in order.
+        heard: The same, where somebody hears what they ask of torch.
+    """
+
+    __slots__ = ("_heard", "_methods")
+
+    def __init__(
+        self, methods: Sequence[Callable[..., Any]], heard: Sequence[Callable[..., Any]]
+    ) -> None:
+        self._methods, self._heard = tuple(methods), tuple(heard)
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter(self._heard if step_observer.active.listens else self._methods)
 
 
 _METERING = {"batch_loaded", "batch_prepared", "micro_batch", "stepped", "interval", "record"}
