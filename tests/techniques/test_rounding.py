@@ -13,8 +13,10 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine import Engine
-from halfstep.kernels.rounding import round_stochastically
+from halfstep.kernels.native import fused
+from halfstep.kernels.rounding import LARGE, round_stochastically
 from halfstep.optim import foreach
+from halfstep.techniques import rounding
 from halfstep.techniques.rounding import RoundedUpdate
 
 OPTIMIZERS = {
@@ -134,6 +136,80 @@ def test_updating_in_chunks_changes_nothing(monkeypatch, how) -> None:
     whole = train()
     monkeypatch.setattr(foreach, "CHUNK_ELEMENTS", 20)
     assert all(map(torch.equal, train(), whole))
+
+
+def descend(sizes: dict[str, tuple[int, ...]], hook=None, **settings) -> list[torch.Tensor]:
+    """Take four steps of SGD on random gradients; return weights, momenta and a random number."""
+    source = torch.Generator().manual_seed(0)
+    params = {
+        name: nn.Parameter(torch.randn(size, generator=source).bfloat16())
+        for name, size in sizes.items()
+    }
+    optimizer = SGD(params.values(), **settings)
+    optimizer.register_step_pre_hook(lambda *_: None)  # where an engine has its guard
+    if hook is not None:
+        optimizer.register_step_pre_hook(hook)
+    technique = RoundedUpdate("stochastic", seed=3)
+    technique.prepare([], [optimizer])
+    for step in range(4):
+        for param in params.values():
+            param.grad = torch.randn(param.shape, generator=source).bfloat16()
+            if step == 3:
+                param.grad.view(-1)[:2] = torch.tensor([torch.nan, torch.inf])
+        optimizer.param_groups[0]["lr"] *= 0.9
+        technique.step(optimizer, optimizer.step)
+    momenta = [state["momentum_buffer"] for state in optimizer.state.values() if state]
+    (random_state,) = technique.state_dict()["generators"].values()
+    momenta.sort(key=lambda momentum: momentum.shape)
+    return [*params.values(), *momenta, random_state]
+
+
+SIZES = {"small": (3, 5), "large": (LARGE + 77,), "bias": (7,), "matrix": (LARGE // 64, 65)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weight_decay": 0.01},
+        {"momentum": 0.9, "dampening": 0.3},
+        {"momentum": 0.9, "weight_decay": 2e-3, "nesterov": True},
+        {"momentum": 0.9, "maximize": True},
+    ],
+    ids=str,
+)
+def test_one_pass_over_large_weights_has_the_bits_of_stand_ins(monkeypatch, settings) -> None:
+    in_one_pass = descend(SIZES, lr=0.1, **settings)
+    monkeypatch.setattr(fused, "library", lambda: None)
+    by_pytorch = descend(SIZES, lr=0.1, **settings)
+    for one, other in zip(in_one_pass, by_pytorch, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def test_the_pass_updates_large_weights_and_no_others(monkeypatch) -> None:
+    if fused.library() is None:
+        pytest.skip("no C compiler")
+    step, updated = rounding.step_sgd_stochastically, []
+
+    def counted(param, *args):
+        updated.append(param.shape)
+        step(param, *args)
+
+    monkeypatch.setattr(rounding, "step_sgd_stochastically", counted)
+    descend(SIZES, lr=0.1, momentum=0.9)
+    # The first step makes the momentum buffers.
+    assert updated == [SIZES["large"], SIZES["matrix"]] * 3
+
+
+def test_a_hook_sees_all_that_the_optimizer_updates() -> None:
+    seen = []
+
+    def hook(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        seen.append(len(optimizer.param_groups[0]["params"]))
+
+    descend(SIZES, hook, lr=0.1, momentum=0.9)
+    assert seen == [len(SIZES)] * 4
 
 
 def test_optimizers_whose_update_is_not_known_are_refused() -> None:

@@ -5,7 +5,8 @@ stochastically it survives on average; with a compensation it is kept for later.
 "Revisiting BFloat16 Training" (arXiv:2010.06192), sections 4.1 (stochastic) and 4.2 (Kahan).
 
 The optimizer itself, whichever it is, runs in fp32 on stand-ins that exist only while it steps, a
-few parameters at a time; its own state stays as it is.
+few parameters at a time; its own state stays as it is. Large parameters of SGD on a CPU need no
+stand-in: one pass over memory widens, updates and rounds them, with the same bits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from halfstep.kernels.rounding import round_compensated, round_stochastically
+from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd_stochastically
+from halfstep.kernels.rounding import LARGE, round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.optim import sgd
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
@@ -68,12 +71,22 @@ class RoundedUpdate(Technique):
     def step(self, optimizer: Optimizer, take: Callable[[], None]) -> None:
         """Step in fp32 on a chunk of parameters after the other, and round each back."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
+        in_one_pass = _sgd_in_one_pass(optimizer) if self._how == "stochastic" else {}
         for chunk in in_chunks(params):
-            stand_ins = {p: self._stand_in(p) if p.dtype == torch.bfloat16 else p for p in chunk}
+            stand_ins = {
+                param: self._stand_in(param) if param.dtype == torch.bfloat16 else param
+                for param in chunk
+                if param not in in_one_pass
+            }
             with _standing_in(optimizer, stand_ins):
                 take()
             with torch.no_grad():
-                for param, stand_in in stand_ins.items():
+                # In the order of the parameters, which decides what random numbers each gets.
+                for param in chunk:
+                    if param in in_one_pass:
+                        self._step_in_one_pass(optimizer, param, in_one_pass[param])
+                        continue
+                    stand_in = stand_ins[param]
                     if stand_in is not param and stand_in.grad is not None:
                         self._round_back(param, stand_in)
 
@@ -125,10 +138,56 @@ class RoundedUpdate(Technique):
             rounded, self._compensations[param] = round_compensated(stand_in)
             param.copy_(rounded)
 
+    def _step_in_one_pass(
+        self, optimizer: Optimizer, param: torch.Tensor, settings: SGDSettings
+    ) -> None:
+        momentum = optimizer.state[param]["momentum_buffer"] if settings.momentum else None
+        assert param.grad is not None, "as found by _sgd_in_one_pass"
+        generator = self._generator(param.device)
+        step_sgd_stochastically(param.detach(), param.grad, momentum, settings, generator)
+
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
+
+
+def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
+    """Return the large parameters that C can update as this SGD would, and its settings.
+
+    There are none where somebody's hook may look at what the optimizer updates, and none before the
+    first step has made the momentum buffers.
+    """
+    if type(optimizer) is not SGD or _is_watched(optimizer):
+        return {}
+    found: dict[torch.Tensor, SGDSettings] = {}
+    for group in optimizer.param_groups:
+        if any(group[name] for name in ("maximize", "foreach", "differentiable", "fused")):
+            continue
+        numbers = {name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay")}
+        if not all(isinstance(number, int | float) for number in numbers.values()):
+            continue
+        settings = SGDSettings(**numbers, nesterov=group["nesterov"])
+        for param in group["params"]:
+            buffer = optimizer.state.get(param, {}).get("momentum_buffer")
+            if (
+                param.numel() < LARGE
+                or param.grad is None
+                or bool(settings.momentum) != (buffer is not None)
+            ):
+                continue
+            if can_step_sgd(param, param.grad, buffer):
+                found[param] = settings
+    return found
+
+
+def _is_watched(optimizer: Optimizer) -> bool:
+    """Tell whether hooks listen to the steps of an optimizer, the engine's own guards excepted."""
+    of_all = len(_global_optimizer_pre_hooks) > 1 or bool(_global_optimizer_post_hooks)
+    # There is no public way to count them.
+    before = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
+    after = optimizer._optimizer_step_post_hooks  # noqa: SLF001
+    return of_all or len(before) > 1 or bool(after)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ does not know. Its caller then does the same with PyTorch.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,72 @@ def round_stochastically(
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class SGDSettings:
+    """The settings of a `torch.optim.SGD`, by the names that they have there."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+
+
+def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None) -> bool:
+    """Tell whether `step_sgd_stochastically` can update these tensors, with the bits of PyTorch."""
+    known = _is(param, torch.bfloat16) and _is(grad, torch.bfloat16)
+    known = known and (momentum is None or _is(momentum, torch.float32))
+    return known and library() is not None and _steps_as_torch()
+
+
+def step_sgd_stochastically(
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    momentum: torch.Tensor | None,
+    settings: SGDSettings,
+    generator: torch.Generator,
+) -> None:
+    """Take a step of SGD in fp32, and round the new weights stochastically, in one pass.
+
+    Args:
+        param: bf16 weights of any shape, which are written to; `can_step_sgd` has said yes.
+        grad: Their bf16 gradient.
+        momentum: The fp32 momentum buffer, which is written to; None without momentum.
+        settings: The optimizer's.
+        generator: As for `round_stochastically`.
+    """
+    functions = library()
+    assert functions is not None, "its caller has asked"
+    state = generator.get_state()
+    _step_sgd(functions, param, grad, momentum, settings, state)
+    torch.autograd.graph.increment_version(param)
+    if momentum is not None:
+        torch.autograd.graph.increment_version(momentum)
+    generator.set_state(state)
+
+
+def _step_sgd(
+    functions: ctypes.CDLL,
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    momentum: torch.Tensor | None,
+    settings: SGDSettings,
+    state: torch.Tensor,
+) -> None:
+    functions.sgd_stochastic_bf16(
+        at(param),
+        at(grad),
+        ctypes.c_void_p() if momentum is None else at(momentum),
+        ctypes.c_int64(param.numel()),
+        ctypes.c_float(settings.weight_decay),
+        ctypes.c_float(settings.momentum),
+        ctypes.c_float(1 - settings.dampening),
+        ctypes.c_int32(settings.nesterov),
+        ctypes.c_float(-settings.lr),
+        at(state),
+    )
+
+
 def round_compensated(value: torch.Tensor, rounded: torch.Tensor, lost: torch.Tensor) -> bool:
     """Round fp32 to the nearest bf16, and the difference to bf16 as well."""
     functions = library()
@@ -79,3 +146,30 @@ def _draws_as_torch() -> bool:
     return torch.equal(rounded.view(torch.int16), expected) and torch.equal(
         state, other.get_state()
     )
+
+
+@cache
+def _steps_as_torch() -> bool:
+    """Compare steps in C with torch's own once, over lengths with and without a rest of lanes."""
+    functions = library()
+    assert functions is not None, "its caller has asked"
+    source = torch.Generator().manual_seed(1)
+    has_fma = ctypes.c_int32.in_dll(functions, "has_fma").value
+    if not has_fma or source.get_state().numel() != _GENERATOR_BYTES or not _draws_as_torch():
+        return False
+    settings = SGDSettings(0.1, 0.9, 0.1, 1e-3, nesterov=True)
+    for count in (7, 4096 + 23):
+        values, grad, momentum = (torch.randn(count, generator=source) for _ in range(3))
+        param, grad, buffer = values.bfloat16(), grad.bfloat16(), momentum.clone()
+        stand_in, expected = param.float(), torch.empty_like(param)
+        states = [torch.Generator().manual_seed(1).get_state() for _ in range(2)]
+        _step_sgd(functions, param, grad, buffer, settings, states[0])
+        # Not by an optimizer, which would call the hooks that others have registered for steps.
+        slope = grad.float().add(stand_in, alpha=settings.weight_decay)
+        momentum.mul_(settings.momentum).add_(slope, alpha=1 - settings.dampening)
+        slope = slope.add(momentum, alpha=settings.momentum)
+        stand_in.add_(slope, alpha=-settings.lr)
+        functions.stochastic_bf16(at(stand_in), at(expected), ctypes.c_int64(count), at(states[1]))
+        if not (torch.equal(buffer, momentum) and torch.equal(param, expected)):
+            return False
+    return True
