@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 import struct
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -27,6 +28,7 @@ from PIL import Image
 
 from halfstep.cli import main
 from halfstep.compare import comparison
+from halfstep.engine.misuse import EngineWarning
 from halfstep.files import write_atomically
 from halfstep.train.loop import loop
 from halfstep.train.processes import launch
@@ -58,7 +60,8 @@ def end(arguments):
     """Return how a command line ends: "begins", or its code and the last line of stderr."""
     err = io.StringIO()
     try:
-        with redirect_stderr(err), redirect_stdout(io.StringIO()):
+        with redirect_stderr(err), redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("default", EngineWarning)  # as without pytest
             code = main(arguments)
     except Begins:
         return "begins"

@@ -146,7 +146,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
         halfstep advise digits --gpu h100,t4 --budget 10m --out advice
 
-        halfstep train advice/h100_sxm.yaml
+        halfstep train advice/t4.yaml
 
         halfstep advise model.py:build --batches data.py:batches
     """

@@ -9,6 +9,8 @@ from halfstep.engine.traces import other_format_of_products
 from halfstep.formats import format_name, torch_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from halfstep.recipe import Recipe
@@ -64,11 +66,19 @@ def warn_touched() -> None:
     )
 
 
-def warn_new_recipe(saved: str, here: str, *, lost_window: bool) -> None:
-    """Warn that gradients and loss scales made under another recipe are not taken over."""
+def warn_new_recipe(saved: str, here: str, changed: Sequence[str], *, lost_window: bool) -> None:
+    """Warn that gradients and loss scales made under another recipe are not taken over.
+
+    Args:
+        saved: Name of the recipe of the state.
+        here: Name of the engine's.
+        changed: Names of the settings in which they differ.
+        lost_window: Whether gradients are lost with it.
+    """
+    other = "the same recipe with other settings" if saved == here else repr(here)
     warnings.warn(
-        f"the state was saved under recipe {saved!r} and is loaded under {here!r}: the loss scale "
-        "restarts from its initial value"
+        f"the state was saved under recipe {saved!r} and is loaded under {other} "
+        f"({', '.join(changed)}): the loss scale restarts from its initial value"
         + (", and a partly filled window is dropped" if lost_window else ""),
         EngineWarning,
         stacklevel=3,

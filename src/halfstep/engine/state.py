@@ -77,6 +77,11 @@ def load_assembly(
             f"this engine has accumulate={weights.accumulate}; resume with the same value, or save "
             "after a window has closed"
         )
+    if type(state["skipped"]) is not int:
+        raise ValueError(
+            f"the state has {state['skipped']!r} skipped steps; allowed: a whole number; the file "
+            "is damaged, so load another one"
+        )
     kinds: dict[str, Sized] = {
         "optimizers": assembly.windows,
         "schedulers": assembly.settlement.schedulers,
@@ -99,8 +104,14 @@ def load_assembly(
     if _settings_of(state) == recipe.settings():
         _load_numerics(assembly, state)
         return True
-    warn_new_recipe(state["recipe"], recipe.name, lost_window=holds_window)
+    warn_new_recipe(state["recipe"], recipe.name, _changed(state, recipe), lost_window=holds_window)
     return False
+
+
+def _changed(state: Mapping[str, Any], recipe: Recipe) -> list[str]:
+    """Return the names of the settings that a state was saved under with other values."""
+    saved = _settings_of(state)
+    return [name for name, value in recipe.settings().items() if saved.get(name) != value]
 
 
 def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
