@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from halfstep.optim.sgd import SGD
+from halfstep.optim.sgd import MOST, SGD
 
 SHAPES = ((5, 7), (5,), (3, 2, 3, 3), (3,), ())
 SETTINGS = [
@@ -54,7 +54,8 @@ def test_parameters_and_state_are_those_of_torchs_sgd_bit_for_bit(settings) -> N
             assert torch.equal(kept, value) if isinstance(value, torch.Tensor) else kept == value
 
 
-def test_all_parameters_of_a_group_are_updated_in_one_call(monkeypatch) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+def test_all_parameters_of_a_small_model_are_updated_in_one_call(monkeypatch, is_large) -> None:
     calls = []
     real = torch._foreach_add_
 
@@ -62,13 +63,13 @@ def test_all_parameters_of_a_group_are_updated_in_one_call(monkeypatch) -> None:
         calls.append(len(tensors))
         real(tensors, *given, **named)
 
-    params = _params()
+    params = [*_params(), *([nn.Parameter(torch.zeros(MOST))] if is_large else [])]
     optimizer = SGD(params, lr=0.1)
     for param in params:
         param.grad = torch.ones_like(param)
     monkeypatch.setattr(torch, "_foreach_add_", counted)
     optimizer.step()
-    assert calls == [len(SHAPES)]
+    assert calls == ([] if is_large else [len(SHAPES)])
 
 
 def test_gradients_are_left_as_they_are() -> None:

@@ -158,7 +158,7 @@ def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
     There are none where somebody's hook may look at what the optimizer updates, and none before the
     first step has made the momentum buffers.
     """
-    if type(optimizer) is not SGD or _is_watched(optimizer):
+    if type(optimizer) not in (SGD, sgd.SGD) or _is_watched(optimizer):
         return {}
     found: dict[torch.Tensor, SGDSettings] = {}
     for group in optimizer.param_groups:
