@@ -50,7 +50,7 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         (Recipe("o0", params="fp32"), "Apex O0: fp32 training"),
         (
             Recipe("o1", params="fp32", autocast="fp16", loss_scale=LossScale()),
-            "Apex O1: casts around functions, dynamic loss scale",
+            "Apex O1: casts the inputs of functions, dynamic loss scale",
         ),
         (
             Recipe(

@@ -73,7 +73,7 @@ def test_a_speed_whose_interval_reaches_down_to_the_bar_is_no_advice(judged):
     assert "1.18x the speed [0.70, 2.00], 1.00x the memory" in verdict.finding
     assert (
         verdict.advice
-        == "keep fp32 until more seeds show whether it is 1.05x faster (about 28 seeds)"
+        == "keep fp32 until more seeds show whether fp16 is 1.05x faster (about 28 seeds)"
     )
 
 
@@ -99,7 +99,7 @@ def test_memory_is_advised_on_where_its_interval_leaves_the_bar_out(make_grid):
         ]
         (verdict,) = verdicts(grid, rows_by_arm(grid, results))
         assert verdict.kind == kind
-    assert "whether it is 1.05x smaller (about " in verdict.advice
+    assert "whether fp16 is 1.05x smaller (about " in verdict.advice
 
 
 def test_one_pair_of_speeds_among_several_seeds_asks_for_more(make_grid):
@@ -112,7 +112,7 @@ def test_one_pair_of_speeds_among_several_seeds_asks_for_more(make_grid):
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
     assert (
         verdict.advice
-        == "keep fp32 until more seeds show whether it is 1.05x faster (3 or more seeds)"
+        == "keep fp32 until more seeds show whether fp16 is 1.05x faster (3 or more seeds)"
     )
 
 

@@ -48,8 +48,8 @@ def initialize(  # noqa: PLR0913, PLR0917  # Apex's signature
         models: A module or a list of modules, not yet wrapped for data parallelism.
         optimizers: An optimizer, a list of optimizers, or None for inference.
         enabled: When False, everything of `amp` does nothing.
-        opt_level: "O0" fp32; "O1" fp32 weights and casts around torch's functions; "O2" fp16
-            weights, batch norm and master weights in fp32; "O3" fp16.
+        opt_level: "O0" fp32; "O1" fp32 weights, and the inputs of torch's functions are cast;
+            "O2" fp16 weights, batch norm and master weights in fp32; "O3" fp16.
         cast_model_type: Format of the models' weights; False leaves them, `torch.bfloat16` too is
             possible under O2 and O3.
         patch_torch_functions: Whether torch's functions cast (O1 alone).

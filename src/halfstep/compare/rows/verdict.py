@@ -126,11 +126,11 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         return "use", "train with it on hardware that supports it, and measure its speed there"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
-    return _without_gain(gains, baseline, disturbed=_is_disturbed(row, base))
+    return _without_gain(gains, row.arm.label, baseline, disturbed=_is_disturbed(row, base))
 
 
 def _without_gain(
-    gains: Mapping[str, Ratio], baseline: str, *, disturbed: bool
+    gains: Mapping[str, Ratio], label: str, baseline: str, *, disturbed: bool
 ) -> tuple[Kind, str]:
     """Advise where no gain is shown: there is none, or it could not be seen yet."""
     if disturbed:
@@ -139,7 +139,7 @@ def _without_gain(
     for name, gain in gains.items():
         if not gain.is_below(GAIN):
             needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
-            questions.append(f"whether it is {GAIN:g}x {name} ({needed} seeds)")
+            questions.append(f"whether {label} is {GAIN:g}x {name} ({needed} seeds)")
     if not questions:
         return "keep", f"keep {baseline}: there is nothing to gain on this device"
     return "unknown", f"keep {baseline} until more seeds show {' and '.join(questions)}"
