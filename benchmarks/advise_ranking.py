@@ -33,7 +33,7 @@ seeds of fp32.
 
     python benchmarks/advise_ranking.py --tasks 0:52
     python benchmarks/advise_ranking.py --tasks 52:72
-    python benchmarks/advise_ranking.py --tasks 72:92 --results third.json
+    python benchmarks/advise_ranking.py --tasks 72:92 --results .../advise_ranking_third.json
     python benchmarks/advise_ranking.py --tasks 0:0        # sums up what is there
 """
 

@@ -22,7 +22,12 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = {"en": "advise.md", "zh": "advise.zh.md"}
 HEADS = {
     "en": {
-        "sums": ("quantity", "tasks used for the choice", "unseen tasks"),
+        "sums": (
+            "quantity",
+            "tasks used for the choice",
+            "unseen tasks, first set",
+            "unseen tasks, second set",
+        ),
         "ranking": (
             "task",
             "pairs with an order",
@@ -45,7 +50,7 @@ HEADS = {
         ),
     },
     "zh": {
-        "sums": ("项目", "选定方法所用的任务", "后来新增的测试任务"),
+        "sums": ("项目", "选定方法所用的任务", "新增任务，第一组", "新增任务，第二组"),
         "ranking": (
             "任务",
             "能分出好坏的方案对",
@@ -99,10 +104,10 @@ def row(*cells: object) -> str:
 
 
 def sums(language: str) -> Iterator[list[object]]:
-    """Yield what ranking came to, on tasks in view and on others."""
+    """Yield what ranking came to, on tasks in view and on two sets of others."""
     columns = []
-    for name in ("in view", "unseen"):
-        each = result("ranking")["summary"][name]
+    for file, name in (("ranking", "in view"), ("ranking", "unseen"), ("ranking_third", "unseen")):
+        each = result(file)["summary"][name]
         columns.append(
             [
                 each["tasks"],
@@ -120,12 +125,13 @@ def sums(language: str) -> Iterator[list[object]]:
 
 def ranking(language: str) -> Iterator[list[object]]:
     """Yield a row for each task."""
-    marks = {"en": ", unseen", "zh": "（新增）"}
-    for each in result("ranking")["tasks"]:
+    marks = {"en": (", unseen 1", ", unseen 2"), "zh": ("（新增 1）", "（新增 2）")}
+    first, second = marks[language]
+    for each in (*result("ranking")["tasks"], *result("ranking_third")["tasks"]):
         pairs = each["pairs"]
         ordered = sum(pairs.values())
         yield [
-            each["task"].replace(", unseen", marks[language]),
+            each["task"].replace(", unseen", first).replace(", third", second),
             ordered,
             pairs["right"],
             f"{each['tau']:.2f}" if ordered else "-",

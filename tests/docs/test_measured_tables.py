@@ -115,6 +115,18 @@ def test_trust_in_advice(script):
     assert unseen["tasks"] >= 20
     assert min(seen["tau"], unseen["tau"]) >= 0.7
     assert not seen["unsafe"]
+    again = module.result("ranking_third")["summary"]["unseen"]
+    assert again["tasks"] == 20
+    assert again["tau"] >= 0.7
+    assert again["regret_within_noise"] == 1.0
+    # What the page says of the second set: two tasks, and no recipe that is recommended.
+    assert {each.partition(",")[0] for each in again["unsafe"]} == {
+        "tags",
+        "Poisson equation by differences",
+    }
+    for part in ("ranking", "ranking_third"):
+        for task in module.result(part)["tasks"]:
+            assert f"{task['task']}: {task['recommended']}" not in task["unsafe"]
     # What the page says of them: one network, whose largest result depends on the seed.
     assert {each.rpartition(": ")[2] for each in unseen["unsafe"]} == {"o2", "half", "half-bn32"}
     assert len({row["model"] for row in memory["rows"]}) == 20
