@@ -11,9 +11,15 @@ CODE = "OPTIMIZER_STATE_IN_HALF"
 class Lean(torch.optim.Optimizer):
     """Adam with averages in a chosen format."""
 
-    def __init__(self, parameters, dtype: torch.dtype, beta: float = 0.999) -> None:
+    def __init__(
+        self,
+        parameters,
+        dtype: torch.dtype,
+        beta: float = 0.999,
+        of_squares: torch.dtype | None = None,
+    ) -> None:
         super().__init__(parameters, {"lr": 0.01, "betas": (0.9, beta), "eps": 1e-8})
-        self.dtype = dtype
+        self.dtype, self.of_squares = dtype, of_squares or dtype
 
     @torch.no_grad()
     def step(self) -> None:
@@ -25,7 +31,7 @@ class Lean(torch.optim.Optimizer):
         state = self.state[parameter]
         if not state:
             state["mean"] = torch.zeros_like(parameter, dtype=self.dtype)
-            state["square"] = torch.zeros_like(parameter, dtype=self.dtype)
+            state["square"] = torch.zeros_like(parameter, dtype=self.of_squares)
         first, second = group["betas"]
         mean = first * state["mean"].float() + (1 - first) * parameter.grad
         square = second * state["square"].float() + (1 - second) * parameter.grad**2
@@ -34,9 +40,9 @@ class Lean(torch.optim.Optimizer):
         parameter.sub_(group["lr"] * mean / (square.sqrt() + group["eps"]))
 
 
-def train(dtype: torch.dtype, beta: float = 0.999) -> None:
+def train(dtype: torch.dtype, beta: float = 0.999, of_squares: torch.dtype | None = None) -> None:
     model = classifier()
-    optimizer = Lean(model.parameters(), dtype, beta)
+    optimizer = Lean(model.parameters(), dtype, beta, of_squares)
     for images, labels in batches(4):
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
@@ -53,3 +59,7 @@ def mended() -> None:
 
 def healthy_with_a_factor_that_bf16_has() -> None:
     train(torch.bfloat16, 0.99)
+
+
+def healthy_with_the_mean_alone_in_bf16() -> None:
+    train(torch.bfloat16, of_squares=torch.float32)

@@ -9,6 +9,8 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from halfstep.doctor.record import Evidence
 
 
@@ -23,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
             or optimizer.settings.get("stochastic_rounding")  # rounded so, it does fall
         ):
             continue
-        for state, form in optimizer.state_formats.items():
+        for state, form in _second_moments(optimizer.state_formats).items():
             if form not in HALVES or not 0 < 1 - beta < FORMATS[form].eps / 4:
                 continue
             return Finding(
@@ -44,6 +46,11 @@ def judge(evidence: Evidence) -> Finding | None:
                 confidence=LIKELY,
             )
     return None
+
+
+def _second_moments(formats: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the averages of squares, as far as names tell: beta2 belongs to no other state."""
+    return {name: form for name, form in formats.items() if "sq" in name} or formats
 
 
 RULE = Rule(
