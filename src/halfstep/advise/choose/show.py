@@ -114,7 +114,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     return (
         f"{where}: {best.trial.base}{beside}, predicted {value} [{low}, {high}] times as fast as "
         f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
-        f"{alike}{f'; but {later}' if later else ''}"
+        f"{f'; but {later}' if later else ''}{alike}"
     )
 
 

@@ -50,8 +50,9 @@ class Choice:
     Attributes:
         gpu: The GPU.
         reference: The step in fp32 there, with products in TF32 where it has that.
-        options: What could be trained under, the least predicted time first; empty where nothing is
-            faster than fp32 or fits where fp32 does not.
+        options: What could be trained under, the least predicted time first, unless another one
+            needs no warning and is about as fast; empty where nothing is faster than fp32 or fits
+            where fp32 does not.
         left: Why other recipes are not among them.
         costs: Of every recipe that the model survives, with its exceptions.
         limit: Bytes that a step may take.
@@ -66,7 +67,7 @@ class Choice:
 
     @property
     def best(self) -> Option | None:
-        """The option of the least predicted time; None for fp32."""
+        """The option to take; None for fp32."""
         return self.options[0] if self.options else None
 
     @property
@@ -155,6 +156,7 @@ def solve(
             else:
                 options.append(option)
         options.sort(key=lambda option: option.cost.seconds.value)
+        options = _without_warning_first(options, advice)
         found.append(Choice(gpu, reference, tuple(options), left, tuple(costs), limit))
     return found
 
@@ -186,6 +188,16 @@ def by_worth(recipes: Sequence[str], gpus: Sequence[Gpu], forecaster: Forecaster
         )
 
     return sorted(recipes, key=shortest)
+
+
+def _without_warning_first(options: list[Option], advice: Advice) -> list[Option]:
+    """Put one that needs no warning before faster ones that do, where it is about as fast."""
+    for option in options:
+        if option.cost.seconds.value > AS_FAST * options[0].cost.seconds.value:
+            break
+        if option.trial.base not in advice.later:
+            return [option, *(each for each in options if each is not option)]
+    return options
 
 
 def _why_not(option: Option, reference: Forecast, limit: int) -> str:

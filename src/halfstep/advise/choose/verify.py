@@ -204,8 +204,8 @@ class Verifier:
 
     def _spent(self, pairs: int) -> str:
         return (
-            f"the time budget was spent after {counted(pairs, 'pair')} of {self.steps} steps; a "
-            "larger --budget settles it"
+            f"the time budget leaves no time for more than {counted(pairs, 'pair')} of "
+            f"{self.steps} steps; a larger --budget may settle it"
         )
 
     def _result(

@@ -8,14 +8,18 @@ from halfstep.doctor.record.order import events_before, raised, second_unscale
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Loop
+    from halfstep.doctor.record import Evidence, Loop, Site
 
-_CHANGE = (
-    "  scaler.scale(loss / accumulate).backward()",
-    "+ if (number + 1) % accumulate == 0:",
-    "+     scaler.unscale_(optimizer)",
-    "+     # then clipping, scaler.step(), scaler.update(), zero_grad()",
-)
+
+def _change(unscale: Site | None) -> tuple[str, ...]:
+    """Return where the program's line belongs; the condition is its own."""
+    line = unscale.text if unscale and unscale.text else "scaler.unscale_(optimizer)"
+    return (
+        f"- {line}",
+        "+ if (micro_batch + 1) % accumulate == 0:  # after the last backward() of a window",
+        f"+     {line}",
+        "+     # then, also in the if: clipping, scaler.step(), scaler.update(), zero_grad()",
+    )
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -34,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
                         "to unscaled gradients"
                     ),
                 ),
-                change=_CHANGE,
+                change=_change(first.site if first is not event else None),
                 site=first.site,
             )
     second = second_unscale(loop)
@@ -43,7 +47,7 @@ def judge(evidence: Evidence) -> Finding | None:
             summary="unscale_() is called for every micro-batch of an accumulation window: call it "
             "once, after the last backward() of the window",
             facts=("unscale_() was called twice without an update() between",),
-            change=_CHANGE,
+            change=_change(second.event.site),
             site=second.event.site,
         )
     return _updated_early(loop)
