@@ -8,7 +8,8 @@ from halfstep.doctor.record.order import events_before, raised, second_unscale
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Loop, Site
+    from halfstep.doctor.record import Evidence, Loop
+    from halfstep.doctor.record.sites import Site
 
 
 def _change(unscale: Site | None) -> tuple[str, ...]:
