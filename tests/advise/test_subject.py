@@ -1,5 +1,6 @@
 """What cannot be advised on is refused in one line that names it."""
 
+import itertools
 import sys
 
 import pytest
@@ -27,6 +28,7 @@ class Locked(nn.Linear):
         super().__init__(4, 3)
         self.lock = threading.Lock()
 
+def ordered(): return [(torch.full((8, 4), float(at)), torch.arange(8) % 3) for at in range(8)]
 def empty(): return iter(())
 def number(): return 5
 def alone(): return [torch.ones(8, 4)]
@@ -164,6 +166,19 @@ def test_optimizer_of_a_model_is_that_of_a_config(code):
     made = found.optimizer(found.model)
     assert type(made) is torch.optim.Adam
     assert made.param_groups[0]["lr"] == 0.5
+
+
+def test_batches_of_a_list_have_another_order_under_each_seed(code):
+    about = subject.of_code(f"{code}:model", f"{code}:ordered", None, "sgd", 0.1, seed=0)
+
+    def order(seed):
+        drawn = itertools.islice(about.training(seed), 8)
+        return [int(images[0, 0]) for images, _ in drawn]
+
+    first, second = order(0), order(1)
+    assert sorted(first) == sorted(second) == list(range(8))
+    assert first != second
+    assert order(0) == first
 
 
 @pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])

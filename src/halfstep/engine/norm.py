@@ -51,6 +51,5 @@ def is_steady(optimizer: Optimizer) -> bool:
     caller's may do anything.
     """
     hooks = optimizer._optimizer_step_pre_hooks  # noqa: SLF001  # there is no public way to count them
-    return (
-        type(optimizer) in {SGD, sgd.SGD, Adam, AdamW} and len(hooks) == 1
-    )  # the engine's own guard
+    by_the_engine = len(hooks) == 1  # its own guard
+    return by_the_engine and type(optimizer) in {SGD, sgd.SGD, Adam, AdamW}
