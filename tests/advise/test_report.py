@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from rich.console import Console
 
 from halfstep.advise.answer import Answer, answer
-from halfstep.advise.choose.advice import NOT_EXAMINED
+from halfstep.advise.choose import show
+from halfstep.advise.choose.advice import NOT_EXAMINED, Advice
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.gpus import gpu
 from halfstep.advise.report import files
@@ -127,6 +130,30 @@ def test_a_strip_has_its_bins_where_the_axis_has_them() -> None:
     assert not axis.strip(Exponents.none())
 
 
+def test_a_recipe_with_a_warning_is_not_simply_safe(found: Answer) -> None:
+    assert found.advice is not None
+    calm = replace(found.advice, later={})
+    assert all(not calm.warnings(trial) for trial in calm.trials)
+    tight = replace(calm.trials[0], headroom=(1.0, "gate"))
+    warned = replace(calm, trials=(tight, calm.trials[1]))
+
+    def printed(advice: Advice) -> str:
+        console = Console(file=io.StringIO(), width=200)
+        show.show(console, replace(found, advice=advice))
+        show.conclude(console, replace(found, advice=advice))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    assert "safe: fp16, half-bn32\n" in printed(calm)
+    assert "warning" not in printed(calm)
+    assert re.search(r"^ fp16 +yes, warning ", printed(warned), re.MULTILINE)
+    assert "fp16: warning: gate is 1 bit from overflow; run" in printed(warned)
+    assert "safe: half-bn32; safe, with a warning: fp16\n" in printed(warned)
+    text = page(replace(found, advice=warned))
+    assert text.count("yes, warning") == 2 * text.count(">yes, warning<") == 2
+    assert "warning: gate is 1 bit from overflow" in text
+
+
 PROGRAM = """
 import torch
 from torch import nn
@@ -196,10 +223,10 @@ def test_the_same_seed_gives_the_same_bytes(here: Path, capsys: pytest.CaptureFi
     assert "advice.json and report.html are in one" in said
     lines = said[: said.index(" are in one")].splitlines()
     assumed = lines.index(
-        "assuming sgd with a learning rate of 0.01; the safe recipes depend on both, so write "
-        "--optimizer and --lr as in your training"
+        "no --optimizer and no --lr given: assuming sgd with a learning rate of 0.01; the safe "
+        "recipes depend on both"
     )
-    assert lines[assumed + 1].startswith("survives: bf16")
+    assert lines[assumed + 1].startswith("safe: bf16")
     # No exception changed a cost, and so each row is there once.
     assert sum(line.startswith("bf16-sr") and "[" in line for line in lines) == len(GPUS)
     assert left("three", "--seed", "1")["advice.json"] != first["advice.json"]
@@ -210,13 +237,13 @@ def test_only_costs_that_exceptions_changed_are_printed_again(
 ) -> None:
     program = Program(here, "squaring_program", SQUARING)
     assert program.advise("--recipes", "bf16,fp16", "--gpu", "t4") == 0
-    first, again = capsys.readouterr().out.split("tried next")
+    first, again = capsys.readouterr().out.split("advise now examines")
     assert [
         len(re.findall(rf"^{each} .*\[", first, re.MULTILINE)) for each in ("fp32", "bf16")
     ] == [1, 1]
     again = again[again.index("predicted") :]
     assert re.findall(r"^(\w+\*?) .*\[", again, re.MULTILINE) == ["fp16*"]
-    assert "the others cost as much as in the table above" in again
+    assert "The cost of the other recipes is that of the first table." in again
     assert "datasheet" not in again
 
 
@@ -229,7 +256,7 @@ def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     said = capsys.readouterr().out
     assert f"{NOT_EXAMINED}, which does not suffice for the recorded steps in fp32: bf16" in said
     assert "; write --budget 1m --no-verify to examine all" in said
-    assert "survives" not in said
+    assert "safe:" not in said
     assert program.advise("--recipes", "bf16,fp16", "--json") == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["not_examined"] == dict.fromkeys(["bf16", "fp16"], NOT_EXAMINED)
@@ -243,11 +270,50 @@ def test_the_optimizer_of_a_model_from_a_function_is_stated_everywhere(
     given = ["--optimizer", "adamw", "--lr", "0.002", "--recipes", "fp32"]
     assert program.advise(*given, "--json", "--out", "left") == 0
     expected = {"name": "adamw", "lr": 0.002}
-    assert json.loads(capsys.readouterr().out)["assumed_optimizer"] == expected
-    line = "assuming adamw with a learning rate of 0.002"
-    assert line in (here / "left" / "report.html").read_text()
-    assert program.advise(*given, "--gpu", "t4", "--cost-only") == 0
-    assert f"{line}; time and memory depend on the optimizer" in capsys.readouterr().out
+    data = json.loads(capsys.readouterr().out)
+    assert (data["optimizer"], data["assumed"]) == (expected, [])
+    report = (here / "left" / "report.html").read_text()
+    assert "8 steps in fp32 with adamw, learning rate 0.002;" in report
+    assert "assuming" not in report
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "no --optimizer given: assuming sgd; the predicted time and memory depend on it\n"),
+        (["--optimizer", "sgd"], None),
+    ],
+)
+def test_only_what_was_not_given_is_assumed(
+    given: list[str], said: str | None, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(here, f"unstated_{len(given)}", PROGRAM)
+    assert program.advise(*given, "--recipes", "fp32", "--gpu", "t4", "--cost-only") == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith(said) if said else "assuming" not in printed
+
+
+def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(here, "costed_program", PROGRAM)
+    given = ["--recipes", "fp16,half", "--batch-size", "4194304", "--optimizer", "sgd"]
+    assert program.advise(*given, "--gpu", "t4,h100", "--cost-only") == 0
+    said = capsys.readouterr().out.splitlines()[-2:]
+    command = " ".join(["halfstep", *program.given, "--optimizer sgd", *given[:4]])
+    for line, name in zip(said, ("T4", "H100 SXM5 80GB"), strict=True):
+        found = re.fullmatch(
+            rf"on {name}: half is predicted to be the fastest recipe that fits, [\d.]+ \[.*\] "
+            "times as fast as .*; whether it is safe for the model was not examined. To examine "
+            "it: (.*) --gpu .*",
+            line,
+        )
+        assert found
+        assert found[1] == command
+    assert program.advise(*given, "--gpu", "t4", "--cost-only", "--max-memory", "1.1") == 0
+    assert "on T4: no recipe fits; take a smaller batch" in capsys.readouterr().out
+    assert program.advise("--recipes", "fp16", "--gpu", "t4", "--cost-only") == 0
+    assert "no recipe that fits is predicted to be faster than fp32" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

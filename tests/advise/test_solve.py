@@ -204,6 +204,15 @@ def test_pairs_settle_that_a_good_recipe_trains_as_fp32(verifier: Verifier) -> N
     assert again == result
 
 
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_pairs_with_the_same_batches_are_told(verifier: Verifier, *, shuffled: bool) -> None:
+    about = verifier.subject
+    if not shuffled:
+        about = replace(about, epoch=lambda *_: iter(about.batches))
+    said = Verifier(about, steps=STEPS).verify(recipe("fp32")).said
+    assert ("every pair had the same batches in the same order" in said) is not shuffled
+
+
 def test_fp32_beside_itself_is_the_same_to_the_bit(verifier: Verifier) -> None:
     result = verifier.verify(recipe("fp32"))
     assert result.losses == result.fp32

@@ -11,6 +11,7 @@ from halfstep.cli import main
 from halfstep.train.config import files
 
 MODULE = """
+import random
 import threading
 import torch
 from torch import nn
@@ -29,6 +30,10 @@ class Locked(nn.Linear):
         self.lock = threading.Lock()
 
 def ordered(): return [(torch.full((8, 4), float(at)), torch.arange(8) % 3) for at in range(8)]
+def seeded():
+    random.seed(0)
+    torch.manual_seed(0)
+    return ordered()
 def empty(): return iter(())
 def number(): return 5
 def alone(): return [torch.ones(8, 4)]
@@ -147,16 +152,25 @@ def test_a_file_alone_is_answered_with_its_functions(code, capsys):
 def test_fewer_batches_than_are_used_are_noted(code, capsys):
     given = ["--recipes", "fp32", "--gpu", "t4", "--cost-only"]
     assert main(["advise", f"{code}:model", "--batches", f"{code}:batches", *given]) == 0
-    assert "advise: only 1 batch of 8, which are used in turns" in capsys.readouterr().err
+    assert "advise: only 1 batch instead of 8, so they are repeated" in capsys.readouterr().err
 
 
 def test_a_models_optimizer_is_chosen_and_said(advise):
     code, _, out = advise("model", "batches", "--optimizer", "adamw", "--lr", "0.002")
     assert code == 0
-    assert "assuming adamw with a learning rate of 0.002; the safe recipes" in out
+    assert "8 steps in fp32 with adamw, learning rate 0.002; " in out
+    assert "assuming" not in out
     code, err, _ = advise("model", "batches", "--optimizer", "adamx")
     assert code == 2
     assert "optimizer.name is 'adamx'" in err
+
+
+@pytest.mark.parametrize("given", [["--lr", "0"], ["--optimizer", "sgd"], ["--loss", "x.py:x"]])
+def test_flags_of_a_function_are_refused_for_a_config(given, capsys):
+    assert main(["advise", "digits", *given]) == 2
+    error = capsys.readouterr().err
+    assert f"{given[0]} can be given only for a function that returns a model" in error
+    assert error.count("\n") == 1
 
 
 def test_optimizer_of_a_model_is_that_of_a_config(code):
@@ -168,8 +182,9 @@ def test_optimizer_of_a_model_is_that_of_a_config(code):
     assert made.param_groups[0]["lr"] == 0.5
 
 
-def test_batches_of_a_list_have_another_order_under_each_seed(code):
-    about = subject.of_code(f"{code}:model", f"{code}:ordered", None, "sgd", 0.1, seed=0)
+@pytest.mark.parametrize("batches", ["ordered", "seeded"])
+def test_batches_of_a_list_have_another_order_under_each_seed(code, batches):
+    about = subject.of_code(f"{code}:model", f"{code}:{batches}", None, "sgd", 0.1, seed=0)
 
     def order(seed):
         drawn = itertools.islice(about.training(seed), 8)

@@ -71,8 +71,9 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         said: dict[str, Any] = {"subject": self.subject.name}
-        if self.subject.assumed:
-            said["assumed_optimizer"] = dict(self.subject.assumed)
+        if self.subject.trained_with:
+            said["optimizer"] = dict(self.subject.trained_with)
+            said["assumed"] = list(self.subject.assumed)
         if self.advice:
             said |= self.advice.as_json()
         elif self.unexamined:

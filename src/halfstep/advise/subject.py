@@ -41,6 +41,7 @@ _ANY_CONFIG = {
     "model": {"name": "timm:resnet18"},
     "schedule": {"name": "constant"},
 }
+_ASSUMED = {"name": "sgd", "lr": 0.01}
 _END = object()
 
 
@@ -60,7 +61,8 @@ class Subject:
         config: The name or path and the overrides that it is from; None for functions.
         accumulate: Micro-steps, each of one batch, to a step.
         clip_norm: Largest norm of a step's gradients; None where they are not clipped.
-        assumed: Settings of the optimizer, where no config has them; None for a config.
+        trained_with: Settings of the optimizer, where no config has them; None for a config.
+        assumed: Those of these settings that were not given.
     """
 
     name: str
@@ -73,7 +75,8 @@ class Subject:
     config: tuple[str, tuple[str, ...]] | None = None
     accumulate: int = 1
     clip_norm: float | None = None
-    assumed: Mapping[str, Any] | None = None
+    trained_with: Mapping[str, Any] | None = None
+    assumed: tuple[str, ...] = ()
 
     def training(self, seed: int) -> Iterator[Any]:
         """Yield batches of training without end; those of one seed are always the same."""
@@ -132,8 +135,8 @@ def find(
     *,
     batches: str | None = None,
     loss: str | None = None,
-    optimizer: str = "sgd",
-    learning_rate: float = 0.01,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
     seed: int = 0,
 ) -> Subject:
     """Return what a config trains, or what functions of the user's make.
@@ -143,8 +146,8 @@ def find(
         options: Overrides of the config.
         batches: For a function: another, that returns batches.
         loss: For a function: another, of model and batch.
-        optimizer: For a function: the name of an optimizer, as in a config.
-        learning_rate: For a function: that of the optimizer.
+        optimizer: For a function: the name of an optimizer, as in a config; None for SGD.
+        learning_rate: For a function: that of the optimizer; None for 0.01.
         seed: For a function: of the random numbers that it draws.
 
     Raises:
@@ -154,10 +157,16 @@ def find(
     if not colon and module.endswith(".py"):
         raise _without_function(name, "the model")
     if not (colon and module.endswith(".py")):
-        if batches or loss:
+        flags = {
+            "--batches": batches,
+            "--loss": loss,
+            "--optimizer": optimizer,
+            "--lr": learning_rate,
+        }
+        if given := " and ".join(flag for flag, value in flags.items() if value is not None):
             raise UserError(
-                f"--batches and --loss belong to a model of yours, but {name!r} is a config, which "
-                "has its own; leave them out"
+                f"{given} can be given only for a function that returns a model, but {name!r} is "
+                f"a config; leave out {given}, or change the config with --options"
             )
         return replace(of_config(files.load(name, options)), config=(name, tuple(options)))
     if options:
@@ -238,8 +247,8 @@ def of_code(
     model: str,
     batches: str,
     loss: str | None,
-    optimizer: str,
-    learning_rate: float,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
     *,
     seed: int = 0,
 ) -> Subject:
@@ -250,15 +259,17 @@ def of_code(
         batches: The same for an iterable of batches: (inputs, targets), or what the loss takes.
         loss: The same for a function of model and batch that returns the loss; by default the
             cross-entropy of what the model returns for the inputs.
-        optimizer: Its name in a config; SGD has momentum.
-        learning_rate: Of the optimizer.
+        optimizer: Its name in a config; SGD, which has momentum, is assumed if it is None.
+        learning_rate: Of the optimizer; 0.01 is assumed if it is None.
         seed: Of the random numbers that the functions draw.
 
     Raises:
         UserError: If a function cannot be had, or returns something else.
     """
-    settings: dict[str, Any] = {"name": optimizer, "lr": learning_rate}
-    if optimizer == "sgd":
+    given = {"name": optimizer, "lr": learning_rate}
+    assumed = {name: _ASSUMED[name] for name, value in given.items() if value is None}
+    settings: dict[str, Any] = given | assumed
+    if settings["name"] == "sgd":
         settings["momentum"] = 0.9
     # A whole config is read for the sake of its errors, which name the field and what is allowed.
     chosen = files.load({**_ANY_CONFIG, "optimizer": settings}).optimizer
@@ -274,10 +285,12 @@ def of_code(
 
     def epoch(seed: int, number: int) -> Iterator[Any]:
         del seed, number  # what differs is drawn
+        # Drawn first, because the function may set the random seed.
+        order = random.Random(random.random())  # noqa: S311  (only shuffles)
         with failing(f"{batches} fails"):
             found = make_batches()
             # A list has the same order in each call; then all pairs of trainings would be alike.
-            yield from random.sample(found, len(found)) if isinstance(found, list) else found
+            yield from order.sample(found, len(found)) if isinstance(found, list) else found
 
     if not first:
         raise UserError(
@@ -291,7 +304,8 @@ def of_code(
         first,
         lambda model: optim.build_optimizer(chosen, model, classes=0, fused=False),
         epoch,
-        assumed=settings,
+        trained_with=settings,
+        assumed=tuple(assumed),
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from halfstep.advise.forecast import GAIN
+from halfstep.advise.memory import usable
 from halfstep.show import units
 
 if TYPE_CHECKING:
@@ -23,17 +25,13 @@ _NOTE = (
     "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "
     "run on the GPU. 80 % of the intervals [low, high] should contain the true value."
 )
-NOT_TRIED = (
-    "Only cost is predicted here: a recipe of this table may still be unsafe for the model; leave "
-    "out --cost-only to find out."
-)
 TRIED_NEXT = (
-    "Only cost is predicted here, of each recipe as it is. Which of them are safe for the model is "
-    "tried next, in up to 60 forward and backward passes on this machine."
+    "This table shows only the predicted cost. advise now examines which recipes are safe for the "
+    "model, in up to 60 forward and backward passes on this machine."
 )
 CHANGED = (
-    "Only the recipes whose cost changed with their exceptions are in this table; the others cost "
-    "as much as in the table above."
+    "This table shows only the recipes whose cost has changed because layers stay in fp32. The "
+    "cost of the other recipes is that of the first table."
 )
 MARKED = (
     "* after a recipe's name: with the exceptions (layers in fp32) and the loss scale that the "
@@ -53,14 +51,14 @@ _MANY = 100_000
 """Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
 
 
-def show(console: Console, subject: str, found: Sequence[Forecast], note: str) -> None:
+def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str) -> None:
     """Print forecasts, a table for each GPU; every title says that they are predicted.
 
     Args:
         console: Where.
         subject: What is trained.
         found: The forecasts.
-        note: What to say below; `CHANGED` alone needs no explanation of the figures again.
+        notes: What to say below; below `CHANGED`, the figures are not explained again.
     """
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         title = f"{subject} on {gpu.name}, {found[0].samples} samples a step: predicted"
@@ -87,7 +85,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], note: str) -
             )
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
-    for line in (note,) if note is CHANGED else (_NOTE, note):
+    for line in notes if CHANGED in notes else (_NOTE, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
@@ -97,6 +95,38 @@ def show(console: Console, subject: str, found: Sequence[Forecast], note: str) -
             f"{name} ({count} in a step): unknown operator, estimated from its bytes alone",
             soft_wrap=True,
         )
+
+
+def fastest(found: Sequence[Forecast], memory: float | None, examine: str) -> list[str]:
+    """Say for each GPU which recipe is predicted to be fastest, and that its safety is not known.
+
+    Args:
+        found: The forecasts; the first one of each GPU is that in fp32 or tf32.
+        memory: Bytes that a step may take; what the GPU has by default.
+        examine: The command that examines the safety.
+    """
+    said = []
+    for gpu, rows in groupby(found, key=lambda each: each.gpu):
+        reference, *others = rows
+        limit = usable(gpu) if memory is None else min(usable(gpu), memory)
+        fitting = [each for each in others if each.memory <= limit and not each.lacks]
+        best = min(fitting, key=lambda each: each.seconds.value, default=reference)
+        if reference.memory <= limit and best.seconds.value * GAIN > reference.seconds.value:
+            said.append(
+                f"on {gpu.name}: no recipe that fits is predicted to be faster than "
+                f"{reference.recipe}"
+            )
+        elif best is reference:
+            said.append(f"on {gpu.name}: no recipe fits; take a smaller batch")
+        else:
+            assert best.speed_up is not None
+            low, value, high = map(units.ratio, best.speed_up)
+            said.append(
+                f"on {gpu.name}: {best.recipe} is predicted to be the fastest recipe that fits, "
+                f"{value} [{low}, {high}] times as fast as {reference.recipe}; whether it is safe "
+                f"for the model was not examined. To examine it: {examine} --gpu {gpu.key}"
+            )
+    return said
 
 
 def changed(found: Sequence[Forecast], shown: Sequence[Forecast]) -> list[Forecast]:

@@ -1,6 +1,8 @@
 """`halfstep advise`: recommends a recipe for a model before it is trained."""
 
+import itertools
 import math
+import shlex
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from halfstep.errors import UserError
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -68,13 +70,17 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         ),
     ] = None,
     optimizer: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="For your own model: the optimizer, by its name in a config, such as adamw.",
+            help="For your own model: the optimizer, by its name in a config, such as adamw; "
+            "default: sgd.",
         ),
-    ] = "sgd",
-    lr: Annotated[float, typer.Option(min=0, help="For your own model: the learning rate.")] = 0.01,
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(min=0, help="For your own model: the learning rate; default: 0.01."),
+    ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -156,7 +162,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     from halfstep.files import json_text
 
     with without_collections():
-        from halfstep.advise import answer, forecast, table
+        from halfstep.advise import answer, forecast
         from halfstep.advise.choose import advice
         from halfstep.advise.choose.verify import Verifier
         from halfstep.advise.gpus import GIB, parse_gpus
@@ -192,8 +198,24 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         if there:
             costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
     console = Console()
+    memory = max_memory and max_memory * GIB
+    given = {
+        "--batches": batches,
+        "--loss": loss,
+        "--optimizer": optimizer,
+        "--lr": lr,
+        "--recipes": recipes,
+        "--batch-size": batch_size,
+        "--max-memory": max_memory,
+    }
     if costs and not as_json:  # at once: what comes next takes far longer
-        table.show(console, about.name, costs, table.NOT_TRIED if cost_only else table.TRIED_NEXT)
+        _print_costs(
+            console,
+            about.name,
+            costs,
+            memory,
+            _command(subject, options or (), given) if cost_only else None,
+        )
     before_search = time.monotonic() - began
     if cost_only:
         found = answer.Answer(about, None, tuple(costs))
@@ -205,7 +227,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 names,
                 there,
                 forecaster=forecaster,
-                memory=max_memory and max_memory * GIB,
+                memory=memory,
                 seed=seed,
                 budget=left(),
                 tell=tell,
@@ -237,16 +259,41 @@ def _refuse(*, costed: object, tried: object) -> None:
         raise UserError("--cost-only trains nothing; leave out --verify, --budget and --out")
 
 
+def _command(subject: str, options: "Sequence[str]", given: "Mapping[str, object]") -> str:
+    """Write the command again, without --cost-only and --gpu."""
+    flags = {flag: str(value) for flag, value in given.items() if value is not None}
+    words = [*itertools.chain(*flags.items()), *(["--options", *options] if options else [])]
+    return shlex.join(["halfstep", "advise", subject, *words])
+
+
 def _few(batches: int, wanted: int) -> str:
     return (
-        f"only {counted(batches, 'batch')} of {wanted}, which are used in turns; the difference of "
-        "gradients between batches is then less certain, and the verdicts with it"
+        f"only {counted(batches, 'batch', 'batches')} instead of {wanted}, so they are repeated; "
+        "the variance between batches, and the results that depend on it, are less certain"
     )
 
 
 def _minutes(seconds: float) -> str:
     """Write a budget that is large enough for so many seconds: 25m."""
     return f"{math.ceil(1.2 * seconds / 60)}m"
+
+
+def _print_costs(
+    console: "Console",
+    subject: str,
+    costs: "Sequence[Forecast]",
+    memory: float | None,
+    examine: str | None,
+) -> None:
+    """Print the predicted costs, and the fastest recipes if nothing else is examined."""
+    from halfstep.advise import table
+
+    if examine is None:
+        table.show(console, subject, costs, table.TRIED_NEXT)
+        return
+    table.show(console, subject, costs)
+    for line in table.fastest(costs, memory, examine):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _print(console: "Console", found: "Answer", shown: "Sequence[Forecast]", more: str) -> None:

@@ -9,6 +9,7 @@ from halfstep.advise.choose.clock import BudgetSpentError, Clock
 from halfstep.advise.choose.decay import lost_later
 from halfstep.advise.choose.record import record
 from halfstep.advise.choose.survive import survive
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ MOST_PASSES = 60
 FEWEST_PASSES = 6.5
 """Of them, for each recipe: what if, rehearsals of two steps, the first loss scale, and a rate that
 decays."""
+LITTLE_HEADROOM = 2
+"""Bits below which training may soon overflow although it does not yet."""
 NOT_EXAMINED = "not examined: time budget"
 """All that is said of a recipe for which no time was left."""
 
@@ -56,6 +59,18 @@ class Advice:
     def safe(self) -> list[Trial]:
         """The recipes that the model survives."""
         return [trial for trial in self.trials if not trial.rejected]
+
+    def warnings(self, trial: Trial) -> list[str]:
+        """Return what to mind in training under a recipe that is safe now."""
+        if trial.rejected:
+            return []
+        bits, at = trial.headroom
+        said = []
+        if bits < LITTLE_HEADROOM:
+            left = counted(round(bits), "bit")
+            said.append(f"{at} is {left} from overflow; run advise again later in training")
+        later = self.later.get(trial.base)
+        return [*said, later] if later else said
 
     @property
     def passes(self) -> float:

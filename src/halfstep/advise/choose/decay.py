@@ -57,7 +57,7 @@ def lost_later(
         return ""
     parameters = counted(len(later.updates_lost), "parameter")
     return (
-        f"as the learning rate decays, updates become too small and are rounded away: at 1/{DECAY} "
-        f"of the learning rate, {len(stalled)} of {parameters} lose more than half of their "
-        "update; keep master weights, or end the decay earlier"
+        "as the learning rate decays, updates become too small and are rounded away: at "
+        f"1/{DECAY} of the learning rate, more than half of the update is lost in {len(stalled)} "
+        f"of {parameters}; keep master weights, or end the decay earlier"
     )

@@ -23,35 +23,46 @@ if TYPE_CHECKING:
     from halfstep.advise.choose.solve import Choice
     from halfstep.advise.choose.trial import Trial
 
-LITTLE_HEADROOM = 2
-"""Bits below which training may soon overflow where it does not yet."""
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
-SETTLED = {"good": "as fp32", "bad": "worse than fp32", "open": "not settled"}
+SETTLED = {"good": "as good as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
 def show(console: Console, found: Answer) -> None:
-    """Print what a model survives under each recipe, and why not more."""
+    """Print which recipes are safe, and why the others are not."""
     advice = found.advice
     assert advice is not None
     console.print(
-        f"{advice.subject}: {counted(advice.recorded.steps, 'step')} in fp32; {noise(advice)}",
+        f"{advice.subject}: {steps(found)}; {noise(advice)}",
         soft_wrap=True,
     )
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for header in ("recipe", "survives", "in fp32", "rounding\nerror", "first loss\nscale"):
+    for header in ("recipe", "safe", "in fp32", "rounding\nerror", "first loss\nscale"):
         table.add_column(header, justify="right" if "\n" in header else "left")
     table.add_column("headroom")
     for trial in advice.trials:
-        table.add_row(trial.base, *_cells(trial))
+        table.add_row(trial.base, *_cells(trial, advice))
     for name in advice.unexamined:
         table.add_row(name, "not examined")
     console.print(table)
     console.print(ROUNDING, soft_wrap=True)
     for trial in advice.trials:
-        for line in reasons(trial, advice.later.get(trial.base, "")):
+        for line in reasons(trial, advice):
             console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
+
+
+def steps(found: Answer) -> str:
+    """Say how many steps were recorded, and with which optimizer if no config names it."""
+    assert found.advice is not None
+    said = f"{counted(found.advice.recorded.steps, 'step')} in fp32"
+    settings = found.subject.trained_with
+    return f"{said} with {_optimizer(**settings)}" if settings else said
+
+
+def _optimizer(name: str, lr: float, momentum: float | None = None) -> str:
+    more = f" and momentum {momentum:g}" if momentum else ""
+    return f"{name}, learning rate {lr:g}{more}"
 
 
 def noise(advice: Advice) -> str:
@@ -71,9 +82,7 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
     if line := assumed(found):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if found.advice:
-        names = ", ".join(trial.base for trial in found.advice.safe)
-        survives = f"survives: {names}" if names else none_survives(found.advice)
-        console.print(Text(survives, style="bold"), soft_wrap=True)
+        console.print(Text(safe(found.advice), style="bold"), soft_wrap=True)
     if line := not_examined(found):
         console.print(f"{line}; {more}", soft_wrap=True, markup=False, highlight=False)
     for choice in found.choices:
@@ -82,7 +91,7 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
             if recipe not in found.unexamined and not _is_rejected(found.advice, recipe):
                 console.print(f"  not {recipe}: {reason}", soft_wrap=True, markup=False)
     for name, each in found.verified.items():
-        said = f"{name} in short trainings: {SETTLED[each.settled]}; {each.said}"
+        said = f"{name}, verified in short training runs: {SETTLED[each.settled]}; {each.said}"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     trials = found.recommended if found.choices else found.advice_with_exceptions
     for trial in trials:
@@ -98,47 +107,68 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
         return f"{where}: nothing fits; take a smaller batch"
     if best is None:
         waits = choice.reference.bound == "host"
-        hint = "; kernel launches take longer than the kernels, so try a larger --batch-size"
+        hint = "; launching the kernels takes longer than running them: try a larger --batch-size"
         return (
-            f"{where}: stay with {choice.reference.recipe}; no {_others(advice)} is predicted to "
-            f"be better{hint if waits else ''}"
+            f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
+            f"faster{hint if waits else ''}"
         )
     cost, speed_up = best.cost, best.cost.speed_up
     assert speed_up is not None
     exceptions = len(best.trial.exceptions)
     beside = f" with {counted(exceptions, 'exception')}" if exceptions else ""
     low, value, high = map(units.ratio, speed_up)
-    later = advice.later.get(best.trial.base) if advice else None
+    warnings = advice.warnings(best.trial) if advice else []
     others = ", ".join(each.trial.base for each in choice.as_fast)
     alike = f"; about as fast: {others}" if others else ""
     return (
-        f"{where}: {best.trial.base}{beside}, predicted {value} [{low}, {high}] times as fast as "
-        f"{choice.reference.recipe}, {cost.memory / 2**30:.1f} of {choice.limit / 2**30:.1f} GiB"
-        f"{f'; but {later}' if later else ''}{alike}"
+        f"{where}: use {best.trial.base}{beside}, predicted to be {value} [{low}, {high}] times as "
+        f"fast as {choice.reference.recipe} and to need {cost.memory / 2**30:.1f} of "
+        f"{choice.limit / 2**30:.1f} GiB{alike}{''.join(f'; warning: {each}' for each in warnings)}"
     )
 
 
-def none_survives(advice: Advice) -> str:
-    """Say that no recipe is safe, of those of which that is known."""
+def safe(advice: Advice) -> str:
+    """Name the safe recipes, those with a warning last; or say that none of the examined is."""
+    warned = [trial.base for trial in advice.safe if advice.warnings(trial)]
+    names = [trial.base for trial in advice.safe if trial.base not in warned]
+    said = [f"safe: {', '.join(names)}"] * bool(names)
+    said += [f"safe, with a warning: {', '.join(warned)}"] * bool(warned)
+    if said:
+        return "; ".join(said)
     if advice.unexamined:
-        return "none of the examined recipes survives; train in fp32 or tf32 until the others are"
-    return "none of these recipes survives; train in fp32 or tf32"
+        return (
+            "none of the examined recipes is safe; train in fp32 or tf32 until the others are "
+            "examined"
+        )
+    return "none of these recipes is safe; train in fp32 or tf32"
+
+
+def verdict(trial: Trial, advice: Advice) -> str:
+    """Say in a cell whether a recipe is safe; the warning itself is below the table."""
+    if trial.rejected:
+        return "no"
+    return "yes, warning" if advice.warnings(trial) else "yes"
 
 
 def assumed(found: Answer) -> str:
-    """Say which optimizer of a model from a function the answer depends on; "" for a config."""
-    settings = found.subject.assumed
+    """Say which flags were not given although the answer depends on them; "" if all were."""
+    settings = found.subject.trained_with
     if not settings:
         return ""
-    given = f"assuming {settings['name']} with a learning rate of {settings['lr']:g}"
-    if not found.advice:
-        return (
-            f"{given}; time and memory depend on the optimizer, so write --optimizer as in "
-            "your training"
-        )
+    texts = {
+        "name": ("--optimizer", str(settings["name"])),
+        "lr": ("--lr", f"a learning rate of {settings['lr']:g}"),
+    }
+    # Time and memory do not depend on the learning rate.
+    missing = [texts[name] for name in found.subject.assumed if found.advice or name != "lr"]
+    if not missing:
+        return ""
+    flags = " and no ".join(flag for flag, _ in missing)
+    values = " with ".join(value for _, value in missing)
+    depends = "safe recipes depend" if found.advice else "predicted time and memory depend"
     return (
-        f"{given}; the safe recipes depend on both, so write --optimizer and --lr as in your "
-        "training"
+        f"no {flags} given: assuming {values}; the {depends} on "
+        f"{'both' if len(missing) > 1 else 'it'}"
     )
 
 
@@ -157,16 +187,18 @@ def _is_rejected(advice: Advice | None, recipe: str) -> bool:
     return advice is None or bool(advice.trial(recipe).rejected)
 
 
-def _cells(trial: Trial) -> list[str]:
+def _cells(trial: Trial, advice: Advice) -> list[str]:
     damage = math.inf if trial.rehearsal is None else trial.rehearsal.gradient_damage
     scaling = trial.recipe.scaling
     bits, at = trial.headroom
     return [
-        "no" if trial.rejected else "yes",
+        verdict(trial, advice),
         "\n".join(map(_module, trial.exceptions)) if not trial.rejected else "",
         units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
-        f"{bits:.0f} bits in {at}" if math.isfinite(bits) and not trial.rejected else "",
+        f"{counted(round(bits), 'bit')} in {at}"
+        if math.isfinite(bits) and not trial.rejected
+        else "",
     ]
 
 
@@ -175,8 +207,8 @@ def _module(name: str) -> str:
     return name if any(each.isalpha() for each in name) else f"module {name}"
 
 
-def reasons(trial: Trial, later: str) -> list[str]:
-    """Say why a recipe is rejected, or what of it has to be fp32 and what to look out for."""
+def reasons(trial: Trial, advice: Advice) -> list[str]:
+    """Say why a recipe is rejected, or what has to be fp32 under it and what to mind."""
     if trial.rejected:
         return [f"rejected: {trial.rejected}"]
     said = []
@@ -184,7 +216,4 @@ def reasons(trial: Trial, later: str) -> list[str]:
         file, _, number = trial.lines.get(pattern, "").rpartition(":")
         where = f" ({Path(file).name}:{number})" if file else ""
         said.append(f"{_module(pattern)}{where}: {reason}")
-    if trial.headroom[0] < LITTLE_HEADROOM:
-        bits, at = trial.headroom
-        said.append(f"{at} is {bits:.0f} bits from overflow; run advise again later in training")
-    return [*said, later] if later else said
+    return said + [f"warning: {each}" for each in advice.warnings(trial)]

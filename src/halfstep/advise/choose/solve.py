@@ -195,7 +195,7 @@ def _without_warning_first(options: list[Option], advice: Advice) -> list[Option
     for option in options:
         if option.cost.seconds.value > AS_FAST * options[0].cost.seconds.value:
             break
-        if option.trial.base not in advice.later:
+        if not advice.warnings(option.trial):
             return [option, *(each for each in options if each is not option)]
     return options
 

@@ -12,11 +12,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from halfstep.advise.choose.clock import BudgetSpentError, silent, time_left
 from halfstep.advise.random_numbers import RandomNumbers
+from halfstep.advise.subject import BATCHES
 from halfstep.compare.rows.statistics import estimate
 from halfstep.engine import Engine
 from halfstep.errors import reason
@@ -129,7 +134,7 @@ class Verifier:
     def _judged(self, losses: list[float]) -> tuple[Settled, str]:
         fp32 = self._fp32[: len(losses)]
         if len(losses) < FEWEST_PAIRS:
-            return "open", f"{len(losses)} pairs tell nothing"
+            return "open", f"{counted(len(losses), 'pair')} are too few"
         differences = [mine - each.last for mine, each in zip(losses, fp32, strict=True)]
         found = estimate(differences)
         assert found is not None
@@ -141,8 +146,9 @@ class Verifier:
         if lowered > 0:
             most = max(LEAST * lowered, min(most, MOST * lowered))
         said = (
-            f"last loss {found.mean:+.2g} to fp32 [{found.low:+.2g}, {found.high:+.2g}] in "
-            f"{len(losses)} pairs of {self.steps} steps{self._rates}; free is up to {most:+.2g}"
+            f"final loss {found.mean:+.2g} [{found.low:+.2g}, {found.high:+.2g}] compared with "
+            f"fp32, mean of {len(losses)} pairs of {self.steps} steps{self._rates}; limit "
+            f"{most:+.2g}{self._alike}"
         )
         if found.high <= most:
             return "good", said
@@ -151,7 +157,17 @@ class Verifier:
     @property
     def _rates(self) -> str:
         scheduled = self.subject.schedule is not None
-        return ", the schedule shortened to them" if scheduled else ", at a constant learning rate"
+        return ", with the schedule shortened" if scheduled else ", at a constant learning rate"
+
+    @property
+    def _alike(self) -> str:
+        found = {curve.batches for curve in self._fp32}
+        if len(found) > 1 or found == {0}:
+            return ""
+        return (
+            "; every pair had the same batches in the same order: if your training shuffles, the "
+            "function of --batches should shuffle too, and must not set the random seed"
+        )
 
     def _reference(self, pair: int) -> _Curve:
         curve = self._train(find_recipe("fp32"), pair)
@@ -217,11 +233,15 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """Losses of a training: the mean of its first and of its last quarter, and what broke it."""
+    """Losses of a training: the mean of its first and of its last quarter, and what broke it.
+
+    The first batches are known by a checksum, so that trainings on the same ones are noticed.
+    """
 
     first: float
     last: float
     broke: str = ""
+    batches: int = 0
 
 
 def _train(
@@ -235,6 +255,7 @@ def _train(
     optimizer = subject.optimizer(model)
     scheduler = subject.schedule(optimizer, steps) if subject.schedule else None
     losses: list[float] = []
+    batches = 0
     try:
         with (
             Engine(model, optimizer, recipe=recipe, scheduler=scheduler, seed=seed) as engine,
@@ -242,6 +263,8 @@ def _train(
         ):
             for step, batch in zip(range(steps), subject.training(seed), strict=False):
                 before(step)
+                if step < BATCHES:
+                    batches = _checksum(batch, batches)
                 with engine.autocast():
                     loss = subject.loss(engine.model, batch)
                 engine.backward(loss)
@@ -255,4 +278,15 @@ def _train(
         failed = f"step {len(losses) + 1} fails ({reason(error)})"
         return _Curve(math.nan, math.nan, failed)
     quarter = max(1, steps // 4)
-    return _Curve(statistics.fmean(losses[:quarter]), statistics.fmean(losses[-quarter:]))
+    first, last = statistics.fmean(losses[:quarter]), statistics.fmean(losses[-quarter:])
+    return _Curve(first, last, batches=batches)
+
+
+def _checksum(batch: Any, before: int) -> int:
+    """Return a checksum of the tensors of a batch and of the batches before; 0 without a tensor."""
+    for leaf in tree_leaves(batch):
+        is_plain = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+        if is_plain and not leaf.is_complex():
+            values = leaf.detach().cpu().flatten().view(torch.uint8)
+            before = zlib.crc32(values.numpy(), before)
+    return before

@@ -53,8 +53,7 @@ def write(directory: Path, found: Answer) -> list[str]:
 def config(found: Answer, trial: Trial) -> str:
     """Return a recipe as a config: of the subject's own, or the recipe alone for a function."""
     assert found.advice is not None
-    later = found.advice.later.get(trial.base, "")
-    comments = [f"# {line}" for line in [trial.base, *reasons(trial, later)]]
+    comments = [f"# {line}" for line in [trial.base, *reasons(trial, found.advice)]]
     values: dict[str, Any] = {}
     if found.subject.config is not None:
         name, options = found.subject.config

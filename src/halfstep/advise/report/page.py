@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.choose.show import (
-    LITTLE_HEADROOM,
     ROUNDING,
     SETTLED,
     assumed,
@@ -15,11 +14,12 @@ from halfstep.advise.choose.show import (
     noise,
     not_examined,
     reasons,
+    steps,
+    verdict,
 )
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
 from halfstep.advise.table import MARKED
-from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 from halfstep.train.config import text
@@ -88,8 +88,7 @@ def _summary(found: Answer) -> str:
     if advice is None:
         return "no recipe was examined" if found.unexamined else "predicted cost alone"
     return (
-        f"{counted(advice.recorded.steps, 'step')} in fp32; {noise(advice)}; "
-        f"{advice.passes:.0f} forward and backward passes in all"
+        f"{steps(found)}; {noise(advice)}; {advice.passes:.0f} forward and backward passes in all"
     )
 
 
@@ -101,8 +100,8 @@ def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
     return {
         "name": trial.base,
         "kind": "broken" if trial.rejected else "use",
-        "survives": "no" if trial.rejected else "yes",
-        "reasons": reasons(trial, advice.later.get(trial.base, "")),
+        "safe": verdict(trial, advice),
+        "reasons": reasons(trial, advice),
         "cells": [
             _cell(len(trial.exceptions), "in fp32", f"{source}exceptions", str),
             _cell(damage, "rounding error", f"{source}gradient_damage", units.small_share),
@@ -114,7 +113,6 @@ def _recipe(at: int, trial: Trial, advice: Advice) -> dict[str, Any]:
             ),
             _cell(bits, "headroom, bits", f"{source}headroom_bits", "{:.0f}".format, where),
         ],
-        "ask_again": not trial.rejected and bits < LITTLE_HEADROOM,
     }
 
 
