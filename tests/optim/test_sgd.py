@@ -1,12 +1,25 @@
-"""SGD with one call for all parameters: the bits and the state of torch's."""
+"""A step of SGD with one call for all parameters: the bits and the state of torch's own."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ConstantLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.flop_counter import FlopCounterMode
 
-from halfstep.optim.sgd import MOST, SGD
+from halfstep import Engine
+from halfstep.optim import sgd
+from halfstep.optim.sgd import MOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SHAPES = ((5, 7), (5,), (3, 2, 3, 3), (3,), ())
 SETTINGS = [
@@ -24,25 +37,31 @@ def _params() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
 
 
-def _train(kind: type[torch.optim.Optimizer], settings: dict, steps: int = 6):
+def _step(optimizer: SGD) -> None:
+    if not sgd.step(optimizer):
+        optimizer.step()
+
+
+def _train(step: Callable[[SGD], object], settings: dict, steps: int = 6):
     """Train with random gradients; each step leaves another parameter out, and rates change."""
     params = _params()
-    groups = [{"params": params[:3]}, {"params": params[3:], "lr": 0.05}]
-    optimizer = kind(groups, lr=0.1, **settings)
+    optimizer = SGD(
+        [{"params": params[:3]}, {"params": params[3:], "lr": 0.05}], lr=0.1, **settings
+    )
     generator = torch.Generator().manual_seed(1)
-    for step in range(steps):
-        for number, param in enumerate(params):
+    for number in range(steps):
+        for place, param in enumerate(params):
             gradient = torch.randn(param.shape, generator=generator)
-            param.grad = None if number == step else gradient
-        optimizer.step()
+            param.grad = None if place == number else gradient
+        step(optimizer)
         optimizer.param_groups[0]["lr"] *= 0.9
     return params, optimizer
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_parameters_and_state_are_those_of_torchs_sgd_bit_for_bit(settings) -> None:
-    own, optimizer = _train(SGD, settings)
-    params, reference = _train(torch.optim.SGD, settings)
+def test_parameters_and_state_are_those_of_torchs_step_bit_for_bit(settings) -> None:
+    own, optimizer = _train(_step, settings)
+    params, reference = _train(SGD.step, settings)
     for mine, its in zip(own, params, strict=True):
         assert torch.equal(mine, its)
     states, others = optimizer.state_dict(), reference.state_dict()
@@ -54,55 +73,128 @@ def test_parameters_and_state_are_those_of_torchs_sgd_bit_for_bit(settings) -> N
             assert torch.equal(kept, value) if isinstance(value, torch.Tensor) else kept == value
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_all_parameters_of_a_small_model_are_updated_in_one_call(monkeypatch, is_large) -> None:
-    calls = []
-    real = torch._foreach_add_
-
-    def counted(tensors, *given, **named):
-        calls.append(len(tensors))
-        real(tensors, *given, **named)
-
-    params = [*_params(), *([nn.Parameter(torch.zeros(MOST))] if is_large else [])]
-    optimizer = SGD(params, lr=0.1)
+def _ready(extra: int = 0, **settings: object) -> SGD:
+    """Return an optimizer with gradients; of `extra` more elements, if any."""
+    params = [*_params(), *([nn.Parameter(torch.zeros(extra))] if extra else [])]
     for param in params:
         param.grad = torch.ones_like(param)
-    monkeypatch.setattr(torch, "_foreach_add_", counted)
-    optimizer.step()
-    assert calls == ([] if is_large else [len(SHAPES)])
+    return SGD(params, lr=0.1, **settings)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.5])
+def test_a_factor_as_a_tensor_gives_the_bits_of_the_number(momentum) -> None:
+    values = torch.randn(10_000) * torch.logspace(-40, 30, 10_000)
+    ours, theirs = [values.clone()], [values.clone()]
+    torch._foreach_mul_(ours, sgd._scalar(momentum))
+    torch._foreach_mul_(theirs, momentum)
+    assert torch.equal(ours[0], theirs[0])
+
+
+@pytest.mark.parametrize("extra", [0, MOST])
+def test_small_models_alone_are_stepped_in_one_call(extra) -> None:
+    assert sgd.step(_ready(extra)) is (extra == 0)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(_ready, foreach=True),
+        partial(_ready, fused=True),
+        partial(_ready, momentum=0.9),  # whose buffers the first step makes
+        lambda: torch.optim.AdamW(_params()),
+        lambda: SGD([nn.Parameter(torch.ones(2, dtype=torch.float64))], lr=torch.tensor(0.1)),
+    ],
+)
+def test_nothing_is_done_where_torchs_step_is_to_be_taken(optimizer) -> None:
+    made = optimizer()
+    before = [param.clone() for param in made.param_groups[0]["params"]]
+    assert not sgd.step(made)
+    assert all(map(torch.equal, before, made.param_groups[0]["params"]))
+
+
+@contextmanager
+def _hook_of_all(optimizer: SGD) -> Iterator[None]:
+    del optimizer
+    handle = register_optimizer_step_post_hook(lambda *_: None)
+    yield
+    handle.remove()
+
+
+@contextmanager
+def _own_hook(optimizer: SGD) -> Iterator[None]:
+    optimizer.register_step_pre_hook(lambda *_: None)
+    yield
+
+
+@contextmanager
+def _step_of_another(optimizer: SGD) -> Iterator[None]:
+    optimizer.step = lambda: None
+    yield
+
+
+@contextmanager
+def _step_of_another_for_all(optimizer: SGD) -> Iterator[None]:
+    before, type(optimizer).step = type(optimizer).step, lambda *_: None
+    yield
+    type(optimizer).step = before
+
+
+@contextmanager
+def _profiler(optimizer: SGD) -> Iterator[None]:
+    del optimizer
+    with torch.profiler.profile():
+        yield
+
+
+@contextmanager
+def _mode(optimizer: SGD) -> Iterator[None]:
+    del optimizer
+    with FlopCounterMode(display=False):
+        yield
+
+
+@pytest.mark.parametrize(
+    "listening",
+    [_hook_of_all, _own_hook, _step_of_another, _step_of_another_for_all, _profiler, _mode],
+)
+def test_whoever_listens_to_steps_or_replaces_them_gets_torchs_step(listening) -> None:
+    optimizer = _ready()
+    with listening(optimizer):
+        assert not sgd.step(optimizer)
+    if listening not in {_own_hook, _step_of_another}:
+        assert sgd.step(optimizer)
+
+
+def test_an_engine_steps_a_small_model_in_one_call_whatever_steps_its_rate(monkeypatch) -> None:
+    answers = []
+    real = sgd.step
+    monkeypatch.setattr(sgd, "step", lambda optimizer: answers.append(real(optimizer)))
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, scheduler=ConstantLR(optimizer))
+    for _ in range(2):
+        with engine.autocast():
+            loss = engine.model(torch.ones(4, 3)).sum()
+        engine.backward(loss)
+        engine.step()  # a warning of torch's, of a scheduler before the first step, would fail this
+    assert answers == [True, True]
 
 
 def test_gradients_are_left_as_they_are() -> None:
-    params = _params()
-    optimizer = SGD(params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)
+    optimizer = _ready(momentum=0.9, nesterov=True, weight_decay=0.1)
+    params = optimizer.param_groups[0]["params"]
     for _ in range(2):
-        for param in params:
-            param.grad = torch.ones_like(param)
-        optimizer.step()
+        _step(optimizer)
     assert all(torch.equal(param.grad, torch.ones_like(param)) for param in params)
 
 
-def test_a_closure_is_evaluated_with_gradients_on() -> None:
-    param = nn.Parameter(torch.ones(3))
-    optimizer = SGD([param], lr=0.1)
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        loss = param.square().sum()
-        loss.backward()
-        return loss.item()
-
-    assert optimizer.step(closure) == 3.0
-    assert torch.allclose(param, torch.full((3,), 0.8))
-
-
 def test_sparse_gradients_are_torchs_own_step() -> None:
-    def trained(kind: type[torch.optim.Optimizer]) -> torch.Tensor:
+    def trained(step: Callable[[SGD], object]) -> torch.Tensor:
         torch.manual_seed(0)
         table = nn.Embedding(4, 2, sparse=True)
-        optimizer = kind(table.parameters(), lr=0.1)
+        optimizer = SGD(table.parameters(), lr=0.1)
         table(torch.tensor([1, 3])).sum().backward()
-        optimizer.step()
+        step(optimizer)
         return table.weight.detach()
 
-    assert torch.equal(trained(SGD), trained(torch.optim.SGD))
+    assert torch.equal(trained(_step), trained(SGD.step))

@@ -13,7 +13,6 @@ from torch.optim import SGD, Adam, AdamW
 
 from halfstep.engine.parallel.shards import local
 from halfstep.kernels import gradients
-from halfstep.optim import sgd
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -52,4 +51,4 @@ def is_steady(optimizer: Optimizer) -> bool:
     """
     hooks = optimizer._optimizer_step_pre_hooks  # noqa: SLF001  # there is no public way to count them
     by_the_engine = len(hooks) == 1  # its own guard
-    return by_the_engine and type(optimizer) in {SGD, sgd.SGD, Adam, AdamW}
+    return by_the_engine and type(optimizer) in {SGD, Adam, AdamW}

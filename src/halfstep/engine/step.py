@@ -18,9 +18,12 @@ from halfstep.engine.fused import has_momentum, skipping, start_momentum, suppor
 from halfstep.engine.outcome import outcome_of
 from halfstep.engine.result import OPEN, StepResult
 from halfstep.kernels import gradients
+from halfstep.optim import sgd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from torch.optim import Optimizer
 
     from halfstep.engine.assemble import Assembly
     from halfstep.engine.hooks import Hooks
@@ -156,7 +159,7 @@ def take_step(
     optimizer = window.optimizer
     for before_step in hooks.before_step:
         before_step(optimizer, window.reached)
-    take: Callable[[], object] = optimizer.step
+    take: Callable[[], object] = partial(_step, optimizer)
     if closure is not None:
         take = partial(optimizer.step, closure)
     for step in hooks.step:
@@ -173,6 +176,11 @@ def take_step(
         window.has_stepped()
     for after_step in hooks.after_step:
         after_step(optimizer)
+
+
+def _step(optimizer: Optimizer) -> None:
+    if not sgd.step(optimizer):
+        optimizer.step()
 
 
 def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:

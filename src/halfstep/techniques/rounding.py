@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd_stochastically
 from halfstep.kernels.rounding import LARGE, round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
-from halfstep.optim import sgd
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
+from halfstep.optim.watched import has_hooks
 from halfstep.techniques.base import Stage, Technique
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RoundedUpdate(Technique):
         del models
         self._optimizers = optimizers
         for optimizer in optimizers:
-            if type(optimizer) not in (SGD, sgd.SGD, Adam, AdamW, SGDBf16, AdamBf16):
+            if type(optimizer) not in (SGD, Adam, AdamW, SGDBf16, AdamBf16):
                 raise TypeError(
                     f"update={self._how!r} knows torch.optim.SGD, Adam and AdamW, not "
                     f"{type(optimizer).__name__}; use one of them, or recipe='o2', whose fp32 "
@@ -158,7 +157,7 @@ def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
     There are none where somebody's hook may look at what the optimizer updates, and none before the
     first step has made the momentum buffers.
     """
-    if type(optimizer) not in (SGD, sgd.SGD) or _is_watched(optimizer):
+    if type(optimizer) is not SGD or has_hooks(optimizer):
         return {}
     found: dict[torch.Tensor, SGDSettings] = {}
     for group in optimizer.param_groups:
@@ -179,15 +178,6 @@ def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
             if can_step_sgd(param, param.grad, buffer):
                 found[param] = settings
     return found
-
-
-def _is_watched(optimizer: Optimizer) -> bool:
-    """Tell whether hooks listen to the steps of an optimizer, the engine's own guards excepted."""
-    of_all = len(_global_optimizer_pre_hooks) > 1 or bool(_global_optimizer_post_hooks)
-    # There is no public way to count them.
-    before = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
-    after = optimizer._optimizer_step_post_hooks  # noqa: SLF001
-    return of_all or len(before) > 1 or bool(after)
 
 
 @contextmanager

@@ -4,12 +4,11 @@ import pytest
 import timm
 import torch
 from torch import nn
-from torch.optim import Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 
 from halfstep.errors import UserError
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
-from halfstep.optim.sgd import SGD
 from halfstep.train.build.optim import build_optimizer
 from halfstep.train.config.optimizer import (
     AdamConfig,

@@ -15,12 +15,11 @@ from timm.optim import (  # type: ignore[attr-defined]  # timm's public names, w
     param_groups_weight_decay,
 )
 from torch import nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from halfstep.errors import UserError, closest, reason
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.low_bit import low_bit_adam
-from halfstep.optim.sgd import SGD
 from halfstep.train.build.weights import head_of
 from halfstep.train.config.optimizer import (
     AdamWConfig,
