@@ -45,6 +45,15 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
         assert fp16.seconds.low < fp16.seconds.value < fp16.seconds.high
         assert fp8.seconds is None
         assert "a CPU runs other operators than a GPU for float8" in fp8.reason
+    on_h100, on_t4 = first
+    (tf32,) = on_h100.references
+    assert (tf32.arm.recipe, tf32.speed_up) == ("tf32", None)
+    assert tf32.seconds is not None
+    assert on_h100.rows[0].seconds is not None
+    assert on_h100.rows[0].speed_up is not None
+    quotient = tf32.seconds.value / on_h100.rows[0].seconds.value
+    assert quotient == pytest.approx(on_h100.rows[0].speed_up.value)
+    assert on_t4.references == ()  # relative to fp32, which has a row
 
     results = [Result(cell, "pending") for cell in asked.grid.cells]
     written = json.dumps(as_json(asked.grid, results, first))
@@ -65,6 +74,8 @@ def test_rows_are_traced_once_for_all_gpus_and_read_back_later(
 def test_points_of_a_grid_have_steps_of_their_own(tmp_path: Path) -> None:
     asked = planned(tmp_path, "fp16", axes=["batch_size=32,256"])
     (found,) = predict(asked, [gpu("t4")])
+    assert [each.arm.recipe for each in found.references] == ["fp32", "fp32"]
+    assert found.references[0].memory != found.references[1].memory
     small, large = (row.memory for row in found.rows)
     assert small is not None
     assert large is not None

@@ -69,9 +69,10 @@ def test_the_one_target_that_the_page_calls_missed_is_the_one_that_is() -> None:
 def test_the_sample_under_a_comparison_is_what_is_predicted(tmp_path: Path) -> None:
     asked = plan("digits", recipes="fp16", seeds="1", device="cpu", out=tmp_path)
     (found,) = predict(asked, [gpu("h100")])
-    (line,) = lines(found, rows_by_arm(asked.grid, []))
+    reference, line = lines(found, rows_by_arm(asked.grid, []))
     recipe, _, *figures, bound = line
     for page in ("compare.md", "compare.zh.md"):
         sample = (ROOT / "docs" / page).read_text().partition(found.title)[2]
         (row,) = re.findall(rf"^ +{recipe} +[\d.]+ (.+)\n +(.+)$", sample, re.MULTILINE)
         assert " ".join(" ".join(row).split()) == " ".join([*figures, bound.replace(",", "")])
+        assert " ".join(reference) in re.sub(" +", " ", sample)

@@ -14,17 +14,18 @@ from halfstep.advise import cost, gpus
 from halfstep.advise.forecast import SHARE, Forecaster
 from halfstep.advise.subject import of_config
 from halfstep.compare.cells.directory import COMPARISON, read, versions
+from halfstep.compare.plan.grid import Arm
 from halfstep.compare.rows.predicted import Figure, Predicted, Prediction
 from halfstep.errors import in_a_line
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.config.schema import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from halfstep.advise.gpus import Gpu
     from halfstep.advise.interval import Interval
-    from halfstep.compare.plan.grid import Arm, Cell, Plan
+    from halfstep.compare.plan.grid import Cell, Plan
 
 _DECIDED_BY_THE_RUN = ("seed", "device", "epochs", "max_steps", "probes", "doctor")
 """Settings that change no operator of a step."""
@@ -44,26 +45,34 @@ def predict(
     """
     known = _known(plan)
     cells = {cell.arm: cell for cell in reversed(plan.grid.cells)}
-    wanted = {
-        (arm, gpu.key): _fingerprint(cells[arm], gpu) for arm in plan.grid.arms for gpu in there
-    }
     forecasters: dict[Any, Forecaster] = {}
-    found: dict[tuple[Arm, str], Predicted] = {}
-    for arm in plan.grid.arms:
-        for gpu in there:
-            key = wanted[arm, gpu.key]
-            before = known.get(key)
-            found[arm, gpu.key] = before or _predict(arm, cells[arm], gpu, key, forecasters, tell)
+
+    def one(arm: Arm, cell: Cell, gpu: Gpu) -> Predicted:
+        key = _fingerprint(arm, cell, gpu)
+        return known.get(key) or _predict(arm, cell, gpu, key, forecasters, tell)
+
+    found = {(arm, gpu.key): one(arm, cells[arm], gpu) for arm in plan.grid.arms for gpu in there}
     return tuple(
         Prediction(
             gpu.key,
             gpu.name,
             SHARE,
-            "tf32" if gpu.has("tf32") else "fp32",
+            over,
             tuple(found[arm, gpu.key] for arm in plan.grid.arms),
+            tuple(
+                reference
+                for arm, cell in _one_of_each_point(cells).items()
+                if Arm(over, arm.point) not in cells
+                and (reference := one(Arm(over, arm.point), cell, gpu)).seconds
+            ),
         )
-        for gpu in there
+        for gpu, over in ((gpu, "tf32" if gpu.has("tf32") else "fp32") for gpu in there)
     )
+
+
+def _one_of_each_point(cells: Mapping[Arm, Cell]) -> dict[Arm, Cell]:
+    arms = {arm.point: arm for arm in cells}
+    return {arm: cells[arm] for arm in arms.values()}
 
 
 def _predict(
@@ -74,7 +83,8 @@ def _predict(
     forecasters: dict[Any, Forecaster],
     tell: Callable[[str], None],
 ) -> Predicted:
-    recipe = find_recipe(cell.config["recipe"])
+    is_run = arm == cell.arm
+    recipe = find_recipe(cell.config["recipe"]) if is_run else find_recipe(arm.recipe)
     if recipe.untraceable:
         said = f"a CPU runs other operators than a GPU for {', '.join(recipe.untraceable)}"
         return Predicted(arm, fingerprint, reason=said)
@@ -82,7 +92,8 @@ def _predict(
         if arm.point not in forecasters:
             subject = of_config(Config.model_validate(cell.config), batches=1)
             forecasters[arm.point] = Forecaster(subject, largest=False, tell=tell)
-        each = forecasters[arm.point].predict(recipe, gpu)
+        forecaster = forecasters[arm.point]
+        each = forecaster.predict(recipe, gpu) if is_run else forecaster.reference(gpu)
     except Exception as error:  # noqa: BLE001  # a model of the user's may fail in any way
         said = str(error) if isinstance(error, ValueError) else in_a_line(error)
         return Predicted(arm, fingerprint, reason=said)
@@ -102,10 +113,12 @@ def _figure(interval: Interval) -> Figure:
     return Figure(*interval)
 
 
-def _fingerprint(cell: Cell, gpu: Gpu) -> str:
+def _fingerprint(arm: Arm, cell: Cell, gpu: Gpu) -> str:
     settings = {
         key: value for key, value in cell.settings.items() if key not in _DECIDED_BY_THE_RUN
     }
+    if arm != cell.arm:
+        settings["recipe"] = f"the reference {arm.recipe}"
     model = [file.read_text() for file in (cost.FILE, gpus.TABLE)]
     text = json.dumps([settings, gpu.key, versions(), model], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -118,7 +131,7 @@ def _known(plan: Plan) -> dict[str, Predicted]:
         rows = [
             Predicted.from_json(row)
             for each in written.get("predicted", {}).values()
-            for row in each["rows"]
+            for row in (*each["rows"], *each["references"])
         ]
     except (KeyError, TypeError, AttributeError):  # of another release
         return {}

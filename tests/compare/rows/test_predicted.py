@@ -12,6 +12,7 @@ from halfstep.compare.output.records import as_json, csv_text
 from halfstep.compare.output.report.page import page
 from halfstep.compare.output.table import show
 from halfstep.compare.output.texts import latex, markdown
+from halfstep.compare.plan.grid import Arm
 from halfstep.compare.rows.predicted import MARK, Figure, Predicted, Prediction
 
 # Digits that no measured figure of these tests has.
@@ -21,6 +22,7 @@ SECONDS, SPEED, MEMORY = (
     4321 * 2**20,
 )
 FIGURES = ("3.7", "1.78", "4321")
+REFERENCE = Figure(0.00611, 0.00633, 0.00677)
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def compared(make_grid):
         Predicted(predicted, "a", SECONDS, SPEED, MEMORY, "compute", "does not fit", {"odd": 3}),
         Predicted(refused, "b", reason="a CPU rehearses float8"),
     )
-    return grid, fill(grid), [Prediction("h100_sxm", "H100 SXM5 80GB", 80, "tf32", rows)]
+    tf32 = Predicted(Arm("tf32"), "c", REFERENCE, None, 5555 * 2**20, "host")
+    of_gpu = Prediction("h100_sxm", "H100 SXM5 80GB", 80, "tf32", rows, (tf32,))
+    return grid, fill(grid), [of_gpu]
 
 
 def terminal(grid, results, predicted):
@@ -56,9 +60,20 @@ def test_every_predicted_figure_is_marked_and_under_a_heading_of_its_own(write, 
     assert "fp16: a CPU rehearses float8" in predicted
 
 
+@pytest.mark.parametrize("write", [terminal, markdown, page])
+def test_the_reference_of_predicted_speeds_has_a_row(write, compared):
+    text = write(*compared).partition("predicted, H100 SXM5")[2].replace("\\", "")
+    text = re.sub(r"<[^>]*>|\s+|[|]", " ", text)
+    row = rf"tf32 \(reference\) +- +{MARK}6\.3 \[6\.1, 6\.8\] +1 +{MARK}5555 +host "
+    assert re.search(row, re.sub(" +", " ", text))
+    assert "fp32 with products in TF32; it was not trained here." in text
+
+
 def test_a_terminal_of_eighty_columns_shows_all_of_it(compared):
     table = terminal(*compared).partition("predicted, ")[2].splitlines()
-    rows = [line for line in table if line.lstrip().startswith(("recipe", "fp32", "fp16 "))]
+    rows = [
+        line for line in table if line.lstrip().startswith(("recipe", "fp32", "fp16 ", "tf32 ("))
+    ]
     assert max(map(len, rows)) <= 80
 
 
@@ -78,11 +93,12 @@ def test_the_page_frames_them_and_names_their_source(compared):
         "best % measured"
     }
     data = json.loads(json.dumps(as_json(*compared)))
+    of_reference = (REFERENCE.value, 5555 * 2**20, "host")
     for source in re.findall(r'data-source="comparison\.json#([^"]+)"', section):
         found = data
         for part in source.split("."):
             found = found[int(part)] if isinstance(found, list) else found[part]
-        assert found in (SECONDS.value, SPEED.value, MEMORY, "compute")
+        assert found in (SECONDS.value, SPEED.value, MEMORY, "compute", *of_reference)
 
 
 def test_programs_find_them_apart_from_the_rows_and_read_them_back(compared):

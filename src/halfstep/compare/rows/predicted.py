@@ -110,6 +110,8 @@ class Prediction:
         share: Percent of outcomes that intervals are to cover.
         over: The recipe that speeds are relative to: tf32, or fp32 where the GPU has no TF32.
         rows: One for each arm of the grid.
+        references: The recipe that speeds are relative to at each point of the grid, where no arm
+            has it.
     """
 
     key: str
@@ -117,6 +119,7 @@ class Prediction:
     share: int
     over: str
     rows: tuple[Predicted, ...]
+    references: tuple[Predicted, ...] = ()
 
     @property
     def title(self) -> str:
@@ -131,6 +134,7 @@ class Prediction:
             "interval_percent": self.share,
             "speed_up_over": self.over,
             "rows": [row.as_json() for row in self.rows],
+            "references": [row.as_json() for row in self.references],
         }
 
 
@@ -157,19 +161,23 @@ def headers(prediction: Prediction, grid: Grid) -> list[str]:
 
 
 def lines(prediction: Prediction, rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cells of a table of predictions: a line for each row of the comparison."""
+    """Return the cells of a table of predictions.
+
+    There is a line for each reference, without a measured accuracy, and then for each row of the
+    comparison.
+    """
     by_arm = {row.arm: row for row in rows}
     return [
         [
-            each.arm.recipe,
+            each.arm.recipe if each.arm in by_arm else f"{each.arm.recipe} (reference)",
             *(override.partition("=")[2] for override in each.arm.point),
-            _accuracy(by_arm[each.arm]),
+            _accuracy(by_arm.get(each.arm)),
             _figure(each.seconds, units.predicted_milliseconds),
-            _figure(each.speed_up, units.ratio),
+            _figure(each.speed_up, units.ratio) if each.arm in by_arm else "1",
             MISSING if each.memory is None else MARK + units.mebibytes(each.memory),
             ", ".join(filter(None, (each.bound, each.verdict))) or MISSING,
         ]
-        for each in prediction.rows
+        for each in (*prediction.references, *prediction.rows)
     ]
 
 
@@ -180,10 +188,12 @@ def notes(prediction: Prediction) -> list[str]:
     """Say what predicted figures are, how far to trust them, and what is not among them."""
     source = "from the operators of one training step and the GPU's datasheet"
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
+    over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
+    not_run = "; it was not trained here" if prediction.references else ""
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
-        f"{MARK} speed is relative to the recipe {prediction.over}{_TF32[prediction.over]}.",
+        f"{MARK} speed is relative to {over}{not_run}.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
@@ -197,8 +207,8 @@ def notes(prediction: Prediction) -> list[str]:
     return said + [f"{MARK} {', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
-def _accuracy(row: Row) -> str:
-    spread = row.measures["best_accuracy"]
+def _accuracy(row: Row | None) -> str:
+    spread = None if row is None else row.measures["best_accuracy"]
     return MISSING if spread is None else units.percent(spread.mean)
 
 

@@ -186,8 +186,11 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
     lines = of_gpus.lines(prediction, rows)
     first = 1 + len(grid.axes)
     found = []
-    for at, (each, line) in enumerate(zip(prediction.rows, lines, strict=True)):
-        row, here = by_arm[each.arm], f"{COMPARISON}#predicted.{prediction.key}.rows.{at}."
+    places = [f"references.{at}." for at in range(len(prediction.references))]
+    places += [f"rows.{at}." for at in range(len(prediction.rows))]
+    predictions = (*prediction.references, *prediction.rows)
+    for each, line, place in zip(predictions, lines, places, strict=True):
+        row, here = by_arm.get(each.arm), f"{COMPARISON}#predicted.{prediction.key}.{place}"
         figures = (
             (each.seconds and each.seconds.value, "predicted_seconds.value"),
             (each.speed_up and each.speed_up.value, "predicted_speed_up.value"),
@@ -196,21 +199,26 @@ def _predicted(prediction: Prediction, grid: Grid, rows: Sequence[Row]) -> dict[
         )
         found.append(
             {
-                "arm": grid.arms.index(each.arm),
-                "recipe": each.arm.recipe,
+                "arm": grid.arms.index(each.arm) if row else None,
+                "recipe": line[0],
                 "overrides": [
                     TableCell(text, value=text, label=label)
                     for label, text in zip(grid.axes, line[1:first], strict=True)
                 ],
                 "accuracy": TableCell(
                     line[first],
-                    value=_mean(row, "best_accuracy"),
+                    value=None if row is None else _mean(row, "best_accuracy"),
                     label=headers[first],
-                    source=" ".join(result.source("best_accuracy") for result in row.measured),
+                    source=" ".join(
+                        result.source("best_accuracy") for result in (row.measured if row else ())
+                    ),
                 ),
                 "cells": [
                     TableCell(
-                        text, value=value, label=label, source="" if each.reason else here + key
+                        text,
+                        value=1.0 if value is None and row is None else value,
+                        label=label,
+                        source="" if each.reason or value is None else here + key,
                     )
                     for label, text, (value, key) in zip(
                         headers[first + 1 :], line[first + 1 :], figures, strict=True
