@@ -60,7 +60,7 @@ def test_a_function_gets_the_recipe_that_an_engine_takes(found: Answer, tmp_path
     assert files.write(tmp_path, alone)[2:] == ["recipe.yaml"]
     text = (tmp_path / "recipe.yaml").read_text()
     assert recipe(parse(text, "recipe.yaml")["recipe"]) == alone.recommended[0].recipe
-    assert "takes what is below recipe:" in text
+    assert "pass the value of recipe to Engine(model, optimizer" in text
 
 
 def test_a_directory_that_cannot_be_had_is_one_line(found: Answer, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_what_can_be_trained_is_advised_on(advise):
         ("exits", "error: CODE:exits fails: SystemExit: 3\n"),
         ("nothing", "error: CODE:nothing returns NoneType; allowed: a torch.nn.Module\n"),
         ("frozen", "error: CODE:frozen returns a model without a parameter to train\n"),
-        ("Locked", "error: CODE:Locked cannot be copied, and advice leaves the model as it is: "),
+        ("Locked", "error: CODE:Locked cannot be copied, and advise trains only copies: "),
         ("modle", "has no function 'modle'; did you mean 'model'?\n"),
     ],
 )
@@ -111,7 +111,7 @@ def test_function_that_gives_no_model_to_train(advise, model, said):
         ("regression", "targets are torch.float32 of shape [8], outputs of shape [8, 3]; allowed"),
         ("wide", "CODE:model fails on a batch in fp32 already: RuntimeError: "),
         ("no_class", "CODE:model fails on a batch in fp32 already: IndexError: Target 9"),
-        ("nan", "is not finite in step 1 of fp32 training already"),
+        ("nan", "is not finite in step 1, already in fp32; advise needs a training"),
     ],
 )
 def test_function_that_gives_no_batches_to_train_on(advise, batches, said):

@@ -209,7 +209,7 @@ def test_eps_that_is_zero_in_fp16_rejects_what_steps_in_fp16(
     raised = asked(1e-4)
     recorded = record(raised)
     # It is no zero, but squares of gradients are, and so updates are many times too large.
-    assert "rounding of updates adds up" in survive(raised, recorded, "half").rejected
+    assert "rounding errors of the updates add up" in survive(raised, recorded, "half").rejected
     assert not survive(raised, recorded, "o2").rejected
 
 
@@ -387,7 +387,7 @@ def test_training_that_fp32_does_not_survive_is_refused() -> None:
     about = subject()
     with torch.no_grad():
         about.model.head.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match="in step 1 of fp32 training already"):
+    with pytest.raises(ValueError, match="in step 1, already in fp32"):
         record(about)
 
 

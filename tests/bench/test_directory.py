@@ -35,7 +35,7 @@ def test_anything_else_is_left_alone(tmp_path, outcome):
     (tmp_path / "thesis" / "results.json").write_text("[1, 2]")
     for out, bench, said in (
         ("bench", "step", "holds bench loader of 'digits', not step of 'digits'"),
-        ("thesis", "loader", "holds files but no bench"),
+        ("thesis", "loader", "contains files that are not a bench"),
         ("thesis/results.json/below", "loader", "results.json is a file"),
     ):
         with pytest.raises(UserError, match=said):

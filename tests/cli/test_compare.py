@@ -60,7 +60,7 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--gpu", "h101"], "no GPU is named 'h101'; allowed: .*did you mean 'h100'"),
         (["digits", "--gpu", "t4,t4"], "--gpu is 't4,t4'; name each GPU once"),
         (["digits", "--out", "taken/below"], "cannot write into taken/below: Not a directory"),
-        (["digits", "--out", "thesis"], "thesis holds files but no comparison"),
+        (["digits", "--out", "thesis"], "thesis contains files that are not a comparison"),
     ],
 )
 def test_bad_input_is_one_line_before_any_run(arguments, said, capsys):
@@ -160,7 +160,7 @@ def test_a_stopped_comparison_ends_its_run_and_leaves_no_half_of_a_result(sent, 
     if sent == signal.SIGINT:
         assert ended.err.splitlines() == [
             (
-                "interrupted; 0 of 1 cells have a result in 'runs/compare/digits'; "
+                "interrupted; 0 of 1 runs have a result in 'runs/compare/digits'; "
                 "the same command continues from there"
             )
         ]

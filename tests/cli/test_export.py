@@ -17,7 +17,9 @@ def test_program_is_written_where_it_is_asked_for(halfstep, run, tmp_path):
         "export", RUN, "--format", "torch", "--checkpoint", "last", "--out", "x/model.pt2"
     )
     assert (code, err) == (0, "")
-    assert out.startswith("x/model.pt2 (last, epoch 1); its logits are the model's to within ")
+    assert out.startswith(
+        "x/model.pt2 (last, epoch 1); its logits differ from the model's by at most "
+    )
     assert (tmp_path / "x" / "model.pt2").is_file()
 
 

@@ -39,7 +39,7 @@ def test_a_device_says_what_it_does(halfstep):
     code, out, _ = halfstep("recipes", "--on", "cpu", "--json")
     row = next(row for row in json.loads(out) if row["name"] == "tf32")
     assert row["on cpu"][0]["how"] == "rehearsed"
-    assert "inputs are rounded" in row["on cpu"][0]["reason"]
+    assert "inputs rounded to tf32" in row["on cpu"][0]["reason"]
 
 
 def test_an_unknown_device_is_refused(halfstep):

@@ -82,7 +82,8 @@ def test_changed_settings_run_again_and_say_so(make_grid, training, compare, tmp
     compare(make_grid(("fp32",), lr=0.2))
     assert training.ran == ["fp32 0", "fp32 0"]
     assert (
-        "runs again, changed since: optimizer.lr: 0.1 -> 0.2" in (tmp_path / "said.txt").read_text()
+        "runs again, because settings changed (optimizer.lr: 0.1 -> 0.2)"
+        in (tmp_path / "said.txt").read_text()
     )
 
 
@@ -146,7 +147,7 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(make_grid, training, monkeypa
 
     monkeypatch.setattr(comparison, "run_all", interrupted)
     grid = make_grid()
-    with pytest.raises(KeyboardInterrupt, match=r"0 of 3 cells have a result .* the same command"):
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 3 runs have a result .* the same command"):
         comparison.compare(plan_of(grid), training, Console(quiet=True))
     assert [cell["status"] for cell in table_of(grid)["cells"]] == ["pending"] * 3
 

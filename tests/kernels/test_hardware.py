@@ -55,7 +55,7 @@ def test_each_part_says_why(machine) -> None:
     where = "compute capability 7.5 has no"
     assert found.those("rehearsed") == [
         f"autocast bf16: rehearsed ({where} bf16 units: PyTorch computes it through fp32)",
-        f"matmul tf32: rehearsed ({where} tf32 units: inputs are rounded, fp32 kernels)",
+        f"matmul tf32: rehearsed ({where} tf32 units: inputs rounded to tf32, fp32 kernels)",
     ]
     assert str(recipe("fp32").resolve("cpu")) == "fp32 on cpu: asks nothing of the hardware"
 

@@ -69,7 +69,7 @@ def traced_at(
     if found.untraceable:
         raise UserError(
             f"the cost of {found.name} cannot be predicted: a CPU rehearses "
-            f"{', '.join(found.untraceable)}; leave it out of --recipes"
+            f"{', '.join(found.untraceable)}; leave {found.name} out of --recipes"
         )
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
         warnings.simplefilter("ignore")  # of rehearsals, which are not run

@@ -104,7 +104,7 @@ class Subject:
         Raises:
             UserError: If it cannot be copied.
         """
-        with failing(f"{self.name} cannot be copied, and advice leaves the model as it is"):
+        with failing(f"{self.name} cannot be copied, and advise trains only copies"):
             return copy.deepcopy(self.model).train()
 
     def loss_of(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -294,8 +294,8 @@ def of_code(
 
     if not first:
         raise UserError(
-            f"{batches} gives no batch; allowed: an iterable of (inputs, targets), best of "
-            f"{BATCHES} or more"
+            f"{batches} gives no batch; allowed: an iterable of (inputs, targets), "
+            f"preferably {BATCHES} or more"
         )
     return Subject(
         model,

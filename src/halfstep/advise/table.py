@@ -92,7 +92,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(
-            f"{name} ({count} in a step): unknown operator, estimated from its bytes alone",
+            f"{name} ({count} in a step): unknown operator, estimated only from its bytes",
             soft_wrap=True,
         )
 

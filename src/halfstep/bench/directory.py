@@ -42,7 +42,8 @@ def place(out: Path | None, bench: str, config: str) -> Path:
         theirs = held["bench"], held["config"]
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError(
-            f"{directory} holds files but no bench; name an empty or new directory with --out"
+            f"{directory} contains files that are not a bench; name an empty or new directory with "
+            "--out"
         ) from None
     if theirs != (bench, config):
         raise UserError(

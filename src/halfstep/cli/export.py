@@ -51,6 +51,6 @@ def export(
     checked = (
         ""
         if done.difference is None
-        else f"; its logits are the model's to within {done.difference:.1e}"
+        else f"; its logits differ from the model's by at most {done.difference:.1e}"
     )
     typer.echo(f"{done.file} ({checkpoint.value}, epoch {done.epoch}){checked}")

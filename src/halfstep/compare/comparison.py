@@ -111,6 +111,6 @@ def _announce(results: Sequence[Result], progress: CellsDone, *, fresh: bool) ->
 def _what_is_left(plan: Plan, results: Sequence[Result]) -> str:
     done = sum(result.status != "pending" for result in results)
     return (
-        f"interrupted; {done} of {len(results)} cells have a result in {str(plan.directory)!r}; "
+        f"interrupted; {done} of {len(results)} runs have a result in {str(plan.directory)!r}; "
         "the same command continues from there"
     )

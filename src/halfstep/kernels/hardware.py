@@ -33,7 +33,7 @@ class Means(NamedTuple):
 def half(format_: str, device: torch.device) -> Means:
     """Say how `device` computes in "fp16" or "bf16"."""
     if device.type == "cpu":
-        return Means("rehearsed", f"{format_} tensors, fp32 kernels, one rounding")
+        return Means("rehearsed", f"{format_} tensors, fp32 kernels, each result rounded once")
     if device.type != "cuda":
         return Means("native", f"as PyTorch computes {format_} on {device.type}")
     return _by_capability(format_, device, "PyTorch computes it through fp32")
@@ -42,9 +42,9 @@ def half(format_: str, device: torch.device) -> Means:
 def tf32(device: torch.device) -> Means:
     """Say how `device` multiplies in TF32."""
     if device.type == "cuda":
-        return _by_capability("tf32", device, "inputs are rounded, fp32 kernels")
+        return _by_capability("tf32", device, "inputs rounded to tf32, fp32 kernels")
     if device.type in ON:
-        return Means("rehearsed", "no tf32 units: inputs are rounded, fp32 kernels")
+        return Means("rehearsed", "no tf32 units: inputs rounded to tf32, fp32 kernels")
     return _refused(device)
 
 
@@ -59,7 +59,7 @@ def float8() -> Means:
     """Say how any device multiplies in FP8."""
     return Means(
         "rehearsed",
-        "fp32 kernels on fp8 values; layers whose widths are no multiple of 16 stay out",
+        "fp32 kernels on fp8 values; layers whose widths are not multiples of 16 are left out",
     )
 
 

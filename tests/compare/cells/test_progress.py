@@ -47,7 +47,7 @@ def test_a_terminal_shows_which_cell_runs_how_many_are_done_and_the_time_left(ma
         progress._live.refresh()
     shown = file.getvalue()
     assert "fp32 seed 0" in shown
-    assert "0 of 3 cells done" in shown
+    assert "0 of 3 runs done" in shown
     assert "about 1m50s left" in shown
 
 

@@ -32,7 +32,7 @@ def test_a_finished_run_gives_its_summary_and_keeps_what_it_said(cell, training)
     ("behaviour", "reason"),
     [
         ("raises", "exit code 1: RuntimeError: no space left in the cupboard"),
-        ("killed", "killed by SIGKILL, which is how a system that is out of memory ends a process"),
+        ("killed", "killed by SIGKILL; the system does this if it is out of memory"),
         ("segfaults", "killed by SIGSEGV"),
         ("fills the disk", "exit code 1: OSError: [Errno 28] No space left on device"),
     ],
@@ -45,7 +45,9 @@ def test_a_crash_is_a_result_with_its_reason(cell, training, behaviour, reason):
 
 def test_a_silent_crash_names_the_log(cell, training):
     training.behave(fp16="silent")
-    assert "exit code 3: it said nothing; see " in str(run_cell(cell, training(cell, "cpu")).reason)
+    assert "exit code 3: it printed no error; see " in str(
+        run_cell(cell, training(cell, "cpu")).reason
+    )
 
 
 def test_an_error_outranks_what_libraries_say_after_it(cell):
@@ -104,7 +106,7 @@ def test_a_cell_that_hangs_is_ended_at_its_time_limit(cell, training, monkeypatc
         "halfstep.compare.cells.runner._ENDING", ((None, 3.0), (signal.SIGKILL, 10.0))
     )
     result = run_cell(cell, training(cell, "cpu"), time_limit=0.2)
-    assert (result.status, result.reason) == ("crashed", "not done after 0.2s: ended")
+    assert (result.status, result.reason) == ("crashed", "stopped by --time-limit after 0.2s")
 
 
 # Launches a process in a session of its own, and goes on whatever it is asked.
@@ -139,7 +141,9 @@ def test_processes_do_not_outlive_a_launcher_that_is_killed(cell, monkeypatch, h
     while (result := running.poll()) is None:
         time.sleep(0.01)
     assert result.status == "crashed"
-    assert ("killed by SIGKILL" if how == "somebody" else "not done after") in str(result.reason)
+    assert ("killed by SIGKILL" if how == "somebody" else "stopped by --time-limit") in str(
+        result.reason
+    )
     assert is_gone(int(pid_file.read_text()))
 
 

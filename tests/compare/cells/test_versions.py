@@ -11,7 +11,7 @@ def test_cells_of_other_versions_or_machines_are_named(make_grid):
     ]
     assert mixed(results) == [
         (
-            "cells differ in torch: 2.11.0 (fp32 seed 0), 2.15.0 (fp16 seed 0 and 1 more); "
+            "runs differ in torch: 2.11.0 (fp32 seed 0), 2.15.0 (fp16 seed 0 and 1 more); "
             "--fresh repeats all of them"
         )
     ]

@@ -61,7 +61,7 @@ def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
     # With 2 + 12 errors chance explains 1.96 sqrt(14) = 7.3 images, with 2 + 8 errors 6.2.
     facts = told(fp32=448, fp16=right).facts
     assert (
-        "10 of 450 validation images fewer classified correctly than under fp32 (-2.22 points)"
+        "fp16 classifies 10 fewer validation images (of 450) correctly than fp32 (-2.22 points)"
         in " ".join(facts)
     ) is is_worse
 
@@ -107,10 +107,11 @@ def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
     grid = make_grid(("fp32", "fp16", "o3", "bf16"))
     found = settled(grid, rows_by_arm(grid, fill(grid)))
     assert found.facts[0] == (
-        "3 of 4 runs had only finite losses. The first inf or NaN: o3 at step 12."
+        "3 of 4 runs had only finite losses. The other runs, with the step of their first inf or "
+        "NaN: o3 (step 12)."
     )
     assert [each.label for each in found.verdicts] == ["o3"]
-    assert "Optimizer steps skipped for inf or NaN gradients: fp16 2." in found.facts
+    assert "Optimizer steps skipped because of inf or NaN gradients: fp16 2." in found.facts
     assert "Speed on this machine, relative to the baseline: fp16 2.40x." in found.facts
     rehearsed = "Rehearsed (emulated) on this machine: bf16. "
     assert any(fact.startswith(rehearsed) for fact in found.facts)

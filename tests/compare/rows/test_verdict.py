@@ -224,7 +224,7 @@ def test_half_without_a_loss_scale_is_told_of_one(make_grid):
     grid = make_grid(("fp32", "o3"))
     grid.cells[1].settings["recipe"] = {"name": "o3", "params": "fp16"}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
-    assert "do not use it without a loss scale" in verdict.advice
+    assert "does not scale the loss: use o2 or fp16" in verdict.advice
     grid.cells[1].settings["recipe"] = {"name": "x", "params": "fp16", "loss_scale": {"init": 1}}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
     assert "loss scale" not in verdict.advice

@@ -133,8 +133,8 @@ class Rehearsal:
             return f"weights become inf or NaN within {TRAINING} steps"
         if drift > LIMIT:
             return (
-                f"rounding of updates adds up: after {TRAINING} steps the squared error of the "
-                f"weights is {drift:.2g} times their variance between batches"
+                f"rounding errors of the updates add up: after {TRAINING} steps, the squared error "
+                f"of the weights is {drift:.2g} times their variance between batches"
             )
         return ""
 

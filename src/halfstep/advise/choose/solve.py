@@ -205,7 +205,8 @@ def _why_not(option: Option, reference: Forecast, limit: int) -> str:
     if format_ != "fp32" and not cost.gpu.has(format_):
         return f"{cost.gpu.name} has no units for {format_}"
     if cost.memory > limit:
-        return f"predicted to take {cost.memory / 2**30:.1f} GiB of {limit / 2**30:.1f}"
+        needed, most = cost.memory / 2**30, limit / 2**30
+        return f"predicted to need {needed:.1f} GiB; the limit is {most:.1f} GiB"
     faster = reference.seconds.value / cost.seconds.value
     if reference.memory <= limit and faster < GAIN:
         return f"no gain: predicted {faster:.2f} times as fast as {reference.recipe}"
@@ -235,7 +236,7 @@ def _wider(trial: Trial) -> Iterator[Trial]:
         if wider == names or "" in wider:
             return
         names = wider
-        reasons = dict.fromkeys(names, "spares the casts around what has to be fp32 in it")
+        reasons = dict.fromkeys(names, "needs fewer casts than operators in fp32 inside it")
         spec = {**trial.spec, "exceptions": dict.fromkeys(names, "fp32")}
         lines = {
             name: next((line for at, line in trial.lines.items() if at.startswith(name)), "")

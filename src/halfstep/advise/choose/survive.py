@@ -183,7 +183,8 @@ class _Search:
             if not trial.rejected:
                 return
             if not self._can_take(1):
-                trial.rejected += f"; exceptions for it were not found in {trial.passes:.0f} passes"
+                passes = f"{trial.passes:.0f} passes"
+                trial.rejected += f"; no exceptions that prevent it were found in {passes}"
                 return
             if not self._add(trial.rehearsal):
                 return
@@ -309,7 +310,7 @@ class _Search:
             # Drift is no matter of some modules: those whose weights are small now grow into it.
             return bool(modules)
         if found.birth is not None and not covered(found.birth, exceptions):
-            why = found.raised or "it makes inf or NaN of finite values"
+            why = found.raised or "it turns finite values into inf or NaN"
             exceptions[found.birth.pattern] = why
             return True
         while self._once:

@@ -124,7 +124,7 @@ class Verifier:
             except BudgetSpentError:
                 return self._result(recipe, losses, "open", self._spent(len(losses)))
             if curve.broke:
-                return self._result(recipe, losses, "bad", f"{curve.broke} in pair {pair + 1}")
+                return self._result(recipe, losses, "bad", f"pair {pair + 1}: {curve.broke}")
             losses.append(curve.last)
             settled, said = self._judged(losses)
             if settled != "open":
@@ -173,7 +173,7 @@ class Verifier:
         curve = self._train(find_recipe("fp32"), pair)
         if curve.broke:
             raise ValueError(
-                f"{curve.broke} in fp32 itself; allowed: training that works in fp32; lower the "
+                f"{curve.broke} in fp32; advise needs a training that works in fp32: lower the "
                 "learning rate"
             )
         return curve

@@ -63,7 +63,7 @@ def config(found: Answer, trial: Trial) -> str:
         values.pop("fp16", None)  # another way to write what the recipe says
     else:
         comments.append(
-            "# in your loop: Engine(model, optimizer, recipe=...) takes what is below recipe:"
+            "# in your own loop: pass the value of recipe to Engine(model, optimizer, recipe=...)"
         )
     values["recipe"] = trial.spec
     return "\n".join(comments) + "\n" + text.dump(values)

@@ -76,7 +76,8 @@ class CellsDone:
     def changed(self, cell: Cell, changes: Sequence[str]) -> None:
         """A cell has a result of other settings and runs again."""
         changed = "; ".join(changes)
-        self._say(cell, f"runs again, changed since: {changed} (--tag NAME keeps both)")
+        what = f"runs again, because settings changed ({changed}); --tag NAME keeps both results"
+        self._say(cell, what)
 
     def started(self, cell: Cell) -> None:
         """A cell starts."""
@@ -136,7 +137,7 @@ class CellsDone:
             Spinner("dots"),
             Text(cells[0].label + others, style="bold"),
             ProgressBar(total=total, completed=done + shares, width=20),
-            Text(f"{done} of {total} cells done"),
+            Text(f"{done} of {total} runs done"),
             Text(duration(time.monotonic() - min(self._running.values())), style="dim"),
             Text(f"about {duration(left)} left" if left is not None else "", style="dim"),
         )

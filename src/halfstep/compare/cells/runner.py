@@ -106,7 +106,8 @@ class RunningCell:
             return result
         if code is None:
             assert self._limit is not None
-            return Result(self.cell, "crashed", f"not done after {duration(self._limit)}: ended")
+            stopped = f"stopped by --time-limit after {duration(self._limit)}"
+            return Result(self.cell, "crashed", stopped)
         cause = in_a_line(self.cell.run_directory)
         return Result(self.cell, "crashed", reason(code, self._errors), cause=cause)
 
@@ -173,7 +174,7 @@ def reason(code: int, errors: Path) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     # What a library prints at exit (leaked semaphores, warnings) may follow what went wrong.
     verdicts = [line for line in lines if _VERDICT.match(line)]
-    said = (verdicts or lines or [f"it said nothing; see {errors}"])[-1]
+    said = (verdicts or lines or [f"it printed no error; see {errors}"])[-1]
     if shutil.disk_usage(errors.parent).free < _FULL:
         # Then what it wanted to say may not have been written either.
         said = f"the disk of {errors.parent} is full; {said}"
@@ -186,5 +187,5 @@ def _signal_name(number: int) -> str:
     except ValueError:
         return f"signal {number}"
     if number == signal.SIGKILL:
-        return f"{name}, which is how a system that is out of memory ends a process"
+        return f"{name}; the system does this if it is out of memory"
     return name

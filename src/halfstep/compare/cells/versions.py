@@ -39,7 +39,7 @@ def mixed(results: Sequence[Result]) -> list[str]:
                 cells.setdefault(str(result.environment[name]), []).append(result.cell.label)
         if len(cells) > 1:
             parts = (f"{value} ({_some(labels)})" for value, labels in cells.items())
-            said.append(f"cells differ in {name}: {', '.join(parts)}; --fresh repeats all of them")
+            said.append(f"runs differ in {name}: {', '.join(parts)}; --fresh repeats all of them")
     return said
 
 

@@ -16,7 +16,7 @@ from halfstep.show import units
 from halfstep.show.units import MISSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from halfstep.compare.cells.results import Result, Spread
     from halfstep.compare.plan.grid import Grid
@@ -134,16 +134,17 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
-    ways = "accuracy and time" if on_cpu(results) else "accuracy, time and memory"
-    aside = ", rehearsed rows not counted" if any(map(_is_rehearsed, results)) else ""
-    return f"no other row is as good in {ways}{aside}"
+    ways = "both accuracy and time" if on_cpu(results) else "all of accuracy, time and memory"
+    aside = " (rehearsed rows do not count)" if any(map(_is_rehearsed, results)) else ""
+    return f"no other row is at least as good in {ways}{aside}"
 
 
 def disturbed_note() -> str:
     """Say what the mark of disturbed times means, and what to do."""
     return (
-        "times disturbed: other processes used the cores. Run fewer programs at a time, or put "
-        "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command; add --fresh"
+        "times disturbed: other processes used the cores. To measure again, add --fresh to the "
+        "command, and run fewer other programs or put OMP_NUM_THREADS=1 or "
+        "OMP_WAIT_POLICY=PASSIVE before it"
     )
 
 
@@ -160,11 +161,16 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(
-            f"{REHEARSED} {', '.join(dict.fromkeys(names))}: {reason}"
-            for reason, names in by_reason.items()
-        ),
+        *(_rehearsal(reason, dict.fromkeys(names)) for reason, names in by_reason.items()),
     ]
+
+
+def _rehearsal(reason: str, names: Iterable[str]) -> str:
+    """Write "autocast fp16: rehearsed (how)" of some recipes without a second "rehearsed"."""
+    field, _, how = reason.partition(": rehearsed (")
+    if not how:
+        return f"{REHEARSED} {', '.join(names)}: {reason}"
+    return f"{REHEARSED} {field} in {', '.join(names)}: {how.removesuffix(')')}"
 
 
 def _of_measure(measure: Measure, footnote: str) -> Column:

@@ -67,7 +67,7 @@ def settled(
         _finite(rows),
         *_accuracies(grid, even, worse),
         *_skipped(rows),
-        *_speeds(compared),
+        *_speeds(compared, rows),
         *(sentence for each in predicted for sentence in _there(each)),
         *_to_use(grid, even, predicted),
     ]
@@ -119,10 +119,10 @@ def _finite(rows: Sequence[Row]) -> str:
         if finished == len(rows):
             return f"All {len(rows)} runs finished, and no loss was inf or NaN."
         return f"{finished} of {len(rows)} runs finished, and no loss was inf or NaN."
-    where = ", ".join(f"{row.arm.label} at step {row.first_nonfinite_step}" for row in broken)
+    where = ", ".join(f"{row.arm.label} (step {row.first_nonfinite_step})" for row in broken)
     return (
         f"{len(ended) - len(broken)} of {len(ended)} runs had only finite losses. "
-        f"The first inf or NaN: {where}."
+        f"The other runs, with the step of their first inf or NaN: {where}."
     )
 
 
@@ -156,10 +156,10 @@ def _lost(grid: Grid, row: Row) -> str:
     if images is None or difference is None:
         raise AssertionError("only rows with both are found to have lost more than chance")
     return (
-        f"{row.arm.label}: {round(-difference.mean * images)} of {images} validation images fewer "
-        f"classified correctly than under {grid.baseline(row.arm).recipe} "
-        f"({points(difference.mean)} points). This is more than random variation among the images "
-        "explains."
+        f"{row.arm.label} classifies {round(-difference.mean * images)} fewer validation images "
+        f"(of {images}) correctly than {grid.baseline(row.arm).recipe} "
+        f"({points(difference.mean)} points). Random variation among the images does not explain "
+        "this difference."
     )
 
 
@@ -168,13 +168,13 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
     some = [f"{label} {count(each.mean)}" for label, each in found.items() if each and each.mean]
     if not some:
         return []
-    return [f"Optimizer steps skipped for inf or NaN gradients: {', '.join(some)}."]
+    return [f"Optimizer steps skipped because of inf or NaN gradients: {', '.join(some)}."]
 
 
-def _speeds(rows: Sequence[Row]) -> list[str]:
+def _speeds(compared: Sequence[Row], rows: Sequence[Row]) -> list[str]:
     """Say how fast the rows were here, where this machine supports their formats."""
     rehearsed = [row for row in rows if row.rehearsed]
-    native = [row for row in rows if not row.rehearsed and row.speed and not row.disturbed]
+    native = [row for row in compared if not row.rehearsed and row.speed and not row.disturbed]
     said = []
     if native:
         each = ", ".join(f"{row.arm.label} {_times(row)}" for row in native)
@@ -182,7 +182,7 @@ def _speeds(rows: Sequence[Row]) -> list[str]:
     if rehearsed:
         said.append(
             f"Rehearsed (emulated) on this machine: {_names(rehearsed)}. Their speed here does not "
-            "predict their speed on hardware that supports them."
+            "predict their speed on hardware with these formats."
         )
     return said
 

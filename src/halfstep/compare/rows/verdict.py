@@ -104,7 +104,10 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         return Verdict("unknown", label, row.status, "the same command runs it again")
     if row.difference is None:
         return Verdict(
-            "unknown", label, f"{baseline} has no result to compare with", "see its reason"
+            "unknown",
+            label,
+            f"{baseline} has no result to compare with",
+            f"see the row of {baseline} for the reason",
         )
     found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row, base))))
     kind, advice = _advise(row, base, row.difference, baseline)
@@ -187,7 +190,10 @@ def _remedy(row: Row, base: Row) -> str:
     # A loss scale does not help against a rate that is too high for other recipes as well.
     diverged = any((each.cause or "").startswith(_DIVERGED) for each in row.results)
     if unscaled and not diverged and base.first_nonfinite_step is None:
-        return "do not use it without a loss scale: try o2 or fp16, or a lower learning rate"
+        return (
+            f"{row.recipe} does not scale the loss: use o2 or fp16, which do, or try a lower "
+            "learning rate"
+        )
     return "try a lower learning rate, a longer warm-up, or clip_norm"
 
 

@@ -97,7 +97,7 @@ class Census(TorchDispatchMode):
 
 def _reason(layer: nn.Module | None, format_: str, expected: str) -> str:
     if expected.startswith("fp8"):
-        return "its widths are no multiple of 16, or it is no linear or convolution layer"
+        return "its widths are not multiples of 16, or it is not a linear or convolution layer"
     weight = getattr(layer, "weight", None)
     if isinstance(weight, torch.Tensor) and format_ == "fp32" and weight.dtype == torch.float32:
         return "autocast is off where it computes, or the recipe keeps the layer in fp32"

@@ -67,7 +67,7 @@ def test_nothing_is_fetched_from_anywhere(text):
 
 
 def test_rehearsed_and_unfinished_rows_are_marked(text):
-    assert 'title="rehearsed: autocast bf16: rehearsed (no bf16 units)">†' in text
+    assert 'title="autocast bf16: rehearsed (no bf16 units)">†' in text
     assert "<option>nonfinite</option>" in text
     assert "is-nonfinite" in text
     assert "killed by SIGSEGV" in text
