@@ -35,18 +35,18 @@ def lines_with(reason, to, *, level='"O1"', criterion="MSELoss", cast=""):
 @pytest.mark.parametrize("cast", [".half()", ".to(torch.float16)", ".type(torch.cuda.HalfTensor)"])
 @pytest.mark.parametrize("to", TARGETS)
 def test_fp16_inputs_outside_of_autocast_are_noted(to, cast):
-    assert lines_with("fp16 input outside of autocast", to, cast=cast) == [17]
+    assert lines_with("this input is cast to fp16 outside of autocast", to, cast=cast) == [17]
 
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_fp16_inputs_in_the_training_pass_are_cast_by_autocast(to):
-    assert lines_with("fp16 input", to) == []
+    assert lines_with("cast to fp16 outside of autocast", to) == []
 
 
 def test_at_a_level_from_the_command_line_fp16_inputs_are_noted_for_torch_alone():
     level = {"level": "args.opt_level", "cast": ".half()"}
-    assert lines_with("fp16 input", "torch", **level) == [17]
-    assert lines_with("fp16 input", "halfstep", **level) == []
+    assert lines_with("cast to fp16 outside of autocast", "torch", **level) == [17]
+    assert lines_with("cast to fp16 outside of autocast", "halfstep", **level) == []
 
 
 @pytest.mark.parametrize(("level", "lines"), [('"O2"', [6]), ("args.opt_level", [6]), ('"O1"', [])])

@@ -160,7 +160,7 @@ def test_a_clip_of_fp16_gradients_under_o2_is_noted(level, noted, to):
     text = program(f"net, opt = amp.initialize(net, opt, opt_level={level})")
     text = text.replace("    opt.step()", clip)
     reasons = [note.reason for note in migrate(text, to).notes]
-    assert noted == any("under O2 this clipped fp16 gradients" in reason for reason in reasons)
+    assert noted == any("under O2, this clipped fp16 gradients" in reason for reason in reasons)
 
 
 def test_amp_that_an_object_keeps_is_left_with_that_reason():
@@ -172,7 +172,7 @@ def test_amp_that_an_object_keeps_is_left_with_that_reason():
     )
     (note,) = migrate(text).notes
     assert note.line == 4
-    assert "amp itself is passed on here" in note.reason
+    assert "amp itself is an argument here" in note.reason
 
 
 def test_tests_that_can_only_fail_go_with_amp():
@@ -187,7 +187,7 @@ def test_o3_has_no_torch_counterpart_and_stays_as_it_is():
     done = migrate(text, "torch")
     (note,) = done.notes
     assert note.line == 6
-    assert "O3 trains fp16 parameters without fp32 ones" in note.reason
+    assert "O3 trains fp16 parameters without fp32 copies" in note.reason
     assert without_notes(done.after) == text.splitlines()
 
 
@@ -196,8 +196,8 @@ def test_bert_runs_amps_own_state_by_hand_and_is_left(to):
     text = source("bert")
     done = migrate(text, to)
     reasons = {note.line: note.reason for note in done.notes}
-    assert "delay_overflow_check leaves it to the program to skip steps" in reasons[78]
-    assert "apex.amp._amp_state.loss_scalers is amp's own state" in reasons[51]
+    assert "with delay_overflow_check, the program skips steps" in reasons[78]
+    assert "apex.amp._amp_state.loss_scalers is internal state of amp" in reasons[51]
     assert without_notes(done.after) == text.splitlines()
 
 
@@ -210,7 +210,7 @@ def test_a_file_that_does_not_initialize_amp_is_left_with_the_reason():
     assert done.after == text.replace(
         "with amp", f"# halfstep migrate: {done.notes[0].reason}\nwith amp"
     )
-    assert "build the Engine where amp is initialized" in done.notes[0].reason
+    assert "build the Engine in the file with amp.initialize" in done.notes[0].reason
 
 
 @pytest.mark.parametrize("to", TARGETS)
@@ -251,7 +251,7 @@ LEFT = {
     "stars that cannot be seen through": (
         "for batch",
         "from apex.contrib.sparsity import *\nfor batch",
-        "import it by name",
+        "import them by name",
     ),
     "compiled code": (
         "for batch",
@@ -337,7 +337,7 @@ def test_a_function_that_autocast_casts_by_itself_needs_no_word(to):
     assert done.notes == ()
     assert "apex" not in done.after
     other = migrate(text.replace("'einsum'", "'erfinv'"), to)
-    assert "apex.amp.register_half_function is amp's own state" in other.notes[0].reason
+    assert "apex.amp.register_half_function is internal state of amp" in other.notes[0].reason
 
 
 def test_apexs_wrapper_left_buffers_alone():

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 TARGETS = ("halfstep", "torch")
 BY_NAME = (
-    "Apex is imported by its name here, so that it is not known what stands for it; import it by "
-    "a statement, and migrate again"
+    "Apex is imported by a function call, so migrate does not know its name in this file; write an "
+    "import statement, and migrate again"
 )
 
 _PROTOCOL = {"amp.initialize", "amp.scale_loss", "amp.master_params"}
 FROM_ELSEWHERE = (
-    "this file does not import amp from Apex itself, so that it is not known what stands for it; "
-    "write `from apex import amp` here, and migrate again"
+    "this file does not import amp from Apex itself, so migrate does not know its name; write "
+    "`from apex import amp` here, and migrate again"
 )
 
 

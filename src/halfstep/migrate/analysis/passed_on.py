@@ -16,7 +16,7 @@ from halfstep.migrate.program.source import Function, inner
 if TYPE_CHECKING:
     from halfstep.migrate.program.program import Program
 
-NOTE = "`{}` gets {} in amp's place, which has `state_dict` and `load_state_dict` as amp had"
+NOTE = "`{}` now gets {} instead of amp; it has `state_dict` and `load_state_dict`, as amp had"
 _STATE = ("state_dict", "load_state_dict")
 _SAVES = re.compile(r"save|load|checkpoint|ckpt|resume|restore|snapshot", re.IGNORECASE)
 

@@ -23,36 +23,40 @@ from halfstep.migrate.program.source import Function, inner
 if TYPE_CHECKING:
     from halfstep.migrate.program.program import Initialize, Program, ScaledLoss
 
-LEFT = "; amp is left as it is in this file, which `python -m halfstep.apex` runs"
+LEFT = "; the calls of amp in this file are unchanged; `python -m halfstep.apex` runs them"
 NO_INITIALIZE = (
-    "no amp.initialize in this file; build {} where amp is initialized, and pass it to here"
+    "no amp.initialize in this file; build {} in the file with amp.initialize, and pass it to this "
+    "function"
 )
-NO_LOSS = "no amp.scale_loss in this file; build {} here, and pass it to where losses are scaled"
+NO_LOSS = (
+    "no amp.scale_loss in this file; build {} here, and pass it to the code with amp.scale_loss"
+)
 SEVERAL = (
-    "amp.initialize is called for other models or optimizers too, and {} that takes amp's place is "
-    "one; call it once, amp.initialize([model1, model2], [optimizer1, optimizer2], ...), and "
-    "migrate again"
+    "amp.initialize is called several times, for other models or optimizers, but only one {} "
+    "replaces amp; call it once, amp.initialize([model1, model2], [optimizer1, optimizer2], ...), "
+    "and migrate again"
 )
 INFERENCE = (
-    "amp.initialize without an optimizer; for inference alone write torch.autocast around the "
-    "forward pass"
+    "amp.initialize without an optimizer; if the program only does inference, put the forward "
+    "pass under torch.autocast"
 )
 MAYBE_NONE = (
-    "`{}` may be None here, and amp.initialize then returns the model alone; call it only where "
+    "`{}` may be None here, and then amp.initialize returns only the model; call it only if "
     "there is an optimizer"
 )
-UNPACKED = "the settings of amp are in {}, which is not known here; write them out"
-NATIVE = "the program has torch.amp as well; run it with that, and delete what is for Apex"
+UNPACKED = "the settings of amp are in {}, whose value migrate does not know; write them out"
+NATIVE = "the program uses torch.amp as well; run it with torch.amp, and delete the code for Apex"
 HOROVOD = "Horovod's optimizer waits for the gradients inside amp.scale_loss"
-NO_STEP = "no statement `optimizer.step()` for {} is in this file"
-UNKNOWN_STEP = "it is not known whether `{}` is of an optimizer that amp handles"
-CLOSURE = "`{}` has arguments, which amp did not support"
+NO_STEP = "this file has no statement `optimizer.step()` for {}"
+UNKNOWN_STEP = "migrate does not know whether `{}` steps an optimizer that amp handles"
+CLOSURE = "`{}` has arguments, but amp supported only steps without arguments"
 NATIVE_BACKWARD = (
-    "this backward does not go through amp, but the step that follows is of an optimizer of amp's"
+    "this backward does not use amp.scale_loss, but the next step is of an optimizer that amp "
+    "handles"
 )
-PRIVATE = "{} is amp's own state, which {} has not"
-PASSED_ON = "amp itself is passed on here, and what becomes of it is not known"
-REBOUND = "{} is a parameter here, and it is not known whether it is Apex's amp"
+PRIVATE = "{} is internal state of amp; {} has no counterpart"
+PASSED_ON = "amp itself is an argument here, and migrate does not know how it is used"
+REBOUND = "{} is a parameter here, and migrate does not know whether it is Apex's amp"
 _HOROVODS = {"DistributedOptimizer", "synchronize", "skip_synchronize"}
 _NATIVE_NAMES = {"GradScaler", "NativeScaler", "autocast"}
 _NATIVE_MODULES = ("torch.cuda.amp", "torch.amp", "torch.autocast")

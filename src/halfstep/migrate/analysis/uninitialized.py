@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.source import Function, Source
 
 NO_OBJECT = (
-    "{} comes here too, where amp may not have been initialized: build {} before that, or it fails"
+    "{} also reaches this line, possibly without amp.initialize: build {} before, or it fails"
 )
 
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.program import Program
 
 
-LOOPS_NAME = "this clip is for each turn of a loop that the step does not stand in"
-NOT_EVERY_BRANCH = "a branch beside the step would go without this clip, which goes with the step"
+LOOPS_NAME = "this clip runs in each iteration of a loop, but the step is outside of this loop"
+NOT_EVERY_BRANCH = (
+    "this clip would move to the step, and another branch of the program would lose the clip"
+)
 _PARAMETERS = {"parameters", "named_parameters", "modules", "named_modules", "children"}
 _LEAVES_GRADIENTS = re.compile(
     r"eval|valid|test|save|checkpoint|log|writer|print|summary|ema|average|sched|predict|plot"

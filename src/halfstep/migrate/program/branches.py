@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm"}
 CLIPS |= {"clip_grad_value_": "clip_value"}
-OTHERWISE = "the branch without amp does something else than the one with it"
+OTHERWISE = "the branch without amp differs from the branch with amp in more than the calls of amp"
 
 
 @dataclass

@@ -71,7 +71,7 @@ def _data_parallel(whole: bool, call: ast.Call, code: Code) -> Written:
     if any(each.arg in _TORCHS_OWN for each in call.keywords):
         return _written(_DDP, [code(each) for each in (*call.args, *call.keywords)])
     reasons = [
-        f"{each.arg} is left out; torch's wrapper takes it as a communication hook "
+        f"{each.arg} is left out; with torch's wrapper, use a communication hook instead "
         "(register_comm_hook)"
         for each in call.keywords
         if each.arg in _DDP_ARITHMETIC

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from halfstep.migrate.rewriting.targets import EngineTarget
 
 HALF_INPUT = (
-    "fp16 input outside of autocast, where the parameters are in fp32: leave the cast out, or put "
-    "what it is for under autocast"
+    "this input is cast to fp16 outside of autocast, but the parameters are in fp32: remove the "
+    "cast, or put the code that uses the input under autocast"
 )
-REFUSED = "torch.autocast refuses this loss on a GPU, as O1 did; use the one that takes logits"
+REFUSED = "torch.autocast refuses this loss on a GPU, as O1 did; use the version that takes logits"
 _HALF = {"half", "float16", "HalfTensor"}
 
 

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.program import Initialize
 
 CHANGES = (
-    "whether amp is initialized changes while the program runs, and its losses are scaled only then"
+    "losses are scaled only if amp has been initialized, and that changes while the program runs"
 )
 SOMETIMES = (
-    "what initializes amp is called under a test here, and nothing is built where that does not "
-    "hold; put the test into the function that initializes amp"
+    "the function that initializes amp is called only under this condition; otherwise, nothing is "
+    "built. Put the condition into that function"
 )
 RETURNS = (
-    "this returns without amp, whose losses are computed elsewhere, and nothing would be built for "
-    "the training without amp; put the test around amp.initialize alone, without a return"
+    "the function returns here without amp, so nothing would be built for the training without "
+    "amp, which is in another function; put only amp.initialize under the condition, without a "
+    "return"
 )
 _ABOUT_AMP = re.compile(
     r"amp|apex|fp16|fp_16|half|mixed|opt_level|precision|float16", re.IGNORECASE

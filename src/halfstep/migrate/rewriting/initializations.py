@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.render import Edits
 
 NOT_THERE = (
-    "what amp.initialize is given has no plain names, by which it could be found without amp"
+    "the arguments of amp.initialize are not plain names, so the code without amp cannot refer to "
+    "them"
 )
-MADE = "what amp.initialize is given is made in its arguments; give it names of their own before"
-IN_FP32 = (
-    "amp.initialize without an optimizer: `{}` runs in fp32 here, but for what is under autocast"
-)
+MADE = "the arguments of amp.initialize create a model or an optimizer; assign it to a name first"
+IN_FP32 = "amp.initialize without an optimizer: `{}` runs in fp32 here, except under autocast"
 _PAIR = ("models", "optimizers")
 
 

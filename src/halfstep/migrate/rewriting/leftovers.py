@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 RUNS_UNCHANGED = "has no counterpart; `python -m halfstep.apex` runs it as it is"
-NOT_OURS = "has no counterpart, in halfstep.apex neither: it needs NVIDIA's own Apex"
-NOT_CALLED = "{} is not called here, and what it will be given is not known{}"
+NOT_OURS = "has no counterpart, not even in halfstep.apex: it needs NVIDIA's own Apex"
+NOT_CALLED = "{} is not called here, so migrate does not know its arguments{}"
 COUNTERPART = "; its counterpart is {}"
-STARS = "what `*` binds cannot be seen here; import it by name, and migrate again"
+STARS = "migrate does not know the names that `*` imports; import them by name, and migrate again"
 
 DROP_IN = {
     "amp_C": ("multi_tensor_axpby", "multi_tensor_l2norm", "multi_tensor_scale"),

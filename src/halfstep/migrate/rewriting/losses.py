@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.program import Program, ScaledLoss
     from halfstep.migrate.program.render import Edits, Piece
 
-BY_HAND = (
-    "the scaled loss is used for more than scaled_loss.backward(), which {} does not give away"
-)
+BY_HAND = "the scaled loss is used for more than scaled_loss.backward(), but {} does not expose it"
 DIFFERENTIATED = (
-    "gradients that can be differentiated again come from engine.grad(...), not from a backward"
+    "to differentiate gradients again, compute them with engine.grad(...) instead of backward"
 )
-DELAYED_CHECK = "delay_overflow_check leaves it to the program to skip steps, which {} does itself"
+DELAYED_CHECK = "with delay_overflow_check, the program skips steps; {} skips them itself"
 
 
 def loss_name(program: Program) -> str:
@@ -225,8 +223,8 @@ class Losses:
         )
         if reads and isinstance(self.target, EngineTarget):
             self.edits.notes[loss.statement].append(
-                f"loss_id={text} is left out: the engine keeps gradients with a scale of their own "
-                "apart, where the code below would not find them"
+                f"loss_id={text} is left out: with it, the engine would keep these gradients "
+                "apart, and the code below would not find them"
             )
             return None
         return text

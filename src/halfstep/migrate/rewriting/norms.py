@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.render import Edits
 
 NOTE = (
-    "Apex measured the gradients after every backward, here; `{}` is that of the last step, and 0 "
-    "before the first"
+    "with Apex, this was the norm after every backward; `{}` is the norm of the last step, and 0 "
+    "before the first step"
 )
 
 

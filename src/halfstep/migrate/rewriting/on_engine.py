@@ -26,22 +26,30 @@ if TYPE_CHECKING:
     from halfstep.migrate.rewriting.targets import EngineTarget
 
 GRADIENTS = (
-    "gradients are still multiplied by the loss scale before the engine's step, which clips them: "
-    "Engine(..., clip_norm=...)"
+    "gradients are still multiplied by the loss scale before the engine's step; to clip them, "
+    "write Engine(..., clip_norm=...)"
 )
 HANDED_OVER = (
-    "`{}` may reach for the gradients of the model that it is given, which are still multiplied by "
-    "the loss scale before the engine's step"
+    "`{}` may use the gradients of its model, which are still multiplied by the loss scale before "
+    "the engine's step"
 )
-GONE = "the engine's step drops the gradients, which are read here"
-UNKNOWN_LIMIT = "the limit of this clip is not known where the Engine is built: clip_norm={}"
-DIFFERENT_LIMITS = "gradients are clipped in several ways, and the Engine has one for all"
-NORM = "the norm of the gradients is known after the engine's step only"
+GONE = "gradients are read here, but the engine's step has cleared them"
+UNKNOWN_LIMIT = (
+    "the limit of this clip is not defined yet at the line that builds the Engine: clip_norm={}"
+)
+DIFFERENT_LIMITS = (
+    "gradients are clipped in several ways, but an Engine clips all gradients in one way"
+)
+NORM = "the norm of the gradients is known only after the engine's step"
 PER_MICRO_BATCH = (
-    "Apex clipped after every backward, here; the engine clips once, before the optimizer steps"
+    "with Apex, this clipped after every backward; the engine clips once, before the optimizer step"
 )
-SCALED_CLIP = "Apex clipped gradients that were still scaled here; the engine clips true ones"
-HALF_CLIP = "under O2 this clipped fp16 gradients that no step used; the engine clips the true ones"
+SCALED_CLIP = (
+    "with Apex, this clipped gradients that were still scaled; the engine clips unscaled ones"
+)
+HALF_CLIP = (
+    "under O2, this clipped fp16 gradients that no step used; the engine clips those that it uses"
+)
 _JUMPS = ast.Continue | ast.Break | ast.Return | ast.Raise
 _CHANGES_STEP = re.compile(r"step|adjust|set_lr|update_lr|lr_")
 _PURE = {"float", "int", "len", "max", "min", "getattr", "hasattr", "get"}

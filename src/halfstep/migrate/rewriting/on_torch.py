@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.render import Edits
     from halfstep.migrate.rewriting.targets import TorchTarget
 
-TWICE = "gradients are read after every backward, and a GradScaler unscales them once for each step"
+TWICE = "gradients are read after every backward, but a GradScaler unscales them only once per step"
 GIVEN_TWICE = (
-    "`{}` may read gradients after every backward, which a GradScaler unscales once for each step"
+    "`{}` may read gradients after every backward, but a GradScaler unscales them only once per "
+    "step"
 )
-NO_STEP = "no step in this function follows what reads these gradients"
+NO_STEP = "gradients are read here, but no step follows in this function"
 PER_MICRO_BATCH = (
-    "Apex clipped after every backward; a GradScaler unscales, and this clips, once for each step"
+    "with Apex, this clipped after every backward; now it unscales and clips once per step"
 )
-SCALED_CLIP = "Apex clipped gradients that were still scaled; they are true ones here"
-HALF_CLIP = "under O2 this clipped fp16 gradients that no step used; it clips the true ones here"
+SCALED_CLIP = "with Apex, this clipped gradients that were still scaled; now it clips unscaled ones"
+HALF_CLIP = (
+    "under O2, this clipped fp16 gradients that no step used; now it clips those that the step uses"
+)
 
 
 def on_torch(about: Understanding, target: TorchTarget, edits: Edits) -> None:

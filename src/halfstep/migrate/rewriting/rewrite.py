@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from halfstep.migrate.rewriting.expressions import Expressions
 
 NO_FORWARD = (
-    "the forward pass of this loss is not found, and without autocast it would be in fp32; write "
+    "the forward pass of this loss was not found, so it would run in fp32, without autocast; move "
     "it into this function, before amp.scale_loss"
 )
 NOT_AMPS = (
-    "this optimizer was not given to amp.initialize: its gradients are still multiplied by the "
-    "loss scale here, as they were with Apex"
+    "this optimizer was not passed to amp.initialize, so its gradients are still multiplied by the "
+    "loss scale here, as with Apex"
 )
-HALF = "the program calls .half() itself, and torch.amp has fp32 parameters"
-STEP_FIRST = "the step comes before the first backward, where there are no gradients to step with"
-NOT_ALWAYS = "the backward stands under a test, and its step does not: there may be nothing to step"
+HALF = "the program calls .half() itself, but torch.amp needs fp32 parameters"
+STEP_FIRST = "the step comes before the first backward, so there are no gradients yet"
+NOT_ALWAYS = "the backward is under a condition and its step is not, so there may be no gradients"
 HALF_FUNCTION = "apex.amp.register_half_function"
 _MODULE_AND_NAME = ("module", "name")
 _CAST_BY_AUTOCAST = {"einsum", "matmul", "mm", "bmm", "baddbmm", "addmm", "addbmm", "mv", "addmv"}

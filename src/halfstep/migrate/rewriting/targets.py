@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from halfstep.migrate.program.program import Initialize, Program
 
 MASTERS = '[param for group in {}.param_groups for param in group["params"]]'
-O3 = "O3 trains fp16 parameters without fp32 ones, for which torch.amp has nothing"
+O3 = "O3 trains fp16 parameters without fp32 copies; torch.amp has no counterpart"
 AS_O1 = (
     "O2 and O3 kept the parameters in fp16; torch.amp leaves them in fp32 and casts one function "
     "at a time, as O1 did"
 )
-MOVES = "a GradScaler starts from 65536 and moves"
+MOVES = "a GradScaler starts from 65536 and adapts its scale"
 
 
 def _is_level_test(test: str | None, recipe: RecipeArgument) -> bool:
@@ -181,7 +181,7 @@ class TorchTarget:
         if recipe.loss_scale_text is not None:
             found.append(f"loss_scale={recipe.loss_scale_text} is left out: {MOVES}")
         elif isinstance(scale, float):
-            found.append("GradScaler has no static scale: it starts from this one and moves")
+            found.append("GradScaler has no static scale: it starts from this one and adapts it")
         elif isinstance(scale, dict):
             found.append("GradScaler has no limits: min_loss_scale and max_loss_scale are left out")
         return found

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 NOT_ZEROED = "gradients of {} are never zeroed in this file, {}"
 OUTLIVE = "gradients are not always zeroed after this step, {}"
-DROPPED = "and the engine's step drops them"
-UNSCALED = "and scaled gradients cannot be added to those that a GradScaler has unscaled"
+DROPPED = "but the engine's step clears them"
+UNSCALED = "but scaled gradients cannot be added to gradients that a GradScaler has unscaled"
 
 
 def zeroing(about: Understanding, target: EngineTarget, edits: Edits) -> None:
@@ -154,11 +154,11 @@ def _zero(about: Understanding, target: EngineTarget, edits: Edits, move: Move) 
     if about.program.several_optimizers:
         optimizer = _optimizer_of(about, move)
         if optimizer is None:
-            about.leave(move.statement, f"it is not known whose gradients {move.owner} has")
+            about.leave(move.statement, f"migrate does not know whose gradients {move.owner} has")
             return
         only = f"optimizers={optimizer}" if optimizer else ""
     elif move.owner in about.program.models and models(about) > 1 and not _done(about, move):
-        about.leave(move.statement, "an optimizer holds more than this model's gradients")
+        about.leave(move.statement, "an optimizer has the gradients of more than this model")
         return
     written = [] if _done(about, move) else [f"{target.object}.zero_grad({only})"]
     edits.replaced[move.statement] = [*written]
