@@ -32,9 +32,9 @@ SETTINGS = [
 ]
 
 
-def _params() -> list[nn.Parameter]:
+def _params(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     torch.manual_seed(0)
-    return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    return [nn.Parameter(torch.randn(shape).to(dtype)) for shape in SHAPES]
 
 
 def _step(optimizer: SGD) -> None:
@@ -42,26 +42,27 @@ def _step(optimizer: SGD) -> None:
         optimizer.step()
 
 
-def _train(step: Callable[[SGD], object], settings: dict, steps: int = 6):
+def _train(step: Callable[[SGD], object], settings: dict, dtype: torch.dtype, steps: int = 6):
     """Train with random gradients; each step leaves another parameter out, and rates change."""
-    params = _params()
+    params = _params(dtype)
     optimizer = SGD(
         [{"params": params[:3]}, {"params": params[3:], "lr": 0.05}], lr=0.1, **settings
     )
     generator = torch.Generator().manual_seed(1)
     for number in range(steps):
         for place, param in enumerate(params):
-            gradient = torch.randn(param.shape, generator=generator)
+            gradient = torch.randn(param.shape, generator=generator).to(dtype)
             param.grad = None if place == number else gradient
         step(optimizer)
         optimizer.param_groups[0]["lr"] *= 0.9
     return params, optimizer
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_parameters_and_state_are_those_of_torchs_step_bit_for_bit(settings) -> None:
-    own, optimizer = _train(_step, settings)
-    params, reference = _train(SGD.step, settings)
+def test_parameters_and_state_are_those_of_torchs_step_bit_for_bit(settings, dtype) -> None:
+    own, optimizer = _train(_step, settings, dtype)
+    params, reference = _train(SGD.step, settings, dtype)
     for mine, its in zip(own, params, strict=True):
         assert torch.equal(mine, its)
     states, others = optimizer.state_dict(), reference.state_dict()
