@@ -34,15 +34,25 @@ if TYPE_CHECKING:
 class Attachment:
     """The wrappers, from the constructor until `remove`.
 
+    The wrapper of module calls stays during a rest, in which it calls the module alone: to replace
+    `nn.Module.__call__` takes milliseconds, as Python updates every subclass.
+
     Args:
         receiver: Receives all events.
         observer: Receives the reports of an engine.
     """
 
     def __init__(self, receiver: Receiver, observer: EngineObserver) -> None:
-        self._receiver = receiver
+        self._receiver, self._observer = receiver, observer
         self._undo: list[Callable[[], None]] = []
-        self._wrap_modules()
+        self._rests = False
+        self._undo_calls = _replaced(nn.Module, "__call__", self._around_call)
+        self.resume()
+
+    def resume(self) -> None:
+        """Watch in full."""
+        self._rests = False
+        self._replace(nn.Module, "zero_grad", self._method("on_zero"))
         self._wrap_autograd()
         self._wrap_scaler()
         self._wrap_optimizers()
@@ -52,32 +62,25 @@ class Attachment:
         self._wrap_autocast()
         self._wrap_loading()
         self._wrap_warnings()
-        self._undo.append(observe(observer))
-        _watched_process(receiver)
+        self._undo.append(observe(self._observer))
+        _watched_process(self._receiver)
 
-    def remove(self) -> None:
-        """Remove the wrappers that nobody else has replaced."""
+    def rest(self) -> None:
+        """Remove the wrappers that nobody else has replaced, but for that of module calls."""
+        self._rests = True
         _watched_process(None)
         while self._undo:
             self._undo.pop()()
 
+    def remove(self) -> None:
+        """Remove all wrappers that nobody else has replaced."""
+        self.rest()
+        self._undo_calls()
+
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        inherited = name not in vars(owner)
-        original = getattr(owner, name) if inherited else vars(owner)[name]
-        ours = functools.wraps(original)(make(original))
-        setattr(owner, name, ours)
+        self._undo.append(_replaced(owner, name, make))
 
-        def undo() -> None:
-            if vars(owner).get(name) is not ours:
-                return  # Somebody has wrapped it since; what they hold of ours is transparent.
-            if inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-
-        self._undo.append(undo)
-
-    def _wrap_modules(self) -> None:
+    def _around_call(self, original: Any) -> Any:
         # Every submodule of a model comes here, so nothing is looked up twice.
         receiver, guard, is_compiling = (
             self._receiver,
@@ -85,27 +88,23 @@ class Attachment:
             torch.compiler.is_compiling,
         )
 
-        def make(original: Any) -> Any:
-            def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-                if is_compiling() or guard.is_inside:
+        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if self._rests or is_compiling() or guard.is_inside:
+                return original(module, *args, **kwargs)
+            if not receiver.is_here():
+                with receiver.elsewhere.call(module):
                     return original(module, *args, **kwargs)
-                if not receiver.is_here():
-                    with receiver.elsewhere.call(module):
-                        return original(module, *args, **kwargs)
-                if receiver.is_outside():
-                    return receiver.on_module(original, module, args, kwargs)
-                if not receiver.stack.on:
-                    return original(module, *args, **kwargs)
-                receiver.stack.enter(module)
-                try:
-                    return original(module, *args, **kwargs)
-                finally:
-                    receiver.stack.leave()
+            if receiver.is_outside():
+                return receiver.on_module(original, module, args, kwargs)
+            if not receiver.stack.on:
+                return original(module, *args, **kwargs)
+            receiver.stack.enter(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                receiver.stack.leave()
 
-            return call
-
-        self._replace(nn.Module, "__call__", make)
-        self._replace(nn.Module, "zero_grad", self._method("on_zero"))
+        return call
 
     def _method(self, told: str) -> Callable[[Any], Any]:
         receiver = self._receiver
@@ -271,6 +270,24 @@ class Attachment:
         # Python itself looks it up by this name for every warning.
         guard = self._receiver.guard
         self._replace(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
+
+
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace an attribute by what `make` makes of it; return what undoes that."""
+    inherited = name not in vars(owner)
+    original = getattr(owner, name) if inherited else vars(owner)[name]
+    ours = functools.wraps(original)(make(original))
+    setattr(owner, name, ours)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not ours:
+            return  # Somebody has wrapped it since; what they hold of ours is transparent.
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return undo
 
 
 def _all_subclasses(kind: type[Any]) -> set[type[Any]]:

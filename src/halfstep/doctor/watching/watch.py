@@ -55,7 +55,7 @@ class Watch:
         self._receiver = Receiver(hold_back=hold_back, bundle=bundle)
         self._observer = EngineObserver(self._receiver, self._look_back)
         if rests:
-            rest = Rest(self._receiver, attach=self._attach, detach=self._detach)
+            rest = Rest(self._receiver, attach=self._attach, detach=self._let_rest)
             rest.observer = RestingObserver(rest, self._receiver.guard, self._observer)
             self._observer.rest = rest
         self._undo: Callable[[], None] | None = None
@@ -96,13 +96,16 @@ class Watch:
         return self
 
     def _attach(self) -> None:
-        self._attachment = Attachment(self._receiver, self._observer)
+        if self._attachment is None:
+            self._attachment = Attachment(self._receiver, self._observer)
+        else:
+            self._attachment.resume()
         self._receiver.listener.start()
 
-    def _detach(self) -> None:
+    def _let_rest(self) -> None:
         self._receiver.listener.stop()
         if self._attachment is not None:
-            self._attachment.remove()
+            self._attachment.rest()
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
         """Register objects that were made before watching began."""
@@ -168,7 +171,9 @@ class Watch:
     def _end(self) -> None:
         if self._observer.rest is not None:
             self._observer.rest.abandon()
-        self._detach()
+        self._receiver.listener.stop()
+        if self._attachment is not None:
+            self._attachment.remove()
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
