@@ -200,7 +200,7 @@ def test_the_command_labels_every_figure_as_predicted(capsys: pytest.CaptureFixt
     assert "H100" in shown
     assert "predicted" in shown
     assert "nothing was run" in shown
-    assert "may still be unsafe for the model" in shown
+    assert "which recipes are safe for the model was not examined" in shown
     assert main([*asked, "h100", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["predicted"]["rows"]
     assert [row["recipe"] for row in rows] == ["tf32", "bf16"]
@@ -220,7 +220,7 @@ def test_the_cost_is_shown_before_recipes_are_tried(
     assert main(["advise", "digits", "--recipes", "bf16,fp8", "--gpu", "t4"]) == 2
     shown = capsys.readouterr()
     assert "tried after that" in shown.err
-    assert "safe for the model is tried next" in shown.out
+    assert "advise now examines which recipes are safe for the model" in shown.out
     assert [line.split()[0] for line in shown.out.splitlines() if "[" in line and "." in line][
         :2
     ] == ["fp32", "bf16"]

@@ -115,6 +115,23 @@ def test_the_page_has_a_strip_for_what_every_site_returns(found: Answer) -> None
     assert not re.findall(r"(?:src|href)=.(?!data:)", text)
 
 
+def test_the_page_shows_the_first_operators_and_gpus_and_the_rest_on_demand(
+    found: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "<details" not in page(found)
+    monkeypatch.setattr("halfstep.advise.report.page.FIRST_SITES", 1)
+    monkeypatch.setattr("halfstep.advise.report.page.FIRST_GPUS", 1)
+    assert found.advice is not None
+    first, *others = found.advice.recorded.forward
+    excepted = {name for trial in found.advice.safe for name in trial.exceptions}
+    gpu, sites = re.findall(r"<details.*?</details>", page(found), re.DOTALL)
+    assert "≈ ms/step" in gpu
+    assert f"<code>{first.pattern}</code>" not in sites
+    for each in others:
+        assert (f"<code>{each.pattern}</code>" in sites) is (each.pattern not in excepted)
+    assert excepted
+
+
 def test_a_strip_has_its_bins_where_the_axis_has_them() -> None:
     values = Exponents.of(torch.tensor([1.0, 1.5, 2.0**10, 2.0**-100]))
     axis = Axis.of([values])

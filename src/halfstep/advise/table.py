@@ -80,7 +80,7 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
                 units.two_digits(each.rate.value),
                 _interval(each.speed_up, units.ratio) if each.speed_up else "1",
                 f"{each.memory / 2**30:.1f}",
-                _about(each.largest_batch),
+                largest_batch(each),
                 "\n".join(filter(None, [each.bound, *each.verdict.split(", ")])),
             )
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
@@ -114,7 +114,7 @@ def fastest(found: Sequence[Forecast], memory: float | None, examine: str) -> li
         if reference.memory <= limit and best.seconds.value * GAIN > reference.seconds.value:
             said.append(
                 f"on {gpu.name}: no recipe that fits is predicted to be faster than "
-                f"{reference.recipe}"
+                f"{reference.recipe}; which recipes are safe for the model was not examined"
             )
         elif best is reference:
             said.append(f"on {gpu.name}: no recipe fits; take a smaller batch")
@@ -139,7 +139,11 @@ def _interval(given: Interval, write: Callable[[float], str]) -> str:
     return f"{value} \\[{low}, {high}]"
 
 
-def _about(batch: int | None) -> str:
+def largest_batch(found: Forecast, mark: str = "") -> str:
+    """Write about how many samples fit, the number after a mark."""
+    batch = found.largest_batch
     if batch is None:
         return units.MISSING
-    return f">{_MANY:,}" if batch > _MANY else str(batch) if batch else "none"
+    if batch > _MANY:
+        return f">{mark}{_MANY:,}"
+    return mark + units.two_digits(batch) if batch else "none"

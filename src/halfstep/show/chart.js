@@ -7,7 +7,7 @@ const MARGIN = { left: 56, right: 14, top: 14, bottom: 26 };
 function niceTicks(low, high, count) {
   const raw = (high - low) / count || 1;
   const magnitude = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((each) => each * magnitude).find((each) => each >= raw);
+  const step = [1, 2, 2.5, 5, 10].map((each) => each * magnitude).find((each) => each >= raw);
   const ticks = [];
   for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(10)));
   return ticks;
@@ -20,8 +20,8 @@ function compact(value) {
 }
 
 class Chart {
-  constructor(host, { title, unit = "", across = "step", log = false, write = compact, note = "", series }) {
-    Object.assign(this, { across, log, write, series, title, all: false });
+  constructor(host, { title, unit = "", across = "step", log = false, write = compact, tick = write, note = "", series }) {
+    Object.assign(this, { across, log, write, tick, series, title, all: false });
     this.figure = make("figure");
     this.plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${title}: chart, move with the arrow keys` });
     this.readout = make("ul", { class: "readout", "aria-label": `${title}: values` });
@@ -79,7 +79,7 @@ class Chart {
     for (const tick of ticks) {
       const y = this.toY(tick);
       svg.append(make("line", { class: "grid-line", x1: MARGIN.left, x2: MARGIN.left + inner.width, y1: y, y2: y }));
-      svg.append(make("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, this.write(tick)));
+      svg.append(make("text", { x: MARGIN.left - 6, y: y + 4, "text-anchor": "end" }, this.powers && (tick >= 1e7 || tick < 1e-3) ? `2^${Math.log2(tick)}` : this.tick(tick)));
     }
     // Steps, workers and threads are whole numbers.
     for (const tick of niceTicks(0, this.end, Math.max(2, Math.floor(inner.width / 90))).filter(Number.isInteger)) {

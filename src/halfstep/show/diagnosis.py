@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Numbers, Replay, StepNumbers
 
 SOURCE = "diagnosis.json"
+FIRST_REPLAYS = 6
+"""Replays whose rows are shown at once; the others come on demand."""
 _HERE = Path(__file__).parent
 _CURVES: tuple[tuple[str, Callable[[StepNumbers], float | None], bool], ...] = (
     ("loss", lambda step: step.loss, False),
@@ -37,6 +39,7 @@ def page(diagnosis: Diagnosis, evidence: Evidence) -> str:
         diagnosis=diagnosis,
         births=[each for each in evidence.births if each.culprit],
         replays=[_row(each) for each in evidence.replays if not each.note],
+        first_replays=FIRST_REPLAYS,
         charts=charts,
         source=SOURCE,
         environment=[

@@ -19,7 +19,7 @@ from halfstep.advise.choose.show import (
 )
 from halfstep.advise.forecast import SHARE
 from halfstep.advise.report.strips import HEIGHT, Axis
-from halfstep.advise.table import MARKED
+from halfstep.advise.table import MARKED, largest_batch
 from halfstep.show import units
 from halfstep.show.document import TableCell, document
 from halfstep.train.config import text
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from halfstep.advise.interval import Interval
 
 SOURCE = "advice.json"
+FIRST_SITES = 12
+"""Operators whose histograms are shown at once; the others, but for exceptions, come on demand."""
+FIRST_GPUS = 2
+"""GPUs whose predicted costs are shown at once."""
 MARK = "≈"
 """Stands before every predicted figure."""
 _TEMPLATE = Path(__file__).parent / "page.html"
@@ -78,6 +82,7 @@ def page(found: Answer) -> str:
         ],
         exponents=_exponents(advice) if advice else None,
         height=HEIGHT,
+        first_gpus=FIRST_GPUS,
         environment=[],
         notes=[*([ROUNDING] if advice else []), *([_PREDICTED, MARKED] if found.costs else [])],
     )
@@ -161,7 +166,7 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
             source=f"{source}predicted_memory_bytes",
         ),
         TableCell(
-            units.MISSING if largest is None else MARK + units.two_digits(largest),
+            largest_batch(each, MARK),
             value=largest,
             label=f"{MARK} largest batch",
             source=f"{source}predicted_largest_batch",
@@ -187,6 +192,8 @@ def _exponents(advice: Advice) -> dict[str, Any]:
     for trial in advice.safe:
         for pattern in trial.exceptions:
             excepted.setdefault(pattern, []).append(trial.base)
+    sites = list(recorded.forward)
+    first = {*[site for site in sites if site.pattern in excepted], *sites[:FIRST_SITES]}
     return {
         "width": axis.width,
         "ticks": axis.ticks(),
@@ -196,6 +203,7 @@ def _exponents(advice: Advice) -> dict[str, Any]:
                 "name": site.pattern,
                 "line": _short(recorded.lines.get(site, "")),
                 "excepted": ", ".join(excepted.get(site.pattern, ())),
+                "first": site in first,
                 "forward": axis.strip(histogram),
                 "backward": axis.strip(recorded.backward.get(site)),
             }

@@ -97,3 +97,13 @@ def test_it_opens_offline_without_an_error_and_fits(chromium, diagnosed, tmp_pat
     assert opened.locator("#charts [data-nonfinite='5']").count() == 1  # its gradients were skipped
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
+
+
+def test_the_first_replays_are_shown_and_the_others_on_demand(diagnosed, monkeypatch) -> None:
+    assert "<details" not in page(*diagnosed)
+    monkeypatch.setattr("halfstep.show.diagnosis.FIRST_REPLAYS", 1)
+    html = page(*diagnosed)
+    (rest,) = re.findall(r"<details.*?</details>", html, re.DOTALL)
+    assert html.count('data-label="how">unchanged<') == 1
+    assert 'data-label="how">unchanged<' not in rest
+    assert rest.count('data-label="how">') == html.count('data-label="how">') - 1 >= 1

@@ -1,14 +1,14 @@
 // Which charts there are: the curves of every run, and accuracy against time.
 (function charts() {
   const host = document.getElementById("charts");
-  const percent = (y) => `${(100 * y).toFixed(2)} %`;
+  const percent = { write: (y) => `${(100 * y).toFixed(2)} %`, tick: (y) => `${compact(100 * y)} %` };
   const kinds = [
     ["train_loss", { title: "Training loss" }],
-    ["val_accuracy", { title: "Validation accuracy", write: percent }],
+    ["val_accuracy", { title: "Validation accuracy", ...percent }],
     ["loss_scale", { title: "Loss scale", log: true }],
     ["grad_norm", { title: "Gradient norm", log: true }],
     ["gradient_cosine", { title: "Cosine of gradients to fp32's" }],
-    ["unchanged_share", { title: "Weights that a step left unchanged", write: percent, note: "Measured in the last step of each epoch. A weight stays unchanged if its update is 0, or too small for the format of the weight. When the learning rate falls to almost 0, as at the end of a cosine schedule, most updates are too small in every format, fp32 included. So compare the recipes with fp32, and look at the epochs before the last one." }],
+    ["unchanged_share", { title: "Weights that a step left unchanged", ...percent, note: "Measured in the last step of each epoch. A weight stays unchanged if its update is 0, or too small for the format of the weight. When the learning rate falls to almost 0, as at the end of a cosine schedule, most updates are too small in every format, fp32 included. So compare the recipes with fp32, and look at the epochs before the last one." }],
   ];
   for (const [name, options] of kinds) {
     const series = DATA.cells.filter((cell) => cell.curves[name]).map((cell) => {
@@ -59,7 +59,8 @@
     for (const tick of niceTicks(left, right, Math.max(2, Math.floor(width / 120)))) {
       svg.append(make("text", { x: toX(tick), y: height - 8, "text-anchor": "middle" }, compact(tick)));
     }
-    const labels = [];
+    const markers = known.map((arm) => ({ arm, x: toX(arm.seconds), y: toY(100 * arm.accuracy) + 4 }));
+    const taken = markers.map(({ arm, x, y }) => ({ arm, left: x - 8, right: x + 8, y }));
     for (const arm of known) {
       const [x, y] = [toX(arm.seconds), toY(100 * arm.accuracy)];
       const shape = arm.front
@@ -73,12 +74,12 @@
       const atEnd = x > width * 0.7;
       const text = arm.label + (arm.rehearsed ? " †" : "");
       const label = { x: x + (atEnd ? -10 : 10), y: y + 4, left: x - (atEnd ? text.length * 6.5 : 0), right: x + (atEnd ? 0 : text.length * 6.5) };
-      // Points that lie together would write over each other. (A rounded sum must not hit again.)
-      const hit = () => labels.find((other) => Math.abs(other.y - label.y) < LINE - 0.5 && other.left < label.right && label.left < other.right);
+      // No label is written over another one or over a marker. (A rounded sum must not hit again.)
+      const hit = () => taken.find((other) => other.arm !== arm && Math.abs(other.y - label.y) < LINE - 0.5 && other.left < label.right && label.left < other.right);
       for (let other = hit(); other; other = hit()) label.y = other.y + LINE;
       svg.append(shape);
       if (label.y > height - MARGIN.bottom) continue; // a crowd: pointing at it tells
-      labels.push(label);
+      taken.push(label);
       svg.append(make("text", { x: label.x, y: label.y, "text-anchor": atEnd ? "end" : "start" }, text));
     }
     plot.replaceChildren(svg);

@@ -91,6 +91,10 @@ def environment(results: Sequence[Result]) -> list[dict[str, str]]:
     ]
 
 
+def _share(share: float) -> str:
+    return "100 %" if share == 1 else f"{percent(share)} %"
+
+
 def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return which share of the arithmetic ran in which format, and which layers are exceptions.
 
@@ -106,7 +110,7 @@ def formats(rows: Sequence[Row]) -> list[dict[str, Any]]:
             {
                 "label": row.arm.label,
                 "shares": [
-                    {"text": f"{percent(share)} % {name}", "source": looked.source("formats")}
+                    {"text": f"{_share(share)} {name}", "source": looked.source("formats")}
                     for name, share in given.get("shares", {}).items()
                 ],
                 "exceptions": [
