@@ -274,6 +274,13 @@ def test_formats_are_those_of_cuda(name, dtype):
     assert outcome(CASES[name], "cpu", dtype) == expected
 
 
+@pytest.mark.parametrize("key", ["AutocastCUDA", "AutocastCPU"])
+def test_operators_listed_are_those_with_a_kernel(key):
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    named = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")]
+    assert module._listed(key) == {n[len("aten::") :] for n in named if has_kernel(n, key)}
+
+
 def test_every_operator_of_cudas_lists_is_compared():
     on_cuda = module._listed("AutocastCUDA") - module._OF_CUDNN
     # The overloads of named tensors, which are gone from later versions.

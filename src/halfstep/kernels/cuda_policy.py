@@ -104,11 +104,8 @@ def _kernels() -> dict[str, Kernel | None]:
 
 
 def _listed(key: str) -> set[str]:
-    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  # no public name
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
-    return {
-        n.removeprefix("aten::") for n in names if n.startswith("aten::") and has_kernel(n, key)
-    }
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001  # no public
+    return {n.removeprefix("aten::") for n in registered(key) if n.startswith("aten::")}
 
 
 def _policy(name: str) -> Kernel:
