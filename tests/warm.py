@@ -8,6 +8,7 @@ forked from has computed nothing, and ends with the tests.
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import sys
@@ -105,6 +106,17 @@ def run(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Ended
     return Warm(function, *arguments, **settings).wait()
 
 
+def started() -> None:
+    """Begin as a process of one thread, whose collections leave out what was imported before it.
+
+    There are a million objects of torch and the rest, and every run collects once.
+    """
+    import torch
+
+    gc.freeze()
+    torch.set_num_threads(1)
+
+
 def halfstep(*arguments: object) -> int:
     """Be the command `halfstep`: `warm.run(warm.halfstep, "train", "digits")`."""
     from halfstep.cli import main
@@ -119,8 +131,6 @@ def _run(
     said: str,
     session: bool,
 ) -> None:
-    import torch
-
     from halfstep.compare.cells import warm
 
     warm._IS_FORKED = True  # from a process that has only imported, so that it may fork in turn
@@ -131,5 +141,5 @@ def _run(
     os.environ.update(variables)
     if session:
         os.setsid()
-    torch.set_num_threads(1)
+    started()
     sys.exit(function(*arguments))

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import warm
+
 from . import checks_activations, checks_agreement, checks_ddp, checks_exceptions, checks_fsdp
 
 MODULES = (checks_ddp, checks_agreement, checks_fsdp, checks_exceptions, checks_activations)
@@ -45,7 +47,7 @@ def _all() -> list[str]:
 
 def main(rank: int, world: int, directory: str, names: list[str]) -> None:
     """Run checks and save what was wrong with each, and how long it took."""
-    torch.set_num_threads(1)
+    warm.started()
     Path(directory).mkdir(exist_ok=True)
     dist.init_process_group(
         "gloo",

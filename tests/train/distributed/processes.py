@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+import warm
 from halfstep.train.processes.distributed import joined
 
 from . import checks, checks_fsdp
@@ -35,7 +36,7 @@ def main(
     pictures: str,
 ) -> None:
     """Run the checks, and save what was wrong with each."""
-    torch.set_num_threads(1)
+    warm.started()
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
