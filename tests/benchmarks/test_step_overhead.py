@@ -2,27 +2,25 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import warm
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MEASURE = """
-import sys
-from pathlib import Path
 
-_, benchmarks, folder, *given = sys.argv
-sys.path.insert(0, benchmarks)
-import step_overhead as script
 
-script.RESULTS = Path(folder) / "step_overhead.json"
-script.docs_table.DOCS = Path(folder)
-script.quiet_machine.QUIET = float("inf")
-sys.argv = ["step_overhead.py", *given]
-script.main()
-"""
+def measured(folder, *given):
+    """Be the script, whose results and page are in another folder."""
+    sys.path.insert(0, str(BENCHMARKS))
+    script = importlib.import_module("step_overhead")
+    script.RESULTS = folder / "step_overhead.json"
+    script.docs_table.DOCS = folder
+    script.quiet_machine.QUIET = float("inf")
+    sys.argv = ["step_overhead.py", *given]
+    script.main()
 
 
 @pytest.fixture
@@ -49,8 +47,8 @@ def test_a_part_replaces_its_rows_and_no_others(script, tmp_path):
     page.write_text("before\n<!-- step overhead -->\n<!-- /step overhead -->\nafter\n")
     given = "--models mlp --settings fp32 --variants engine trainer --starts 1 --rounds 2"
     # In a process of its own: the script forks, which torch refuses once autograd has threads.
-    command = [sys.executable, "-c", MEASURE, str(BENCHMARKS), str(tmp_path), *given.split()]
-    subprocess.run(command, check=True)
+    ended = warm.run(measured, tmp_path, *given.split())
+    assert ended.code == 0, ended.err
     record = json.loads(results.read_text())
     raw, *others, last = record["rows"]
     assert (raw["variant"], raw["ratio"]) == ("raw", 1)
