@@ -11,6 +11,7 @@ import torch
 
 import warm
 from halfstep.cli import main
+from train.distributed import dying_worker
 
 TINY = ["--options", "epochs=1", "data.resolution=8", "log_every=1"]
 TINY += ["model.args={channels: [8, 8, 8, 8]}", "batch_size=256", "--device", "cpu"]
@@ -193,8 +194,11 @@ def are_gone(pids):
 
 
 def test_a_cell_of_two_processes_is_one_row():
-    arguments = ["digits", "--recipes", "fp32", *TINY, "--processes", "2"]
-    printed = compared(*arguments, "--options", "batch_size=128")
+    arguments = ["compare", "digits", "--recipes", "fp32", *TINY, "--processes", "2"]
+    # The two are forked too: the cell's process is forked from one whose launcher does that.
+    ended = warm.run(dying_worker.launch, *arguments, "--options", "batch_size=128")
+    assert (ended.code, ended.err) == (0, "")
+    printed = ended.out
     assert "digits on 2 processes of cpu with " in printed
     document = json.loads(Path("runs/compare/digits/comparison.json").read_text())
     (found,) = document["cells"]
