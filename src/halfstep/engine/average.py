@@ -89,11 +89,11 @@ def checked_rule(rule: EMA | SWA | None) -> EMA | SWA | None:
 class WeightAverage:
     """The average of the weights that one optimizer updates.
 
-    Buffers are not averaged: evaluation uses the current ones. Of weights that processes share,
-    each averages its part.
+    Buffers are not averaged: evaluation uses the current ones. If weights are sharded, each process
+    averages its shard.
 
     Args:
-        rule: How the average moves.
+        rule: `EMA` or `SWA`.
         params: The model's parameters; the floating-point ones are averaged, in fp32.
         full_precision: Gives the most precise value of a parameter.
     """
@@ -145,7 +145,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Run the model with the averaged weights, rounded to its format, and put back its own."""
+        """Run the model with the averaged weights, rounded to its format, then restore its own."""
         params = [local(param).detach() for param in self.weights]
         kept = [param.clone() for param in params]
         torch._foreach_copy_(params, list(self.weights.values()))
@@ -163,7 +163,7 @@ class WeightAverage:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the state that `state_dict` returned."""
         self._started = True
         for average, saved in zip(self.weights.values(), state["weights"], strict=True):
             average.copy_(local(saved))

@@ -35,22 +35,24 @@ def round_to(
     overflow: Overflow = "standard",
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Round to values that a format can hold, still stored in fp32.
+    """Round values to a number format; the result is stored in fp32.
 
     Args:
         tensor: fp32 or narrower tensor of any shape.
         format_: Name of the format ("fp8-e4m3").
-        rounding: "nearest", ties to even, or "stochastic", which expects to give the value itself.
-        overflow: "standard" gives what the format's standard says, inf or, for fp8-e4m3, which has
-            no inf, NaN; "saturate" gives the largest finite value, for inf as well. NaN stays NaN.
+        rounding: "nearest" rounds to the nearest value, ties to even. "stochastic" rounds up or
+            down at random, so that the mean of the results is the value itself.
+        overflow: Result for values beyond the largest one of the format, and for inf. "standard"
+            gives inf, or NaN for fp8-e4m3, which has no inf. "saturate" gives the largest finite
+            value. NaN stays NaN in both.
         generator: Source of the random numbers of stochastic rounding.
 
     Returns:
-        An fp32 tensor of the same shape; the sign of zero is kept.
+        An fp32 tensor of the same shape. A value that is rounded to zero keeps its sign.
 
     Raises:
         ValueError: If the format, rounding or overflow is unknown.
-        TypeError: If the tensor is not a floating one of 32 bits or fewer.
+        TypeError: If the tensor has no floating-point dtype of at most 32 bits.
     """
     for what, given, allowed in (
         ("format", format_, tuple(FORMATS)),
@@ -72,7 +74,7 @@ def round_to(
 def round_stochastically(
     value: torch.Tensor, generator: torch.Generator, into: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Round fp32 to bf16 so that the expected result is the value itself.
+    """Round fp32 to bf16 at random, so that the mean of the results is the value itself.
 
     bf16 is the upper half of fp32: adding a uniform 16-bit number to the lower half and cutting it
     off rounds away from zero with a probability equal to the fraction cut off. A value that bf16
@@ -101,7 +103,7 @@ def round_stochastically(
 
 
 def round_each(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> None:
-    """Round fp32 tensors of any shapes to nearest, each into the half tensor at its place."""
+    """Round fp32 tensors of any shapes to the nearest values, each into its half tensor."""
     rest: list[tuple[torch.Tensor, torch.Tensor]] = []
     for value, narrow in zip(values, into, strict=True):
         alike = value.numel() >= LARGE and value.stride() == narrow.stride()
@@ -114,7 +116,7 @@ def round_each(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> 
 
 
 def round_compensated(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round fp32 to the nearest bf16, and what is lost by it to the nearest bf16 as well.
+    """Round fp32 to the nearest bf16 value, and the rounding error to bf16 as well.
 
     Args:
         value: fp32 tensor of any shape.

@@ -17,12 +17,13 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm over the batches of all processes: torch's kernels, or on a CPU sums.
+    """Batch norm over the batches of all processes: torch's kernels on a GPU, sums on a CPU.
 
     Takes (n, c, ...) in any floating-point format; statistics are fp32 at least. Batches may have
     different sizes on different processes.
 
-    It is no subclass of torch's, which `DistributedDataParallel` refuses in a model on a CPU.
+    It does not inherit from torch's SyncBatchNorm, because `DistributedDataParallel` refuses that
+    class on a CPU.
 
     Args:
         num_features: Number of channels.
@@ -56,7 +57,7 @@ class SyncBatchNorm(_BatchNorm):
         """Allow any; torch's forward asks."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  (torch's name)
-        """Normalize by the statistics of all processes in training, by the running ones else."""
+        """Normalize by the statistics of all processes; in evaluation, by the running ones."""
         if input.device.type != "cpu" or not self.training:
             own = cast("nn.SyncBatchNorm", self)  # what its forward asks for is all here
             return nn.SyncBatchNorm.forward(own, input)
@@ -143,7 +144,7 @@ def convert(
         The model.
 
     Raises:
-        TypeError: If a batch norm does more than that, and nobody knows what.
+        TypeError: If a subclass of a batch norm has an unknown forward of its own.
     """
     replacement = module
     if isinstance(module, _BatchNorm) and not isinstance(module, _InstanceNorm):
@@ -168,7 +169,7 @@ def convert(
 
 
 def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """Make every batch norm see the batches of all processes, by torch's layer where it can.
+    """Synchronize every batch norm across processes, with torch's layer where possible.
 
     Args:
         model: Changed in place; parameters stay the same objects.
@@ -178,7 +179,7 @@ def synchronize_batchnorm(model: nn.Module, group: dist.ProcessGroup | None) -> 
         The model.
 
     Raises:
-        TypeError: If a batch norm does more than that, and nobody knows what.
+        TypeError: If a subclass of a batch norm has an unknown forward of its own.
     """
     if next(model.parameters()).device.type == "cpu":
         return convert(model, group)

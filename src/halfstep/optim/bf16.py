@@ -32,7 +32,7 @@ _FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Bf16StateOptimizer(ForeachOptimizer):
-    """An optimizer whose moments are bf16, and fp32 while they are computed with.
+    """An optimizer that stores its moments in bf16 and computes with them in fp32.
 
     A subclass names its moments and updates them in `_update`.
 
@@ -129,7 +129,7 @@ class SGDBf16(Bf16StateOptimizer):
         seed: Of the stochastic rounding.
 
     Raises:
-        ValueError: If there is no momentum, and so nothing to keep in bf16.
+        ValueError: If the momentum is 0, because then there is no state to store in bf16.
     """
 
     moments = ("momentum_buffer",)
@@ -177,10 +177,10 @@ class AdamBf16(Bf16StateOptimizer):
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        betas: How much of the moments is kept in each step.
-        eps: Added to the root of the second moment.
+        betas: Decay factors of the first and the second moment.
+        eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
-        decoupled: Whether the decay is that of AdamW, and not an L2 penalty.
+        decoupled: Whether the weight decay is decoupled, as in AdamW, instead of an L2 penalty.
         seed: Of the stochastic rounding.
     """
 

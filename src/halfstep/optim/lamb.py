@@ -24,14 +24,14 @@ class LAMB(ForeachOptimizer):
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the moments is kept in each step.
-        eps: Added to the root of the second moment.
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the first and the second moment.
+        eps: Added to the square root of the second moment.
         weight_decay: Strength of the weight decay.
-        decoupled: Whether the decay is added to the update, as in AdamW, and not to the gradient.
-        grad_averaging: Whether a gradient enters the first moment with weight 1 - betas[0], not 1.
-        max_grad_norm: Largest 2-norm over all gradients.
-        always_adapt: Whether layers without weight decay are scaled as well ("NVLAMB").
+        decoupled: Whether the decay is added to the update, as in AdamW, instead of the gradient.
+        grad_averaging: Whether the gradient's weight in the first moment is 1 - betas[0]; else 1.
+        max_grad_norm: Maximum 2-norm of all gradients together; larger gradients are clipped.
+        always_adapt: Whether updates without weight decay are scaled as well ("NVLAMB").
     """
 
     def __init__(

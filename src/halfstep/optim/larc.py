@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class LARC(Optimizer):
-    """Wraps an optimizer; its parameter groups, state and checkpoints are that optimizer's own.
+    """Wraps an optimizer and shares its parameter groups, state and checkpoints.
 
     Args:
-        optimizer: Takes the step, with the gradients that this wrapper has scaled.
+        optimizer: The optimizer that makes the step, with the gradients scaled by this wrapper.
         trust_coefficient: Learning rate of a layer, relative to the ratio of norms.
-        clip: Whether that is the most a layer gets (of the optimizer's learning rate), and not a
-            factor to it.
-        eps: Added to the norms that are divided by.
+        clip: Whether a layer's learning rate is the smaller one of this rate and the optimizer's
+            (LARC), instead of their product (LARS).
+        eps: Added to the norms in the denominator.
     """
 
     optim: Optimizer

@@ -27,15 +27,15 @@ class NovoGrad(ForeachOptimizer):
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        bias_correction: Whether the moments are corrected for starting at zero.
-        betas: How much of the momentum and of the norms is kept in each step.
+        bias_correction: Whether to correct the bias of moments that start at zero.
+        betas: Decay factors of the momentum and of the norms.
         eps: Added to the norm.
         weight_decay: Strength of the weight decay.
-        decay_in_momentum: Whether gradients are divided, and decay added, before they enter the
-            momentum (the paper), and not after.
-        grad_averaging: Whether a gradient enters the momentum with weight 1 - betas[0], not 1.
+        decay_in_momentum: Whether gradients are divided by the norms and decay is added before
+            the momentum, as in the paper, instead of after it.
+        grad_averaging: Whether the gradient's weight in the momentum is 1 - betas[0]; else 1.
         norm_type: 2 for the 2-norm of a layer's gradient, 0 for its largest absolute value.
-        init_zero: Whether the norms start at zero, and not at those of the first gradients.
+        init_zero: Whether the norms start at zero, instead of the norms of the first gradients.
 
     Raises:
         RuntimeError: If `norm_type` is neither 2 nor 0.

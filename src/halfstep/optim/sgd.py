@@ -29,14 +29,14 @@ _STEP = step_of(SGD)
 
 
 def step(optimizer: Optimizer) -> bool:
-    """Do what `optimizer.step()` would do, bit for bit, if that is faster and nobody sees it.
+    """Do the work of `optimizer.step()`, bit for bit, if this is faster and has no side effect.
 
     Args:
-        optimizer: Any, whose gradients are true. Those of fp32 parameters on a CPU can be stepped,
-            if it is a `torch.optim.SGD`; but for the first step of a parameter with momentum.
+        optimizer: Any optimizer with unscaled gradients. Only a `torch.optim.SGD` of fp32
+            parameters on a CPU is stepped, and not in the first step of momentum.
 
     Returns:
-        Whether it stepped; nothing has been done if not.
+        Whether the step was made; if not, nothing has changed.
     """
     if type(optimizer) is not SGD or has_hooks(optimizer) or is_listened_to():
         return False

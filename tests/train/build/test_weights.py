@@ -60,7 +60,7 @@ class Malicious:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("none.pth", None, "where no file is"),
+        ("none.pth", None, "but there is no such file"),
         ("bad.pth", b"hello", "cannot be read as tensors alone"),
         ("bad.safetensors", b"hello", "cannot be read as tensors alone"),
         ("evil.pth", pickle.dumps(Malicious(), protocol=2), "cannot be read as tensors alone"),
@@ -105,7 +105,7 @@ def test_prefix_of_what_wraps_a_model_is_taken_off_and_that_is_said(capsys, pref
     fit(here, {f"{prefix}{name}": value for name, value in there.items()})
     assert torch.equal(here.layer1[0].conv1.weight, there["layer1.0.conv1.weight"])
     said = capsys.readouterr().err
-    assert f"file.pth: the prefix {prefix!r} is taken off its names\n" in said
+    assert f"file.pth: the prefix {prefix!r} is removed from its names\n" in said
     assert "is initialized randomly, for 3 classes" in said
 
 

@@ -141,8 +141,8 @@ def test_nothing_newer_is_saved_while_the_best_validation_is_in_no_checkpoint(
         "step-00000002.pt"
     )
     assert halted == (
-        "the best validation so far, of epoch 1, could not be saved; no other checkpoint replaces "
-        "it until a better one is saved, so --resume auto repeats that epoch"
+        "best.pt of epoch 1 could not be saved; until a better best.pt is saved, no newer "
+        "checkpoint is written, so --resume auto repeats that epoch"
     )
     assert [file.name for file in rotation.newest_first(tmp_path)] == ["step-00000002.pt"]
 

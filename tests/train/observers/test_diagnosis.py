@@ -112,7 +112,7 @@ def test_the_step_that_went_bad_lies_in_the_run_and_runs_again_from_there(
     bundle = run / "bundle"
     assert diagnosis_file.bundles(run) == [bundle]
     said = (run / "diagnosis.txt").read_text(encoding="utf-8").splitlines()
-    assert said[-1] == f"halfstep doctor {bundle} runs the step again, elsewhere too"
+    assert said[-1] == f"halfstep doctor {bundle} repeats the step, also on another machine"
     assert main(["doctor", str(run)]) == 0
     assert capsys.readouterr().out.splitlines() == said
     elsewhere = bundle.rename(tmp_path / "copied")
@@ -296,7 +296,7 @@ def test_a_run_without_a_diagnosis_is_trained_again_from_before_its_failure(
     assert rest[0].startswith("doctor: inf or NaN in the data  CORRUPT_BATCH")
     assert rest[-2] == "these steps are counted from step 6 of the run"
     bundle = tmp_path / "report" / "bundle"
-    assert rest[-1] == f"halfstep doctor {bundle} runs the step again, elsewhere too"
+    assert rest[-1] == f"halfstep doctor {bundle} repeats the step, also on another machine"
     assert (bundle / "step.json").is_file()
     assert verdicts(tmp_path / "report") == ["CORRUPT_BATCH"]
     assert state(run) == before

@@ -85,7 +85,7 @@ def test_skip_gives_up_when_the_weights_are_to_blame(tiny, tmp_path, poison, mon
     poison(always_from=(2, 1))
     summary = train(tiny("on_nonfinite=skip", "epochs=5"), tmp_path, quiet=True)
     assert (summary.status, summary.steps, summary.epochs) == ("nonfinite", 11, 1)
-    assert "in 4 steps in a row, which on_nonfinite=skip left out" in summary.error
+    assert "in 4 steps in a row, and on_nonfinite=skip skipped them" in summary.error
     assert read_summary(tmp_path)["status"] == "nonfinite"
 
 
@@ -159,7 +159,7 @@ def test_rollback_ends_the_run_after_some_times(tiny, tmp_path, poison):
     poison(always_from=(1, 4))
     summary = train(tiny("on_nonfinite=rollback", "epochs=3"), tmp_path, quiet=True)
     assert summary.status == "nonfinite"
-    assert "went back to a checkpoint 3 times and the loss was not finite again" in summary.error
+    assert "the loss was not finite again after 3 returns to a checkpoint" in summary.error
     assert (summary.steps, summary.first_nonfinite_step) == (8, 5)
 
 

@@ -101,7 +101,7 @@ def test_split_batch_of_a_model_with_batch_statistics_is_warned_of(tiny):
     model = Hungry(4, norm=True)
     with Engine(model, torch.optim.SGD(model.parameters(), lr=0.1)) as engine:
         micro = MicroBatches(engine, config, Progress())
-        with pytest.warns(MicrobatchWarning, match=r"BatchNorm sees these pieces instead"):
+        with pytest.warns(MicrobatchWarning, match=r"BatchNorm then normalizes each of these"):
             micro.add(*batches(8)[0])
 
 

@@ -39,7 +39,7 @@ def read(path: str) -> dict[str, torch.Tensor]:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(f"model.weights is {path!r}, where no file is")
+        raise UserError(f"model.weights is {path!r}, but there is no such file")
     try:
         if file.suffix == ".safetensors":
             found: Any = load_file(file)
@@ -135,7 +135,7 @@ def _without_prefix(
             "of the state dict of one of them"
         )
     (prefix,) = prefixes
-    note(f"{source}: the prefix {prefix!r} is taken off its names")
+    note(f"{source}: the prefix {prefix!r} is removed from its names")
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
 
 

@@ -140,9 +140,8 @@ class CheckpointWriter:
             return
         if "best" in outcome.names and "best" not in self.unsaved:
             rotation.warn(
-                f"the best validation so far, of epoch {outcome.epochs}, could not be saved; no "
-                "other checkpoint replaces it until a better one is saved, so --resume auto "
-                "repeats that epoch"
+                f"best.pt of epoch {outcome.epochs} could not be saved; until a better best.pt is "
+                "saved, no newer checkpoint is written, so --resume auto repeats that epoch"
             )
         self.unsaved.update(outcome.names)
 

@@ -72,7 +72,10 @@ class Report:
         if self.since:
             print(f"these steps are counted from step {self.since} of the run", file=file)
         if self.bundle is not None:
-            print(f"halfstep doctor {self.bundle} runs the step again, elsewhere too", file=file)
+            print(
+                f"halfstep doctor {self.bundle} repeats the step, also on another machine",
+                file=file,
+            )
 
     def as_json(self) -> str:
         """Return it as JSON."""
@@ -141,7 +144,7 @@ def _keep(bundle: Path, evidence: Evidence) -> bool:
         write_evidence(written, evidence)
         written.rename(bundle)
     except OSError as error:
-        rotation.warn(f"the step that went bad could not be kept: {error.strerror or error}")
+        rotation.warn(f"the failed step could not be saved: {error.strerror or error}")
         return False
     return True
 
@@ -154,7 +157,7 @@ def _leave(run: Path, report: Report, name: str) -> None:
             stem, _, ending = file.partition(".")
             write_atomically(run / f"{stem}{name}.{ending}", content)
     except OSError as error:
-        rotation.warn(f"why the run went wrong could not be written: {error.strerror or error}")
+        rotation.warn(f"the diagnosis could not be written: {error.strerror or error}")
 
 
 def read(run: Path) -> Report | None:
@@ -167,8 +170,8 @@ def read(run: Path) -> Report | None:
     except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
-            f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); {TEXT} beside it "
-            "says what it said"
+            f"{str(run / RECORD)!r} is of another version of halfstep ({reason}); read {TEXT} in "
+            "the same directory instead"
         ) from error
     place: dict[str, Any] = {name: found.get(name, 0) for name in ("rank", "processes", "since")}
     bundle = diagnosis_file.bundle_of(run, place["rank"])

@@ -104,13 +104,13 @@ class NonFinite(Observer):
         progress, recipe = self._training.progress, self._training.setup.engine.recipe
         if self._rolls_back and progress.rollbacks >= MOST_ROLLBACKS:
             return (
-                f"the run went back to a checkpoint {MOST_ROLLBACKS} times and the loss was not "
-                f"finite again; try {remedy(recipe)}"
+                f"the loss was not finite again after {MOST_ROLLBACKS} returns to a checkpoint; "
+                f"try {remedy(recipe)}"
             )
         if progress.dropped_in_a_row >= MOST_IN_A_ROW:
             return (
-                f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, which "
-                "on_nonfinite=skip left out; try on_nonfinite=rollback, or "
+                f"the loss was not finite in {MOST_IN_A_ROW} steps in a row, and "
+                "on_nonfinite=skip skipped them; try on_nonfinite=rollback, or "
                 f"{remedy(recipe)}"
             )
         return None

@@ -115,8 +115,8 @@ class CoreWait:
             warnings.warn(
                 f"{self.share:.0%} of the time, threads of this run waited for a core that other "
                 "processes used. Spinning threads make this several times slower: write "
-                "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, or run fewer at "
-                "a time",
+                "OMP_NUM_THREADS=1 or OMP_WAIT_POLICY=PASSIVE before the command, or run fewer "
+                "programs at a time",
                 CoreWaitWarning,
                 stacklevel=2,
             )

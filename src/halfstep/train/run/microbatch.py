@@ -217,8 +217,8 @@ class MicroBatches:
         )
         if first and any(isinstance(each, _BatchNorm) for each in self.engine.model.modules()):
             said += (
-                ". The model's BatchNorm sees these pieces instead of the batch, so the updates "
-                "are not quite the same"
+                ". BatchNorm then normalizes each of these parts instead of the whole batch, so "
+                "the updates differ slightly"
             )
         warnings.warn(said, MicrobatchWarning, stacklevel=3)
 
