@@ -89,7 +89,7 @@ def test_a_recipe_whose_weights_drift_is_rejected() -> None:
     about = subject()
     recorded = record(about)
     found = survive(about, recorded, "bf16-true")
-    assert f"adds up: after {TRAINING} steps" in found.rejected
+    assert f"add up: after {TRAINING} steps" in found.rejected
     assert found.rehearsal is not None
     assert not found.rehearsal.stalled(0.5)  # one step does not tell
     assert found.rehearsal.gradient_damage < 1e-4
