@@ -17,7 +17,7 @@ drop_last: false
 log_every: 2
 device: cpu
 data: {resolution: 8}
-model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [8, 8, 8, 8]}}
+model: {name: "timm:resnet18", args: {layers: [1, 1, 0, 0], channels: [8, 16, 16, 16]}}
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
 schedule: {name: cosine}
 """
@@ -59,7 +59,7 @@ data:
   resolution: 8
   workers: 0
   augment: {preset: mixed}
-model: {name: "timm:resnet18", args: {layers: [1, 1, 1, 1], channels: [8, 8, 8, 8], drop_rate: 0.2}}
+model: {name: "timm:resnet18", args: {layers: [1, 1, 0, 0], channels: [8, 8, 8, 8], drop_rate: 0.2}}
 optimizer: {name: adamw, lr: 0.01}
 schedule: {name: one-cycle}
 """

@@ -153,7 +153,7 @@ def resting_soon(monkeypatch):
 
 @pytest.mark.parametrize("recipe", ["fp32", "o2", "half"])
 def test_a_run_learns_the_same_bits_while_its_watch_rests(tiny, tmp_path, resting_soon, recipe):
-    short = ("epochs=2", "log_every=1", "accumulate=2", "batch_size=16", "clip_norm=1.0")
+    short = ("epochs=2", "log_every=1", "accumulate=2", "batch_size=64", "clip_norm=1.0")
     for watched in ("true", "false"):
         train(tiny(*short, f"doctor={watched}", recipe=recipe), tmp_path / watched, quiet=True)
         assert not diagnosis_file.files(tmp_path / watched)
