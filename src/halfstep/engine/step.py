@@ -88,10 +88,7 @@ def close_windows(
 
 def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
     """Turn what the windows hold into true gradients, measure them, and clip them."""
-    hooks = assembly.hooks
-    now = bool(
-        assembly.scales.may_collapse or assembly.clipping or assembly.ranks.size > 1 or hooks.step
-    )
+    now = bool(assembly.scales.may_collapse or assembly.clipping or assembly.ranks.size > 1)
     for window in closing:
         window.hide_true_grads()
     if assembly.replicas.expected:
@@ -162,7 +159,7 @@ def take_step(
     take: Callable[[], object] = partial(_step, optimizer)
     if closure is not None:
         take = partial(optimizer.step, closure)
-    for step in hooks.step:
+    for step in reversed(hooks.step):
         take = partial(step, optimizer, take)
     if window.learns:
         window.about_to_step()

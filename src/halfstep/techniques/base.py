@@ -32,7 +32,7 @@ class Stage(IntEnum):
     """When a technique is applied: those that may refuse a model come before those that change it.
 
     A stage is built on those before it: masters are copied before parameters are cast, and a
-    forward context is entered inside those of the stages before.
+    forward context is entered, and a step carried out, inside those of the stages before.
     """
 
     CHECK = 0

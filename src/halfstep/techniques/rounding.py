@@ -18,11 +18,12 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
-from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd_stochastically
-from halfstep.kernels.rounding import LARGE, round_compensated, round_stochastically
+from halfstep.kernels.native.fused import SGDSettings, step_sgd_stochastically
+from halfstep.kernels.rounding import round_compensated, round_stochastically
 from halfstep.kernels.scratch import widened
 from halfstep.optim.bf16 import AdamBf16, SGDBf16
 from halfstep.optim.foreach import in_chunks
+from halfstep.optim.one_pass import updates
 from halfstep.optim.watched import has_hooks
 from halfstep.techniques.base import Stage, Technique
 
@@ -152,32 +153,13 @@ class RoundedUpdate(Technique):
 
 
 def _sgd_in_one_pass(optimizer: Optimizer) -> dict[torch.Tensor, SGDSettings]:
-    """Return the large parameters that C can update as this SGD would, and its settings.
+    """Return the large bf16 parameters that C can update as this SGD would, and its settings.
 
-    There are none where somebody's hook may look at what the optimizer updates, and none before the
-    first step has made the momentum buffers.
+    There are none where somebody's hook may look at what the optimizer updates.
     """
     if type(optimizer) is not SGD or has_hooks(optimizer):
         return {}
-    found: dict[torch.Tensor, SGDSettings] = {}
-    for group in optimizer.param_groups:
-        if any(group[name] for name in ("maximize", "foreach", "differentiable", "fused")):
-            continue
-        numbers = {name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay")}
-        if not all(isinstance(number, int | float) for number in numbers.values()):
-            continue
-        settings = SGDSettings(**numbers, nesterov=group["nesterov"])
-        for param in group["params"]:
-            buffer = optimizer.state.get(param, {}).get("momentum_buffer")
-            if (
-                param.numel() < LARGE
-                or param.grad is None
-                or bool(settings.momentum) != (buffer is not None)
-            ):
-                continue
-            if can_step_sgd(param, param.grad, buffer):
-                found[param] = settings
-    return found
+    return {param: settings for param, _, _, settings in updates(optimizer, torch.bfloat16)}
 
 
 @contextmanager

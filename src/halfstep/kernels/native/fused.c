@@ -87,17 +87,56 @@ const int32_t has_fma = 1;
 const int32_t has_fma = 0; /* `fmaf` would be a call of a library for each number */
 #endif
 
+struct sgd {
+    float weight_decay, momentum, undamped, minus_lr;
+    int32_t nesterov;
+};
+
+/* What a step of `torch.optim.SGD` makes of a weight. PyTorch adds a multiple of a tensor by `fmaf`.
+ * `buffer` is null without momentum. */
+static inline float stepped(struct sgd sgd, float value, float slope, float *buffer) {
+    if (sgd.weight_decay != 0) slope = __builtin_fmaf(value, sgd.weight_decay, slope);
+    if (buffer) {
+        float kept = __builtin_fmaf(slope, sgd.undamped, *buffer * sgd.momentum);
+        *buffer = kept;
+        slope = sgd.nesterov ? __builtin_fmaf(kept, sgd.momentum, slope) : kept;
+    }
+    return __builtin_fmaf(slope, sgd.minus_lr, value);
+}
+
 /* Updates are computed this many at a time, which stay in the first cache until they are rounded. */
 enum { BLOCK = 1024, AHEAD = 2048, LINE = 16 };
 
-/* A step of `torch.optim.SGD` on bf16 parameters with bf16 gradients, computed in fp32 and rounded
- * as above. PyTorch adds a multiple of a tensor by `fmaf`. `momentum` is null without one. */
+/* A step of SGD on fp32 parameters with fp32 gradients. `momenta` is null without momentum. */
+void sgd_fp32(
+    float *restrict params, const float *restrict grads, float *restrict momenta, int64_t count,
+    float weight_decay, float momentum, float undamped, int32_t nesterov, float minus_lr
+) {
+    const struct sgd sgd = {weight_decay, momentum, undamped, minus_lr, nesterov};
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        int64_t size = count - start < BLOCK ? count - start : BLOCK;
+        float *param = params + start, *buffer = momenta ? momenta + start : 0;
+        const float *grad = grads + start;
+        for (int64_t i = 0; i < size; i += LINE) {
+            __builtin_prefetch(param + i + AHEAD, 1);
+            __builtin_prefetch(grad + i + AHEAD);
+            if (buffer) __builtin_prefetch(buffer + i + AHEAD, 1);
+        }
+        if (buffer)
+            for (int64_t i = 0; i < size; i++) param[i] = stepped(sgd, param[i], grad[i], buffer + i);
+        else
+            for (int64_t i = 0; i < size; i++) param[i] = stepped(sgd, param[i], grad[i], 0);
+    }
+}
+
+/* The same on bf16 parameters with bf16 gradients, computed in fp32 and rounded as above. */
 void sgd_stochastic_bf16(
     uint16_t *restrict params, const uint16_t *restrict grads, float *restrict momenta,
     int64_t count, float weight_decay, float momentum, float undamped, int32_t nesterov,
     float minus_lr, struct generator *generator
 ) {
     if (!count) return;
+    const struct sgd sgd = {weight_decay, momentum, undamped, minus_lr, nesterov};
     struct stream stream;
     take_over(&stream, generator);
     float updated[BLOCK];
@@ -105,28 +144,18 @@ void sgd_stochastic_bf16(
         int64_t size = count - start < BLOCK ? count - start : BLOCK;
         uint16_t *param = params + start;
         const uint16_t *grad = grads + start;
+        float *buffer = momenta ? momenta + start : 0;
         for (int64_t i = 0; i < size; i += 2 * LINE) {
             __builtin_prefetch(param + i + AHEAD, 1);
             __builtin_prefetch(grad + i + AHEAD);
         }
-        if (momenta) {
-            float *buffer = momenta + start;
-            for (int64_t i = 0; i < size; i += LINE) __builtin_prefetch(buffer + i + AHEAD, 1);
-            for (int64_t i = 0; i < size; i++) {
-                float value = widened_bf16(param[i]), slope = widened_bf16(grad[i]);
-                if (weight_decay != 0) slope = __builtin_fmaf(value, weight_decay, slope);
-                float kept = __builtin_fmaf(slope, undamped, buffer[i] * momentum);
-                buffer[i] = kept;
-                slope = nesterov ? __builtin_fmaf(kept, momentum, slope) : kept;
-                updated[i] = __builtin_fmaf(slope, minus_lr, value);
-            }
-        } else {
-            for (int64_t i = 0; i < size; i++) {
-                float value = widened_bf16(param[i]), slope = widened_bf16(grad[i]);
-                if (weight_decay != 0) slope = __builtin_fmaf(value, weight_decay, slope);
-                updated[i] = __builtin_fmaf(slope, minus_lr, value);
-            }
-        }
+        for (int64_t i = 0; buffer && i < size; i += LINE) __builtin_prefetch(buffer + i + AHEAD, 1);
+        if (buffer)
+            for (int64_t i = 0; i < size; i++)
+                updated[i] = stepped(sgd, widened_bf16(param[i]), widened_bf16(grad[i]), buffer + i);
+        else
+            for (int64_t i = 0; i < size; i++)
+                updated[i] = stepped(sgd, widened_bf16(param[i]), widened_bf16(grad[i]), 0);
         round_next(&stream, updated, param, size);
     }
     give_back(&stream, generator);

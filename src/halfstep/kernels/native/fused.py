@@ -10,11 +10,12 @@ import ctypes
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from halfstep.kernels.native.compiled import at, load
-from halfstep.kernels.native.half import HEADER
+from halfstep.kernels.native.compiled import at, in_threads, load
+from halfstep.kernels.native.half import HEADER, is_dense
 
 _SOURCE = Path(__file__).with_name("fused.c")
 _GENERATOR_BYTES = 5056
@@ -37,7 +38,7 @@ def round_stochastically(
     if functions is None or not (_is(value, torch.float32) and _is(rounded, torch.bfloat16)):
         return False
     state = generator.get_state()
-    if state.numel() != _GENERATOR_BYTES or not _draws_as_torch():
+    if not _draws_as_torch():
         return False
     functions.stochastic_bf16(at(value), at(rounded), ctypes.c_int64(value.numel()), at(state))
     torch.autograd.graph.increment_version(rounded)
@@ -55,12 +56,59 @@ class SGDSettings:
     weight_decay: float
     nesterov: bool
 
+    def as_arguments(self) -> tuple[Any, ...]:
+        """Return them as the C functions take them."""
+        return (
+            ctypes.c_float(self.weight_decay),
+            ctypes.c_float(self.momentum),
+            ctypes.c_float(1 - self.dampening),
+            ctypes.c_int32(self.nesterov),
+            ctypes.c_float(-self.lr),
+        )
+
 
 def can_step_sgd(param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None) -> bool:
-    """Tell whether `step_sgd_stochastically` can update these tensors, with the bits of PyTorch."""
-    known = _is(param, torch.bfloat16) and _is(grad, torch.bfloat16)
-    known = known and (momentum is None or _is(momentum, torch.float32))
-    return known and library() is not None and _steps_as_torch()
+    """Tell whether the functions below can update these tensors, with the bits of PyTorch.
+
+    Args:
+        param: Weights, which `step_sgd` updates in fp32 and `step_sgd_stochastically` in bf16.
+        grad: Their gradient, in the same format.
+        momentum: The fp32 momentum buffer; None without momentum.
+    """
+    buffers = () if momentum is None else (momentum,)
+    if param.dtype == torch.float32:
+        known = all(map(is_dense, (param, grad, *buffers)))
+        known = known and len({each.stride() for each in (param, grad, *buffers)}) == 1
+        return known and library() is not None and _steps_as_torch()
+    # In the order of the elements, as random numbers are drawn.
+    known = all(_is(each, torch.bfloat16) for each in (param, grad))
+    known = known and all(_is(each, torch.float32) for each in buffers)
+    return known and library() is not None and _steps_as_torch() and _draws_as_torch()
+
+
+def step_sgd(
+    param: torch.Tensor, grad: torch.Tensor, momentum: torch.Tensor | None, settings: SGDSettings
+) -> None:
+    """Take a step of SGD on fp32 weights in one pass.
+
+    Args:
+        param: Weights of any shape, which are written to; `can_step_sgd` has said yes.
+        grad: Their gradient.
+        momentum: The momentum buffer, which is written to; None without momentum.
+        settings: The optimizer's.
+    """
+    functions = library()
+    assert functions is not None, "its caller has asked"
+    places = [0 if each is None else each.data_ptr() for each in (param, grad, momentum)]
+
+    def part(first: int, count: int) -> None:
+        arrays = [ctypes.c_void_p(place + 4 * first if place else None) for place in places]
+        functions.sgd_fp32(*arrays, ctypes.c_int64(count), *settings.as_arguments())
+
+    in_threads(part, param.numel(), param.numel())
+    torch.autograd.graph.increment_version(param)
+    if momentum is not None:
+        torch.autograd.graph.increment_version(momentum)
 
 
 def step_sgd_stochastically(
@@ -70,45 +118,30 @@ def step_sgd_stochastically(
     settings: SGDSettings,
     generator: torch.Generator,
 ) -> None:
-    """Take a step of SGD in fp32, and round the new weights stochastically, in one pass.
+    """Take a step of SGD on bf16 weights in fp32, and round them stochastically, in one pass.
 
     Args:
-        param: bf16 weights of any shape, which are written to; `can_step_sgd` has said yes.
-        grad: Their bf16 gradient.
-        momentum: The fp32 momentum buffer, which is written to; None without momentum.
+        param: Weights of any shape, which are written to; `can_step_sgd` has said yes.
+        grad: Their gradient.
+        momentum: The momentum buffer, which is written to; None without momentum.
         settings: The optimizer's.
         generator: As for `round_stochastically`.
     """
     functions = library()
     assert functions is not None, "its caller has asked"
     state = generator.get_state()
-    _step_sgd(functions, param, grad, momentum, settings, state)
-    torch.autograd.graph.increment_version(param)
-    if momentum is not None:
-        torch.autograd.graph.increment_version(momentum)
-    generator.set_state(state)
-
-
-def _step_sgd(
-    functions: ctypes.CDLL,
-    param: torch.Tensor,
-    grad: torch.Tensor,
-    momentum: torch.Tensor | None,
-    settings: SGDSettings,
-    state: torch.Tensor,
-) -> None:
     functions.sgd_stochastic_bf16(
         at(param),
         at(grad),
         ctypes.c_void_p() if momentum is None else at(momentum),
         ctypes.c_int64(param.numel()),
-        ctypes.c_float(settings.weight_decay),
-        ctypes.c_float(settings.momentum),
-        ctypes.c_float(1 - settings.dampening),
-        ctypes.c_int32(settings.nesterov),
-        ctypes.c_float(-settings.lr),
+        *settings.as_arguments(),
         at(state),
     )
+    torch.autograd.graph.increment_version(param)
+    if momentum is not None:
+        torch.autograd.graph.increment_version(momentum)
+    generator.set_state(state)
 
 
 def round_compensated(value: torch.Tensor, rounded: torch.Tensor, lost: torch.Tensor) -> bool:
@@ -139,6 +172,8 @@ def _draws_as_torch() -> bool:
     count = 1500
     one, other = (torch.Generator().manual_seed(1) for _ in range(2))
     state, rounded = one.get_state(), torch.empty(count, dtype=torch.bfloat16)
+    if state.numel() != _GENERATOR_BYTES:
+        return False
     values = torch.ones(count)
     functions.stochastic_bf16(at(values), at(rounded), ctypes.c_int64(count), at(state))
     drawn = torch.randint(1 << 16, (count,), dtype=torch.int32, generator=other)
@@ -153,23 +188,19 @@ def _steps_as_torch() -> bool:
     """Compare steps in C with torch's own once, over lengths with and without a rest of lanes."""
     functions = library()
     assert functions is not None, "its caller has asked"
-    source = torch.Generator().manual_seed(1)
-    has_fma = ctypes.c_int32.in_dll(functions, "has_fma").value
-    if not has_fma or source.get_state().numel() != _GENERATOR_BYTES or not _draws_as_torch():
+    if not ctypes.c_int32.in_dll(functions, "has_fma").value:
         return False
+    source = torch.Generator().manual_seed(1)
     settings = SGDSettings(0.1, 0.9, 0.1, 1e-3, nesterov=True)
     for count in (7, 4096 + 23):
-        values, grad, momentum = (torch.randn(count, generator=source) for _ in range(3))
-        param, grad, buffer = values.bfloat16(), grad.bfloat16(), momentum.clone()
-        stand_in, expected = param.float(), torch.empty_like(param)
-        states = [torch.Generator().manual_seed(1).get_state() for _ in range(2)]
-        _step_sgd(functions, param, grad, buffer, settings, states[0])
+        expected, grad, momentum = (torch.randn(count, generator=source) for _ in range(3))
+        param, buffer = expected.clone(), momentum.clone()
+        step_sgd(param, grad, buffer, settings)
         # Not by an optimizer, which would call the hooks that others have registered for steps.
-        slope = grad.float().add(stand_in, alpha=settings.weight_decay)
+        slope = grad.add(expected, alpha=settings.weight_decay)
         momentum.mul_(settings.momentum).add_(slope, alpha=1 - settings.dampening)
         slope = slope.add(momentum, alpha=settings.momentum)
-        stand_in.add_(slope, alpha=-settings.lr)
-        functions.stochastic_bf16(at(stand_in), at(expected), ctypes.c_int64(count), at(states[1]))
+        expected.add_(slope, alpha=-settings.lr)
         if not (torch.equal(buffer, momentum) and torch.equal(param, expected)):
             return False
     return True

@@ -50,7 +50,7 @@ def round_to_half(
         wide: Where to write the same numbers in fp32, likewise; it may be `values`.
     """
     functions = _in_lanes()
-    if functions is None or not _is_dense(values):
+    if functions is None or not is_dense(values):
         return False
     function = getattr(functions, f"round_{_NAMES[dtype]}")
     _in_parts(function, values.numel(), (values, narrow, wide))
@@ -60,7 +60,7 @@ def round_to_half(
 def widen(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
     """Write half numbers without gaps to an fp32 tensor of their strides; tell whether it did."""
     functions = _in_lanes()
-    if functions is None or not _is_dense(narrow, narrow.dtype):
+    if functions is None or not is_dense(narrow, narrow.dtype):
         return False
     function = getattr(functions, f"widen_{_NAMES[narrow.dtype]}")
     _in_parts(function, narrow.numel(), (narrow, wide))
@@ -83,7 +83,7 @@ def _in_parts(
 def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> bool:
     """Do what `torch._amp_foreach_non_finite_check_and_unscale_` does; tell whether it is done."""
     functions = library()
-    if functions is None or not all(map(_is_dense, (*grads, inverse, found_inf))):
+    if functions is None or not all(map(is_dense, (*grads, inverse, found_inf))):
         return False
     ends = list(accumulate(grad.numel() for grad in grads))
     arrays = (ctypes.c_void_p * len(grads))(*(grad.data_ptr() for grad in grads))
@@ -109,11 +109,12 @@ def _in_lanes() -> ctypes.CDLL | None:
     return functions if has else None
 
 
-def _is_dense(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+def is_dense(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """Tell whether a tensor of a dtype is in real memory of the CPU, without gaps."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == dtype
         and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
         and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))
     )

@@ -1,0 +1,166 @@
+"""SGD on large parameters in one pass over memory: the bits, state and hooks of torch's step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from halfstep import Engine
+from halfstep.kernels.native import fused
+from halfstep.kernels.rounding import LARGE
+from halfstep.optim import one_pass, sgd
+from halfstep.optim.one_pass import large_in_one_pass
+
+SHAPES = ((3, 5), (LARGE + 77,), (LARGE // 64, 65), (32, 256, 3, 3))
+SETTINGS = [
+    {},
+    {"weight_decay": 0.01},
+    {"momentum": 0.9, "dampening": 0.3},
+    {"momentum": 0.9, "weight_decay": 2e-3, "nesterov": True},
+    {"momentum": 0.9, "maximize": True},
+    {"momentum": 0.9, "foreach": True},
+]
+
+
+@pytest.fixture
+def updated(monkeypatch) -> list[torch.Size]:
+    """The shapes of what C updates, in turn."""
+    if fused.library() is None:
+        pytest.skip("no C compiler")
+    step, shapes = one_pass.step_sgd, []
+
+    def counted(param, *args):
+        shapes.append(param.shape)
+        step(param, *args)
+
+    monkeypatch.setattr(one_pass, "step_sgd", counted)
+    return shapes
+
+
+def _parameter(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
+    value = torch.randn(shape, generator=source)
+    return value.to(memory_format=torch.channels_last) if len(shape) == 4 else value
+
+
+def _train(kind=torch.optim.SGD, *, plain: bool = False, **settings):
+    """Take four steps on random gradients, with inf and NaN among the last; rates change."""
+    source = torch.Generator().manual_seed(0)
+    params = [nn.Parameter(_parameter(shape, source)) for shape in SHAPES]
+    optimizer = kind(params, lr=0.1, **settings)
+    for step in range(4):
+        for param in params:
+            param.grad = _parameter(param.shape, source)
+            if step == 3:
+                param.grad.flatten()[:2] = torch.tensor([torch.nan, torch.inf])
+        optimizer.param_groups[0]["lr"] *= 0.9
+        if plain:
+            optimizer.step()
+        else:
+            with large_in_one_pass(optimizer):
+                optimizer.step()
+    return params, optimizer
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_parameters_momentum_and_versions_are_those_of_torchs_step(updated, settings) -> None:
+    params, optimizer = _train(**settings)
+    its, reference = _train(plain=True, **settings)
+    for one, other in zip(params, its, strict=True):
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+        buffer = optimizer.state[one].get("momentum_buffer")
+        if buffer is not None:
+            expected = reference.state[other]["momentum_buffer"]
+            assert torch.equal(buffer.view(torch.int32), expected.view(torch.int32))
+        assert one._version > 0
+        assert one.grad is not None
+    # The first step makes the momentum buffers.
+    steps = 4 - bool(settings.get("momentum"))
+    ours = not {"maximize", "foreach"} & settings.keys()
+    assert updated == [*SHAPES[1:]] * steps * ours
+
+
+def test_the_trainers_sgd_takes_the_pass_too(updated) -> None:
+    params, _ = _train(sgd.SGD, momentum=0.9)
+    its, _ = _train(plain=True, momentum=0.9)
+    assert updated == [*SHAPES[1:]] * 3
+    for one, other in zip(params, its, strict=True):
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+def test_hooks_see_weights_and_gradients_before_and_after_the_step(updated) -> None:
+    source = torch.Generator().manual_seed(0)
+    param = nn.Parameter(torch.randn(LARGE, generator=source))
+    optimizer = torch.optim.SGD([param], lr=0.5)
+    seen = []
+
+    def look(*_: object) -> None:
+        assert param.grad is not None
+        seen.append((param.detach().clone(), param.grad.clone()))
+
+    optimizer.register_step_pre_hook(look)
+    optimizer.register_step_post_hook(look)
+    param.grad = torch.randn(LARGE, generator=source)
+    with large_in_one_pass(optimizer):
+        optimizer.step()
+    (before, grad), (after, same_grad) = seen
+    assert updated
+    assert torch.equal(after, before.add(grad, alpha=-0.5))
+    assert torch.equal(grad, same_grad)
+
+
+def test_a_closure_makes_its_gradients_before_the_update(updated) -> None:
+    param = nn.Parameter(torch.zeros(LARGE))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    param.grad = torch.full((LARGE,), 5.0)
+
+    def closure() -> float:
+        param.grad = torch.ones(LARGE)
+        return 0.0
+
+    with large_in_one_pass(optimizer):
+        optimizer.step(closure)
+    assert torch.equal(param, torch.full((LARGE,), -1.0))
+    assert not updated
+
+
+def test_gradients_are_back_after_a_step_that_fails(updated) -> None:
+    param = nn.Parameter(torch.zeros(LARGE))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    param.grad = grad = torch.ones(LARGE)
+
+    def take() -> None:
+        with large_in_one_pass(optimizer):
+            optimizer.step()
+
+    optimizer._optimizer_step_code = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        take()
+    assert param.grad is grad
+
+
+@pytest.mark.parametrize(
+    ("recipe", "passes"), [("fp32", 0), ("fp16", 2), ("bf16", 2), ("o2", 2), ("bf16-sr", 0)]
+)
+def test_half_recipes_take_the_pass_and_skip_overflows_as_before(
+    monkeypatch, updated, recipe, passes
+) -> None:
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Linear(256, 257)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with Engine(model, optimizer, recipe=recipe) as engine:
+            for factor in (1.0, 1.0, float("inf"), 1.0):
+                with engine.autocast():
+                    loss = engine.model(torch.ones(2, 256)).float().square().mean()
+                if not engine.recipe.loss_scale and factor > 1:
+                    continue
+                engine.backward(loss * factor)
+                engine.step()
+        return [param.detach().clone() for param in model.parameters()]
+
+    in_one_pass = run()
+    assert updated == [(257, 256)] * passes
+    monkeypatch.setattr(fused, "library", lambda: None)
+    for one, other in zip(in_one_pass, run(), strict=True):
+        assert torch.equal(one, other)
