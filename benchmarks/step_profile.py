@@ -35,6 +35,7 @@ from halfstep.advise.subject import Subject
 from halfstep.kernels import weight_gradients
 from halfstep.kernels.native import half
 from halfstep.kernels.native.memory import freed_memory_kept
+from halfstep.optim import one_pass
 from halfstep.recipe import recipe as find_recipe
 from halfstep.train.environment import describe
 
@@ -79,6 +80,7 @@ PASSES_IN_C = (
     (half, "round_to_half"),
     (half, "widen"),
     (half, "unscale"),
+    (one_pass, "step_sgd"),
 )
 """Functions that pass over memory in C, which the profiler does not see by itself."""
 
@@ -87,6 +89,8 @@ def kind(event: FunctionEvent) -> str:
     """Return the kind of work that an event does by itself, without the events in it."""
     library, _, name = event.name.partition("::")
     if library == "halfstep":
+        if name == "step_sgd":
+            return OPTIMIZER
         cast = RECAST if _stage(event) == UPDATE else f"{_stage(event)}: casts"
         return UNSCALE if name == "unscale" else cast
     if library != "aten" or name in CALLERS:

@@ -124,6 +124,14 @@ def test_a_closure_makes_its_gradients_before_the_update(updated) -> None:
     assert not updated
 
 
+def test_a_compiled_step_is_left_alone() -> None:
+    param = nn.Parameter(torch.zeros(LARGE))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    optimizer.step = torch.compile(optimizer.step, backend="eager")
+    with large_in_one_pass(optimizer):
+        assert not optimizer._optimizer_step_pre_hooks
+
+
 def test_gradients_are_back_after_a_step_that_fails(updated) -> None:
     param = nn.Parameter(torch.zeros(LARGE))
     optimizer = torch.optim.SGD([param], lr=1.0)

@@ -9,7 +9,7 @@ hooks that come before a step, and before those that come after it, which see wh
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from halfstep.kernels.rounding import LARGE
 from halfstep.optim import sgd
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
     from collections.abc import Iterator
 
     from torch.optim import Optimizer
@@ -31,7 +32,8 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
         optimizer: Any optimizer; for others than torch's SGD, and for large parameters of its that
             `updates` leaves out, nothing changes.
     """
-    if type(optimizer) not in (torch.optim.SGD, sgd.SGD) or not _has_large(optimizer):
+    is_known = type(optimizer) in (torch.optim.SGD, sgd.SGD) and not _is_compiled(optimizer)
+    if not is_known or not _has_large(optimizer):
         yield
         return
     updated: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -53,7 +55,8 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
 
     before = optimizer.register_step_pre_hook(update)
     after = optimizer.register_step_post_hook(give_back)
-    optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # noqa: SLF001  # no public way
+    hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    hooks.move_to_end(after.id, last=False)  # which `register_step_post_hook` cannot
     try:
         yield
     finally:
@@ -98,3 +101,8 @@ def _has_large(optimizer: Optimizer) -> bool:
     return any(
         param.numel() >= LARGE for group in optimizer.param_groups for param in group["params"]
     )
+
+
+def _is_compiled(optimizer: Optimizer) -> bool:
+    """Tell whether the step went through `torch.compile`, which compiles it anew for each hook."""
+    return hasattr(optimizer.step, "_torchdynamo_orig_callable")
