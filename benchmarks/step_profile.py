@@ -89,10 +89,8 @@ def kind(event: FunctionEvent) -> str:
     """Return the kind of work that an event does by itself, without the events in it."""
     library, _, name = event.name.partition("::")
     if library == "halfstep":
-        if name == "step_sgd":
-            return OPTIMIZER
         cast = RECAST if _stage(event) == UPDATE else f"{_stage(event)}: casts"
-        return UNSCALE if name == "unscale" else cast
+        return {"unscale": UNSCALE, "step_sgd": OPTIMIZER}.get(name, cast)
     if library != "aten" or name in CALLERS:
         return BETWEEN
     stage = _stage(event)
