@@ -12,16 +12,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.optim import SGD
 
 from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd
 from halfstep.kernels.rounding import LARGE
-from halfstep.optim import sgd
+from halfstep.optim.sgd import MOST
+from halfstep.optim.watched import is_replaced, step_of
 
 if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Iterator
 
     from torch.optim import Optimizer
+
+_STEP = step_of(SGD)
 
 
 @contextmanager
@@ -32,7 +36,8 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
         optimizer: Any optimizer; for others than torch's SGD, and for large parameters of its that
             `updates` leaves out, nothing changes.
     """
-    is_known = type(optimizer) in (torch.optim.SGD, sgd.SGD) and not _is_compiled(optimizer)
+    # A compiled step would be compiled anew for each new hook.
+    is_known = type(optimizer) is SGD and not is_replaced(optimizer, _STEP)
     if not is_known or not _has_large(optimizer):
         yield
         return
@@ -73,7 +78,7 @@ def updates(
     The first step makes the momentum buffers, so that nothing is found before it.
 
     Args:
-        optimizer: torch's SGD, or its subclass of `sgd.py`.
+        optimizer: torch's SGD.
         dtype: Format of the parameters and gradients that are asked for.
 
     Yields:
@@ -98,11 +103,6 @@ def updates(
 
 
 def _has_large(optimizer: Optimizer) -> bool:
-    return any(
-        param.numel() >= LARGE for group in optimizer.param_groups for param in group["params"]
-    )
-
-
-def _is_compiled(optimizer: Optimizer) -> bool:
-    """Tell whether the step went through `torch.compile`, which compiles it anew for each hook."""
-    return hasattr(optimizer.step, "_torchdynamo_orig_callable")
+    """Tell whether a parameter is large, in a model that `sgd.py` does not step."""
+    sizes: list[int] = [p.numel() for group in optimizer.param_groups for p in group["params"]]
+    return sum(sizes) > MOST and max(sizes) >= LARGE
