@@ -62,6 +62,11 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([torch.zeros(0).double(), *[g.double().flatten() for g in gradients]])
 
 
+def flat_weights(model: nn.Module) -> Tensor:
+    """All weights of a model, in fp64, as one vector."""
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
 def rehearsed(net: Net, recipe: str, exceptions: dict[str, str], scale: float) -> Tensor:
     """Gradients (batches, parameters) under a recipe, each from the initial weights."""
     rows = []
