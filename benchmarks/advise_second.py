@@ -1,8 +1,8 @@
 """Does advise except the right calls in networks by an author who had not read its rules?
 
 `benchmarks/planted/second` holds 24 networks with planted faults and 16 healthy trainings, with the
-calls that must be excepted as data. That truth was verified without advise, and committed before advise
-ran on any of the networks:
+calls that must be excepted as data. That truth was verified without advise, and committed before
+advise ran on any of the networks:
 
     python benchmarks/planted/second/verify.py
     python benchmarks/advise_second.py first      # or: mended
@@ -61,9 +61,7 @@ def advised(net: Net) -> list[dict[str, Any]]:
 def around(exception: str, place: str) -> bool:
     """Tell whether an exception is for a place, a part of it, or a module around it."""
     return (
-        exception == place
-        or exception.startswith(f"{place}.")
-        or place.startswith(f"{exception}.")
+        exception == place or exception.startswith(f"{place}.") or place.startswith(f"{exception}.")
     )
 
 
@@ -94,7 +92,7 @@ def fails(net: Net, config: dict[str, Any]) -> bool:
         optimizer.step()
     right = verify.flat_weights(exact)
     off = float((got - right).norm() / (right - start).norm().clamp(min=1e-12))
-    return skipped > 2 or not off <= 0.5  # noqa: PLR2004
+    return skipped > 2 or not off <= 0.5
 
 
 def needed(net: Net, row: dict[str, Any], without: str) -> bool:

@@ -18,8 +18,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from halfstep.advise.choose import drift
 from halfstep.advise.choose.advice import MOST_PASSES, advise
-from halfstep.advise.choose.record import Record, record
-from halfstep.advise.choose.rehearse import over_all_steps, rehearse
+from halfstep.advise.choose.record import Record, record, replayed
+from halfstep.advise.choose.rehearse import (
+    CLOSE,
+    LIMIT,
+    over_each_step,
+    over_two_steps,
+    rehearse,
+)
 from halfstep.advise.choose.survive import survive
 from halfstep.advise.subject import Subject
 from halfstep.formats import FORMATS
@@ -311,6 +317,15 @@ class SteepOnce(Growing):
         return values + torch.sin(self.linear(values).float() * scale)
 
 
+class CoarseEarlier(Growing):
+    """Rounds its values to multiples of an offset's ulp, which is smaller in the eighth step."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        offset = torch.where(self.seen == 8, 100.0, 512.0)
+        return values + 1.5 * torch.tanh((self.linear(values) + offset) - offset)
+
+
 class WideOutside(Gate):
     """Autocast runs `pow` in fp32, where its results have room."""
 
@@ -357,13 +372,35 @@ def test_damage_is_that_of_the_steepest_step_too() -> None:
     recorded = record(about)
     found = rehearse(about, recorded, bf16)
     assert not found.wrong(bf16)
-    there = rehearse(about, recorded.at_steepest(), bf16)
-    mean = over_all_steps(found, about, recorded, bf16)
+    there = rehearse(about, recorded.at(recorded.steepest), bf16)
+    mean = over_two_steps(found, about, recorded, bf16)
     expected = (7 * found.gradient_damage + there.gradient_damage) / 8
     assert mean.gradient_damage == pytest.approx(expected)
     assert mean.wrong(bf16)
     searched = survive(about, recorded, "bf16")
     assert searched.exceptions or searched.rejected
+
+
+def test_damage_near_the_limit_is_the_mean_of_every_recorded_step() -> None:
+    about, bf16 = subject(CoarseEarlier), find_recipe("bf16")
+    recorded = record(about)
+    found = rehearse(about, recorded, bf16)
+    assert CLOSE < found.gradient_damage < LIMIT
+    model = about.copied()
+    optimizer = about.optimizer(model)
+    damages = []
+    for batch, moment in zip(about.batches, replayed(about, recorded), strict=False):
+        optimizer.zero_grad()
+        about.loss(model, batch).backward()
+        for name, param in model.named_parameters():
+            torch.testing.assert_close(moment.gradient[name], param.grad)
+        damages.append(rehearse(about, recorded.at(moment), bf16).gradient_damage)
+        optimizer.step()
+    assert len(damages) == 7
+    mean = over_each_step(found, about, recorded, bf16)
+    assert mean.gradient_damage == pytest.approx((sum(damages) + found.gradient_damage) / 8)
+    assert mean.wrong(bf16)
+    assert survive(about, recorded, "bf16").exceptions.keys() == {"gate"}
 
 
 def test_an_optimizer_with_several_eps_is_advised_on() -> None:

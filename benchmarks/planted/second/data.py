@@ -1,4 +1,4 @@
-"""Batches of the second set: eight small batches each, made from one seed, whose labels can be learned."""
+"""Batches of the second set: eight each, made from one seed, whose labels can be learned."""
 
 import torch
 from torch import Tensor

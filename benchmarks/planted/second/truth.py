@@ -1,10 +1,10 @@
 """The second set: the networks, and the calls that must be excepted under each recipe.
 
-`place` is the module whose own code makes the fault; an exception for it, for an operator in it or for
-a module around it (not the whole network) finds the fault. A fault in the network's own `forward`
-names its operators instead (only under fp16: under o2, the next operator of the same code gets the
-result in half precision again, so that no exception helps). This data was written, and verified by `verify.py`, before `advise` ran
-on any of these networks.
+`place` is the module whose own code makes the fault; an exception for it, for an operator in it or
+for a module around it (not the whole network) finds the fault. A fault in the network's own
+`forward` names its operators instead (only under fp16: under o2, the next operator of the same code
+gets the result in half precision again, so that no exception helps). This data was written, and
+verified by `verify.py`, before `advise` ran on any of these networks.
 """
 
 from dataclasses import dataclass

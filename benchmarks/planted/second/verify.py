@@ -1,10 +1,10 @@
-"""Verifies the planted truth without `advise`: rehearses each recipe with and without the exceptions.
+"""Verifies the planted truth without `advise`: rehearses recipes with and without the exceptions.
 
-The reference is the gradient of the same weights and batches in fp64. A recipe breaks if, at every loss
-scale tried, a gradient is inf or NaN or its mean squared error over the batches is above a tenth of the
-gradient's variance between batches. For each fault: with all planted exceptions the recipe must hold;
-without one of them it must break. Under recipes of half parameters the module alone is also run in
-plain PyTorch, in fp16 and in fp64, from the inputs that it gets in fp32.
+The reference is the gradient of the same weights and batches in fp64. A recipe breaks if, at every
+loss scale tried, a gradient is inf or NaN or its mean squared error over the batches is above a
+tenth of the gradient's variance between batches. For each fault: with all planted exceptions the
+recipe must hold; without one of them it must break. Under o2 the module alone is also run in plain
+PyTorch, in fp16 and in fp64, from the inputs that it gets in fp32.
 """
 
 import copy
@@ -102,7 +102,7 @@ def breaks(net: Net, recipe: str, exceptions: dict[str, str]) -> str | None:
             return f"raises {error}".splitlines()[0]
         if gradient.isfinite().all():
             damage = float(((gradient - true[: len(gradient)]) ** 2).sum(1).mean() / variance)
-            if damage <= 0.1:  # noqa: PLR2004
+            if damage <= 0.1:
                 return None
             worst = f"damage {damage:.2g}"
     return worst
@@ -118,7 +118,7 @@ def stalled(net: Net, exceptions: list[str]) -> str | None:
         update, p = net.lr * p.grad, p.detach()
         lost = (p.half() - update.half()) - p.half() + update
         share = float(lost.double().norm() / update.double().norm().clamp(min=1e-30))
-        if share > 0.7:  # noqa: PLR2004  (half of the squared norm)
+        if share > 0.7:
             return f"{name} loses {share:.2f} of its update"
     return None
 
@@ -131,7 +131,7 @@ def verdict(net: Net, recipe: str, places: list[str]) -> str | None:
 
 
 def alone(net: Net, place: str) -> str | None:
-    """How far the module in plain fp16 is from fp64, forward and backward; None where it is near."""
+    """How far the module in plain fp16 is from fp64, both ways; None where it is near."""
     model, batches, loss = made(net)
     seen: list[Any] = []
     module = model.get_submodule(place)
@@ -153,7 +153,7 @@ def alone(net: Net, place: str) -> str | None:
         if not got.isfinite().all():
             return f"{what}: inf or NaN"
         error = float((got - right).norm() / right.norm().clamp(min=1e-30))
-        if error > 0.3:  # noqa: PLR2004
+        if error > 0.3:
             return f"{what}: error {error:.2g}"
     return None
 

@@ -13,13 +13,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from halfstep.advise.choose.exponents import Exponents
 from halfstep.advise.choose.sites import CallKey, Listener, Site
-from halfstep.advise.random_numbers import RandomNumbers
+from halfstep.advise.random_numbers import RandomNumbers, drawn_from
 from halfstep.engine import Engine
 from halfstep.techniques.interception import is_in_place
 from halfstep.train.store.random_state import capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from halfstep.advise.subject import Subject
 
@@ -93,6 +93,7 @@ class Record:
         random_state: Of all random numbers before the last step.
         lines: Where in the model's code each site is, as "file:line".
         steepest: The step with the largest gradient.
+        random_states: Of all random numbers before each step.
         steps: How many forward and backward passes it took.
     """
 
@@ -111,14 +112,14 @@ class Record:
     random_state: dict[str, Any]
     lines: Mapping[Site, str]
     steepest: Moment
+    random_states: Sequence[dict[str, Any]]
     steps: int
 
-    def at_steepest(self) -> Self:
-        """Return the record with the step of the largest gradient in the place of the last.
+    def at(self, moment: Moment) -> Self:
+        """Return the record with another step in the place of the last.
 
         The variance of the gradient between batches, in whose unit damage counts, is the same.
         """
-        moment = self.steepest
         return replace(
             self,
             weights=moment.weights,
@@ -162,7 +163,7 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
     backward: dict[Site, Exponents] = {}
     of_parameters = Exponents.none()
     noise = _Noise()
-    losses = []
+    losses, random_states = [], []
     steepest: Moment | None = None
     with Engine(model, optimizer, recipe="fp32") as engine:
         for step in range(STEPS):
@@ -171,6 +172,7 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
             weights = copy.deepcopy(model.state_dict())
             optimizer_state = copy.deepcopy(optimizer.state_dict())
             random_state = capture()
+            random_states.append(random_state)
             calls: list[Call] = []
             with engine.autocast(), Listener(model, _Taking(calls).take) as listener:
                 loss = subject.loss_of(model, batch)
@@ -207,8 +209,28 @@ def _record(subject: Subject, before: Callable[[int], None]) -> Record:
         random_state,
         listener.lines,
         steepest,
+        random_states,
         STEPS,
     )
+
+
+def replayed(subject: Subject, recorded: Record) -> Iterator[Moment]:
+    """Train the recorded steps again but for the last, and yield each as it is before its update.
+
+    A record keeps the weights and gradients of two steps only, because a large model's take memory.
+    """
+    model = subject.copied()
+    optimizer = subject.optimizer(model)
+    with Engine(model, optimizer, recipe="fp32") as engine:
+        for step, random_state in enumerate(recorded.random_states[:-1]):
+            batch = subject.batches[step % len(subject.batches)]
+            weights = copy.deepcopy(model.state_dict())
+            optimizer_state = copy.deepcopy(optimizer.state_dict())
+            with drawn_from(random_state), engine.autocast():
+                loss = subject.loss_of(model, batch)
+                engine.backward(loss)
+            yield Moment(weights, optimizer_state, batch, random_state, _gradient(model))
+            engine.step()
 
 
 def _noise_ratio(spread: Mapping[str, torch.Tensor], gradient: Mapping[str, torch.Tensor]) -> float:

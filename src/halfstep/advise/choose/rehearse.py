@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from halfstep.advise.choose.record import floating, is_finite
+from halfstep.advise.choose.record import floating, is_finite, replayed
 from halfstep.advise.choose.sites import CallKey, Listener, Site
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import SWA, Engine
@@ -43,6 +43,9 @@ TRAINING = 100
 DOUBTFUL = 1e-6
 """Squared error of the last gradient, over the less of its squared norm and its variance between
 batches, from which that of a steeper step may matter; rounding to fp16 often leaves less."""
+CLOSE = LIMIT / 4
+"""Mean damage of two steps from which that of all eight may exceed the limit: the damage of single
+steps differs by a factor of ten and more where rounding depends on the values."""
 EXACT = 1e-6
 """Share of an update that rounding changes at most where parameters, or their copies, are fp32."""
 
@@ -53,7 +56,8 @@ class Rehearsal:
 
     Attributes:
         gradient_damage: Squared error of the gradient over its variance between batches; of the
-            last recorded step, or the mean over the recorded steps (`over_all_steps`).
+            last recorded step, or the mean over the recorded steps (`over_two_steps`,
+            `over_each_step`).
         updates_lost: Share of each parameter's update that did not arrive, by name: 1 less its
             projection on what the optimizer makes of the same gradient in fp32; infinite where the
             update is not finite.
@@ -198,10 +202,10 @@ def is_doubtful(found: Rehearsal, recorded: Record) -> bool:
     return relative > DOUBTFUL and recorded.steepest.gradient is not recorded.gradient
 
 
-def over_all_steps(
+def over_two_steps(
     found: Rehearsal, subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0
 ) -> Rehearsal:
-    """Return the rehearsal of the last step with the mean damage over the recorded steps.
+    """Return the rehearsal of the last step with an estimate of the mean damage over all steps.
 
     Rounding that depends on the values, as of saved activations, does most harm where errors are
     amplified most: a few steep steps make most of the mean. So the step of the largest gradient is
@@ -215,12 +219,35 @@ def over_all_steps(
         recipe: That of `found`.
         seed: Of what the recipe draws at random.
     """
-    steepest = rehearse(subject, recorded.at_steepest(), recipe, seed=seed)
+    steepest = rehearse(subject, recorded.at(recorded.steepest), recipe, seed=seed)
     if steepest.breaks:
         return steepest
     others = recorded.steps - 1
     mean = (others * found.gradient_damage + steepest.gradient_damage) / recorded.steps
     return replace(found, gradient_damage=mean)
+
+
+def over_each_step(
+    found: Rehearsal, subject: Subject, recorded: Record, recipe: Recipe, *, seed: int = 0
+) -> Rehearsal:
+    """Return the rehearsal of the last step with the mean damage of every recorded step.
+
+    A rehearsal that breaks is returned as it is.
+
+    Args:
+        found: The rehearsal of the last step.
+        subject: What is trained.
+        recorded: Its first steps in fp32; all but the last are trained again.
+        recipe: That of `found`.
+        seed: Of what the recipe draws at random.
+    """
+    damages = [found.gradient_damage]
+    for moment in replayed(subject, recorded):
+        there = rehearse(subject, recorded.at(moment), recipe, seed=seed)
+        if there.breaks:
+            return there
+        damages.append(there.gradient_damage)
+    return replace(found, gradient_damage=sum(damages) / len(damages))
 
 
 def _weights(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -26,11 +26,13 @@ from halfstep.advise.choose.borders import (
 from halfstep.advise.choose.clock import Clock
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import (
+    CLOSE,
     LIMIT,
     MOST_LOST,
     Rehearsal,
     is_doubtful,
-    over_all_steps,
+    over_each_step,
+    over_two_steps,
     rehearse,
 )
 from halfstep.advise.choose.scale import first_scale, overflows
@@ -404,9 +406,15 @@ class _Search:
         self._spend(1)
         subject, recorded, recipe = self._subject, self._recorded, self._with(exceptions)
         found = rehearse(subject, recorded, recipe, seed=self._seed)
+        last = found
         if not found.wrong(self._base) and is_doubtful(found, recorded) and self._can_take(1):
             self._spend(1)
-            found = over_all_steps(found, subject, recorded, recipe, seed=self._seed)
+            found = over_two_steps(last, subject, recorded, recipe, seed=self._seed)
+        passes = 2 * (recorded.steps - 1)  # in fp32 and under the recipe
+        close = not found.wrong(self._base) and found.gradient_damage > CLOSE
+        if close and self._can_take(passes):
+            self._spend(passes)
+            found = over_each_step(last, subject, recorded, recipe, seed=self._seed)
         if found.wrong(self._base):
             return found
         before = self._clock.following
