@@ -100,9 +100,11 @@ def parts(
 
 def engine(model: str, recipe: str, told: Told, *, compiled: bool) -> Callable[[], None]:
     """Return the step of an engine."""
+    if compiled:
+        net, _, images, _ = parts(model)
+        with warnings.catch_warnings(action="ignore", category=CompileWarning):
+            compiled = pays(net, len(images), tuple(images.shape[1:]))
     net, optimizer, images, labels = parts(model, fused=compiled)
-    with warnings.catch_warnings(action="ignore", category=CompileWarning):
-        compiled = compiled and pays(net, len(images), tuple(images.shape[1:]))
     its = Engine(net, optimizer, recipe=recipe)
     cpu_half.HELD.enter_context(freed_memory_kept())  # as the trainer does
     if compiled:

@@ -55,6 +55,7 @@ def test_a_small_model_is_not_compiled_on_a_cpu(tiny, monkeypatch):
         setup = set_up(tiny(*options), CPU)
     assert not compiled
     assert setup.compiled_for is None
+    assert not setup.engine.optimizer.param_groups[0]["fused"]
 
 
 def test_multiplications_of_an_image_are_counted():

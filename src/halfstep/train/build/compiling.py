@@ -1,8 +1,8 @@
 """`model.compile`: whether it pays, and which batches run the compiled code.
 
-The optimizer's step is PyTorch's own fused kernel then: it is there at once, and a learning rate
-that moves compiles nothing again. All of it changes results by rounding only, and is decided by the
-config alone, never by a clock, so that a resume goes on as the run began.
+The optimizer's step of a compiled model is PyTorch's own fused kernel: it is there at once, and a
+learning rate that moves compiles nothing again. All of it changes results by rounding only, and is
+decided by the config alone, never by a clock, so that a resume goes on as the run began.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def set_up(
         model = in_parallel.shared_out(model, config)
     elif config.model.checkpoint_activations:
         in_parallel.computed_again(model, config)
-    setup = assemble(config, loaded, model, device, processes, parallel=parallel)
+    setup = assemble(config, loaded, model, device, processes, parallel=parallel, compiles=compiles)
     if compiles:
         models.compiled(setup.engine.model)
         # Pieces of a batch, and what several processes have of the last one, are of many sizes.
@@ -152,8 +152,11 @@ def assemble(
     processes: Processes = ALONE,
     *,
     parallel: Literal["ddp", "fsdp", "dp"] | None = None,
+    compiles: bool = False,
 ) -> Setup:
     """Build optimizer, schedules and engine over a model, which under "fsdp" is shared out.
+
+    The optimizer is fused on a GPU, and for a model that will be compiled.
 
     Raises:
         UserError: If the optimizer, the schedule or the recipe cannot be had, or not together; the
@@ -166,7 +169,7 @@ def assemble(
         config.optimizer,
         model,
         classes=len(loaded.classes),
-        fused=device.type == "cuda" or (config.model.compile and parallel != "fsdp"),
+        fused=device.type == "cuda" or (compiles and parallel != "fsdp"),
         lr_factor=scaling.factor(images_per_step) if scaling else 1.0,
         seed=config.seed,
     )
