@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
+from types import MethodType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +135,21 @@ def _step_of_another(optimizer: SGD) -> Iterator[None]:
 
 
 @contextmanager
+def _wrapper_of_a_schedulers_wrapper(optimizer: SGD) -> Iterator[None]:
+    ConstantLR(optimizer)
+    real = optimizer.step
+    optimizer.step = wraps(real)(partial(real))  # which copies the mark of the scheduler
+    yield
+
+
+@contextmanager
+def _schedulers_wrapper_of_another_step(optimizer: SGD) -> Iterator[None]:
+    optimizer.step = MethodType(lambda _: None, optimizer)
+    ConstantLR(optimizer)
+    yield
+
+
+@contextmanager
 def _step_of_another_for_all(optimizer: SGD) -> Iterator[None]:
     before, type(optimizer).step = type(optimizer).step, lambda *_: None
     yield
@@ -156,13 +172,22 @@ def _mode(optimizer: SGD) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "listening",
-    [_hook_of_all, _own_hook, _step_of_another, _step_of_another_for_all, _profiler, _mode],
+    [
+        _hook_of_all,
+        _own_hook,
+        _step_of_another,
+        _wrapper_of_a_schedulers_wrapper,
+        _schedulers_wrapper_of_another_step,
+        _step_of_another_for_all,
+        _profiler,
+        _mode,
+    ],
 )
 def test_whoever_listens_to_steps_or_replaces_them_gets_torchs_step(listening) -> None:
     optimizer = _ready()
     with listening(optimizer):
         assert not sgd.step(optimizer)
-    if listening not in {_own_hook, _step_of_another}:
+    if listening in {_hook_of_all, _step_of_another_for_all, _profiler, _mode}:
         assert sgd.step(optimizer)
 
 
@@ -179,6 +204,34 @@ def test_an_engine_steps_a_small_model_in_one_call_whatever_steps_its_rate(monke
         engine.backward(loss)
         engine.step()  # a warning of torch's, of a scheduler before the first step, would fail this
     assert answers == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"weight_decay": 0.1}], ids=str)
+def test_a_parameter_that_a_group_has_twice_is_updated_twice_in_turn(settings) -> None:
+    def trained(step: Callable[[SGD], object]) -> list[nn.Parameter]:
+        first, *others = params = _params()
+        optimizer = SGD([first, *others, first], lr=0.1, **settings)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        for _ in range(3):
+            step(optimizer)
+        return params
+
+    for mine, its in zip(trained(_step), trained(SGD.step), strict=True):
+        assert torch.equal(mine, its)
+
+
+def test_a_momentum_that_is_a_tensor_is_read_in_each_step() -> None:
+    def trained(step: Callable[[SGD], object]) -> torch.Tensor:
+        optimizer = _ready(momentum=0.9)
+        optimizer.param_groups[0]["momentum"] = momentum = torch.tensor(0.9)
+        for _ in range(4):
+            step(optimizer)
+            momentum.mul_(0.5)
+        return optimizer.param_groups[0]["params"][0].detach()
+
+    assert torch.equal(trained(_step), trained(SGD.step))
 
 
 def test_gradients_are_left_as_they_are() -> None:

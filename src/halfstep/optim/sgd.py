@@ -61,9 +61,7 @@ def _tensors(optimizer: SGD) -> list[tuple[list[Any], list[Any], list[Any]]] | N
     """
     found, elements, state = [], 0, optimizer.state
     for group in optimizer.param_groups:
-        if type(group["lr"]) is not float or group["maximize"] or group["foreach"]:
-            return None
-        if group["fused"] or group["differentiable"]:
+        if not _is_plain(group):
             return None
         params, grads, buffers = [], [], []
         with_momentum = group["momentum"] != 0
@@ -81,8 +79,17 @@ def _tensors(optimizer: SGD) -> list[tuple[list[Any], list[Any], list[Any]]] | N
                 if buffer is None:
                     return None
                 buffers.append(buffer)
+        if len(set(map(id, params))) < len(params):
+            return None  # torch updates such a parameter again with what the first update left
         found.append((params, grads, buffers))
     return found
+
+
+def _is_plain(group: dict[str, Any]) -> bool:
+    if group["maximize"] or group["foreach"] or group["fused"] or group["differentiable"]:
+        return False
+    # Of a momentum that is a tensor, `_scalar` would return an earlier value.
+    return type(group["lr"]) is float and isinstance(group["momentum"], float | int)
 
 
 def _is_fp32_on_cpu(param: torch.Tensor) -> bool:

@@ -59,10 +59,19 @@ def is_replaced(optimizer: Optimizer, step: Callable[..., object]) -> bool:
         step: What `step_of` returned for the class.
     """
     of_instance = vars(optimizer).get("step")
-    # A scheduler only notes that there was a step, to warn of a wrong order.
-    if of_instance is not None and not hasattr(of_instance, "_wrapped_by_lr_sched"):
+    if of_instance is not None and not _is_of_scheduler(of_instance, type(optimizer).step):
         return True
     return step_of(type(optimizer)) is not step
+
+
+def _is_of_scheduler(step: object, wrapped: object) -> bool:
+    """Tell whether this is a scheduler's wrapper, which only notes that there was a step.
+
+    The mark alone does not tell: `functools.wraps` copies it to a wrapper of the wrapper, and a
+    scheduler wraps a replaced step as well.
+    """
+    marked = hasattr(step, "_wrapped_by_lr_sched")
+    return marked and getattr(step, "__wrapped__", None) is wrapped
 
 
 def _is_around(step: Callable[..., object]) -> bool:
