@@ -14,6 +14,8 @@ from doctor.watching.soon import rest_soon
 from halfstep import Engine, step_observer
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.watching import resting
+from halfstep.doctor.watching.attach import Attachment
+from halfstep.doctor.watching.receiver import Receiver
 from halfstep.engine import LossScaleCollapse
 
 STEPS, BAD = 12, 8
@@ -183,6 +185,33 @@ def test_a_compiled_model_is_always_watched(soon, monkeypatch):
     monkeypatch.setattr(resting, "is_compiled", lambda model: True)
     watched(rests=True)
     assert not soon
+
+
+def test_a_function_is_not_compiled_again_for_a_rest():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.ReLU())
+
+        def forward(self, x):
+            return self.inner(x)
+
+    torch._dynamo.reset()
+    teacher = torch.compile(Outer(), backend=backend)
+    attachment = Attachment(Receiver(), step_observer.NOBODY)
+    try:
+        teacher(torch.ones(2))
+        attachment.rest()
+        teacher(torch.ones(2))
+    finally:
+        attachment.remove()
+    assert len(compiled) == 1
 
 
 def test_a_validation_is_seen_though_the_watch_rests(soon):

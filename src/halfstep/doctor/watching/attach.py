@@ -89,7 +89,8 @@ class Attachment:
         )
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if self._rests or is_compiling() or guard.is_inside:
+            # First, as torch.compile would compile again when what it reads before this changes.
+            if is_compiling() or self._rests or guard.is_inside:
                 return original(module, *args, **kwargs)
             if not receiver.is_here():
                 with receiver.elsewhere.call(module):
