@@ -403,6 +403,21 @@ def test_damage_near_the_limit_is_the_mean_of_every_recorded_step() -> None:
     assert survive(about, recorded, "bf16").exceptions.keys() == {"gate"}
 
 
+def test_a_step_without_a_gradient_has_no_damage() -> None:
+    given, bf16 = subject(), find_recipe("bf16")
+    zero = given.batches[1]
+    about = replace(
+        given, loss=lambda model, batch: given.loss(model, batch) * float(batch is not zero)
+    )
+    recorded = record(about)
+    moments = [moment for moment in replayed(about, recorded) if moment.steepness]
+    assert len(moments) == 6
+    found = rehearse(about, recorded, bf16)
+    damages = [rehearse(about, recorded.at(each), bf16).gradient_damage for each in moments]
+    mean = over_each_step(found, about, recorded, bf16)
+    assert mean.gradient_damage == pytest.approx((sum(damages) + found.gradient_damage) / 8)
+
+
 def test_an_optimizer_with_several_eps_is_advised_on() -> None:
     about = replace(
         subject(), optimizer=lambda model: torch.optim.Adafactor(model.parameters(), lr=1e-3)
