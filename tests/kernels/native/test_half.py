@@ -80,6 +80,7 @@ def unscaled(grads: list[torch.Tensor], factor: float) -> tuple[list[torch.Tenso
 @pytest.mark.parametrize("bad", [None, torch.inf, -torch.inf, torch.nan])
 def test_unscaling_is_that_of_torch_on_any_number_of_threads(monkeypatch, bad, threads):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(half, "MANY", 1)
     sizes = ((7, 3), (300_001,), (0,), (2, 3, 4, 4), ())
     grads = [torch.randn(size) * 1e4 for size in sizes]
     grads[0][0, 0] = 1e-42
@@ -96,8 +97,19 @@ def test_unscaling_is_that_of_torch_on_any_number_of_threads(monkeypatch, bad, t
         assert mine._version == its._version
 
 
-def test_a_gradient_with_gaps_is_unscaled_by_torch():
+def test_a_gradient_with_gaps_is_unscaled_by_torch(monkeypatch):
+    monkeypatch.setattr(half, "MANY", 1)
     wide = torch.ones(4, 4)
     found = torch.zeros(())
     gradients.unscale([wide[:, ::2]], torch.tensor(0.5), found)
     assert wide.tolist() == [[0.5, 1.0, 0.5, 1.0]] * 4
+
+
+@pytest.mark.parametrize("elements", [half.MANY - 1, half.MANY])
+def test_gradients_are_unscaled_in_c_where_no_cache_holds_them(elements):
+    if half.library() is None:
+        pytest.skip("no C compiler")
+    grads = [torch.ones(7), torch.ones(elements - 7)]
+    done = half.unscale(grads, torch.tensor(0.5), torch.zeros(()))
+    assert done is (elements == half.MANY)
+    assert all(bool((grad == (0.5 if done else 1.0)).all()) for grad in grads)

@@ -23,6 +23,8 @@ _SOURCE = Path(__file__).with_name("half.c")
 HEADER = Path(__file__).with_name("numbers.h")
 """What the C files of this folder include."""
 
+MANY = 1 << 20
+"""Elements of all gradients from which C unscales them faster than PyTorch: no cache holds them."""
 _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -82,10 +84,10 @@ def _in_parts(
 
 def unscale(grads: Sequence[torch.Tensor], inverse: torch.Tensor, found_inf: torch.Tensor) -> bool:
     """Do what `torch._amp_foreach_non_finite_check_and_unscale_` does; tell whether it is done."""
-    functions = library()
+    ends = list(accumulate([grad.numel() for grad in grads]))
+    functions = library() if ends and ends[-1] >= MANY else None
     if functions is None or not all(map(is_dense, (*grads, inverse, found_inf))):
         return False
-    ends = list(accumulate(grad.numel() for grad in grads))
     arrays = (ctypes.c_void_p * len(grads))(*(grad.data_ptr() for grad in grads))
     c_ends = (ctypes.c_int64 * len(grads))(*ends)
     factor = ctypes.c_float(inverse.item())
