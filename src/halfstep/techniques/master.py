@@ -58,6 +58,8 @@ class MasterWeights(Technique):
         self._optimizers: Sequence[Optimizer] = ()
         self._masters: dict[torch.Tensor, nn.Parameter] = {}
         self._sources: dict[torch.Tensor, torch.Tensor] = {}
+        # By optimizer, its masters and what they stand for: what each step asks for.
+        self._pairs: dict[Optimizer, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._handles: list[RemovableHandle] = []
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
@@ -93,21 +95,17 @@ class MasterWeights(Technique):
     def before_step(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
         """Give the gradients to the masters in fp32; those kept in fp32 are shared, not copied."""
         del params
-        for group in optimizer.param_groups:
-            for master in group["params"]:
-                source = self._sources.get(master)
-                if source is not None:
-                    master.grad = None if source.grad is None else source.grad.float()
+        for master, source in self._pairs[optimizer]:
+            master.grad = None if source.grad is None else source.grad.float()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Round the masters into the model's parameters and drop their gradients."""
         stood_for, masters = [], []
-        for group in optimizer.param_groups:
-            for master in group["params"]:
-                if master in self._sources and master.grad is not None:
-                    stood_for.append(self._sources[master])
-                    masters.append(master)
-                    master.grad = None
+        for master, source in self._pairs[optimizer]:
+            if master.grad is not None:
+                stood_for.append(source)
+                masters.append(master)
+                master.grad = None
         if masters:
             with torch.no_grad():
                 round_each(masters, into=stood_for)
@@ -134,6 +132,7 @@ class MasterWeights(Technique):
                     tensor.copy_(value)
         self._masters.clear()
         self._sources.clear()
+        self._pairs.clear()
         self._cast_from.clear()
 
     def _export_masters(self, models: Sequence[nn.Module]) -> None:
@@ -155,6 +154,10 @@ class MasterWeights(Technique):
                 group["params"][position] = master
                 if param in optimizer.state:
                     optimizer.state[master] = optimizer.state.pop(param)
+        held = [param for group in optimizer.param_groups for param in group["params"]]
+        self._pairs[optimizer] = [
+            (master, self._sources[master]) for master in held if master in self._sources
+        ]
 
     def _exact(self, param: torch.Tensor) -> torch.Tensor:
         value = self._cast_from.pop(param, None)
