@@ -47,7 +47,7 @@ class Observer:
         """Called before training: everything is built, but no checkpoint is loaded yet."""
 
     def end(self, error: BaseException | None) -> None:
-        """Called after training, with the exception that ended it; not if `begin` failed."""
+        """Called after training, with the error that ended it or None; not if `begin` failed."""
 
     def after_pause(self) -> None:
         """Called when an epoch begins, and after a checkpoint was written or copied."""
@@ -73,7 +73,7 @@ class Observer:
         """
 
     def veto(self) -> bool:
-        """Return True to skip the optimizer step of this window, on all processes."""
+        """Return True to skip the next optimizer step, on all processes."""
         return False
 
     def before_step(self, *, last: bool) -> None:

@@ -49,15 +49,16 @@ class Summary:
             classes or fewer.
         final_accuracy_top5: Top-5 validation accuracy after the last epoch.
         train_seconds: Training time, without validation and file access.
-        wall_seconds: Time from reading the data to the end. For a resumed run, both times are sums
-            over its parts, each up to the checkpoint that the next part resumed from.
+        wall_seconds: Time from reading the data to the end. For a resumed run, this and
+            `train_seconds` are sums over its parts, each up to the checkpoint that the next part
+            resumed from.
         images_per_second: Number of training images divided by `train_seconds`.
         peak_memory_bytes: Peak memory of the kind in `peak_memory_kind`.
         peak_memory_kind: "device" for GPU memory, or "resident-rise" for the growth of the
             process's resident memory during training.
         peak_memory_reserved_bytes: Peak GPU memory that torch reserved; None on a CPU.
-        step_seconds_median: Median time of an optimizer step, without warm-up and the first step
-            of each epoch. A resumed run counts the steps of its last process only.
+        step_seconds_median: Median time of an optimizer step. The first three steps of a process
+            and the first step of each epoch do not count, nor do steps before the last resume.
         step_seconds_p95: 95th percentile of the same step times.
         energy_joules: Energy of the GPUs during the run, including other programs on them; None
             without NVML and for a resumed run.
@@ -72,8 +73,8 @@ class Summary:
         rehearsed: What the device rehearsed and why, one line each.
         loss_scales: Each change of the shared loss scale: the step and the new scale.
         checkpoint_bytes: Size of a checkpoint.
-        formats: From probes: FLOPs of a step, the share of each format, and the layers that are
-            exceptions.
+        formats: From probes: FLOPs of a step, the share of them in each number format, and the
+            layers that do not compute in the recipe's format.
         held_bytes: From probes: memory in use after a step, by kind.
         newest: From probes: the results of the last probe.
         unchanged_share: From probes: the share of weights that a step left unchanged, averaged
