@@ -184,7 +184,7 @@ def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_g
     assert "12.14x the speed [9.77, 15.08], 1.00x the memory; use it" in " ".join(lines)
     for document in (markdown, latex):
         assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
-    assert "for ratios on their logarithms" in " ".join(lines)
+    assert "ratios are computed on logarithms" in " ".join(lines)
 
 
 def test_disturbed_times_are_marked_wherever_the_comparison_is_shown(make_grid):

@@ -52,7 +52,7 @@ def test_one_seed_decides_nothing(judged):
 def test_as_accurate_and_faster_is_to_be_used(judged):
     verdict = judged([0.961, 0.960, 0.962], [0.960, 0.961, 0.961])
     assert verdict.kind == "use"
-    assert "no significant difference with 3 seeds; about " in verdict.finding
+    assert "no significant difference with 3 seeds (about " in verdict.finding
     assert verdict.advice == "use it"
 
 

@@ -80,14 +80,14 @@ def accuracy(difference: Estimate, baseline: str) -> str:
     said += f", no significant difference with {difference.seeds} seeds"
     if difference.mean == 0.0:
         return said
-    return f"{said}; {_about(difference.seeds_needed)} seeds needed"
+    return f"{said} ({_about(difference.seeds_needed)} seeds would show a difference this small)"
 
 
 def interval_note() -> str:
     """Say what the brackets are."""
     return (
-        f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval, paired by seed: Student's t, "
-        "for ratios on their logarithms. The mean of ratios is geometric."
+        f"[ ] is the {100 * CONFIDENCE:.0f} % confidence interval by Student's t, paired by seed. "
+        "Intervals of ratios are computed on logarithms, and the mean of ratios is geometric."
     )
 
 
