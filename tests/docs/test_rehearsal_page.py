@@ -57,6 +57,7 @@ def test_distances_to_a_tensor_core_are_those_measured():
         f"{min(d['inner'] for d in distances):,} to {max(d['inner'] for d in distances):,} terms. "
         "Results of the rehearsal differ from the H100's by at most "
         f"{largest['forward']:.2%} in the forward pass and by at most {largest['gradient']:.2%} in "
-        f"gradients (relative 2-norms). FP8 itself is {min(of_fp8):.1%} to {max(of_fp8):.1%} away"
+        "gradients (relative 2-norms). Rounding the factors to FP8 changes a product much more, by "
+        f"{min(of_fp8):.1%} to {max(of_fp8):.1%}."
     )
     assert said in " ".join(PAGE.split())
