@@ -122,13 +122,15 @@ def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
         lines = text.splitlines()
         assert any("fp16 †" in line for line in lines)
         assert not any("fp32 †" in line for line in lines)
-        assert any("† autocast fp16 in fp16, o1: no fp16 units" in line for line in lines)
+        assert any("† autocast fp16 (recipes fp16, o1): no fp16 units" in line for line in lines)
 
 
 def test_the_verdicts_stand_below_the_table(mixed):
     text = shown(*mixed, 200)
-    assert "fp16: nonfinite, first at step 1234; fp16 does not scale the loss" not in text
-    assert "fp16: nonfinite, first at step 1234; try a lower learning rate" in text
+    assert (
+        "fp16: nonfinite (first inf or NaN at step 1234); fp16 does not scale the loss" not in text
+    )
+    assert "fp16: nonfinite (first inf or NaN at step 1234); try a lower learning rate" in text
     assert "bf16: crashed; the same command runs it again" in text
 
 

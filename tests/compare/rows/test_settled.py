@@ -52,7 +52,10 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
     facts = told(fp32=448, fp16=446, bf16=449).facts
     assert facts[:2] == (
         "All 3 runs finished, and no loss was inf or NaN.",
-        ("Correctly classified validation images (of 450), compared with fp32: fp16 -2, bf16 +1."),
+        (
+            "Correctly classified validation images (of 450), compared with fp32: "
+            "-2 under fp16, +1 under bf16."
+        ),
     )
 
 
@@ -78,7 +81,7 @@ def test_a_small_model_is_said_to_be_bound_by_the_host(told):
     assert facts[1].startswith(
         "Correctly classified validation images (of 450), compared with fp32: "
     )
-    assert facts[1].endswith(" fp16 0.")
+    assert facts[1].endswith(": 0 under fp16.")
     assert facts[-2].endswith("limit the step time, so no recipe is faster.")
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
     assert other[-2].endswith("no recipe has a speed-up.")
@@ -111,8 +114,8 @@ def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
         "NaN: o3 (step 12)."
     )
     assert [each.label for each in found.verdicts] == ["o3"]
-    assert "Optimizer steps skipped because of inf or NaN gradients: fp16 2." in found.facts
-    assert "Speed on this machine, relative to the baseline: fp16 2.40x." in found.facts
+    assert "Optimizer steps skipped because of inf or NaN gradients: 2 under fp16." in found.facts
+    assert "Speed on this machine, relative to the baseline: 2.40x under fp16." in found.facts
     rehearsed = "Rehearsed (emulated) on this machine: bf16. "
     assert any(fact.startswith(rehearsed) for fact in found.facts)
 
@@ -125,7 +128,7 @@ def test_runs_without_a_count_of_images_are_told_in_points(make_grid):
         from_summary(half, summary(best_accuracy=0.97)),
     ]
     found = settled(grid, rows_by_arm(grid, results))
-    assert any("fp32, in points: fp16 -1.00." in fact for fact in found.facts)
+    assert any("fp32, in points: -1.00 under fp16." in fact for fact in found.facts)
 
 
 def test_several_seeds_and_nothing_to_compare_are_left_to_the_verdicts(make_grid):

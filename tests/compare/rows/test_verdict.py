@@ -157,7 +157,7 @@ def test_less_memory_on_a_device_is_a_gain_and_resident_memory_is_not(judged):
 
 def test_disturbed_times_are_said_and_no_advice_on_speed_rests_on_them(judged):
     verdict = judged(*SAME, core_wait_share=0.4)
-    assert "2.00x the speed (times disturbed)" in verdict.finding
+    assert "2.00x the speed (times of fp16 disturbed)" in verdict.finding
     assert (verdict.kind, verdict.advice) == (
         "unknown",
         "keep fp32 until the speed is measured on idle cores",
@@ -181,13 +181,14 @@ def test_a_disturbed_baseline_disturbs_the_speed_of_all(make_grid):
     ]
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
     assert verdict.kind == "unknown"
+    assert "(times of fp32 disturbed)" in verdict.finding
 
 
 def test_surely_worse_is_said_to_be_worse(judged):
     verdict = judged([0.90, 0.901, 0.899], [0.96, 0.961, 0.96])
     assert verdict.kind == "worse"
     assert "-6.03 points compared with fp32 [-6.18, -5.89], worse" in verdict.finding
-    assert verdict.advice == "keep fp32, unless its speed or memory is worth that"
+    assert verdict.advice == "keep fp32, unless the speed or memory of fp16 is worth the loss"
 
 
 def test_surely_better_is_used_even_where_it_is_not_faster(judged):
@@ -216,7 +217,7 @@ def test_broken_rows_say_where_and_what_to_try(make_grid):
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
     assert (verdict.kind, verdict.finding) == (
         "broken",
-        "nonfinite in 2 of 2 seeds, first at step 12",
+        "nonfinite in 2 of 2 seeds (first inf or NaN at step 12)",
     )
 
 

@@ -49,7 +49,8 @@ class Result:
     @property
     def said(self) -> str:
         """Why it did not finish, or was not finite on its way; "" for nothing."""
-        return "; ".join(filter(None, (self.reason, self.cause)))
+        found = self.cause and f"doctor found {self.cause}"
+        return "; ".join(filter(None, (self.reason, found)))
 
     def number(self, name: str) -> float | None:
         """A finite number of the summary, dots leading into what is nested; None for none."""

@@ -143,8 +143,8 @@ def disturbed_note() -> str:
     """Say what the mark of disturbed times means, and what to do."""
     return (
         "times disturbed: other processes used the cores. To measure again, add --fresh to the "
-        "command, and run fewer other programs or put OMP_NUM_THREADS=1 or "
-        "OMP_WAIT_POLICY=PASSIVE before it"
+        "command. Either run fewer other programs at the same time, or put OMP_NUM_THREADS=1 or "
+        "OMP_WAIT_POLICY=PASSIVE before the command"
     )
 
 
@@ -170,7 +170,9 @@ def _rehearsal(reason: str, names: Iterable[str]) -> str:
     field, _, how = reason.partition(": rehearsed (")
     if not how:
         return f"{REHEARSED} {', '.join(names)}: {reason}"
-    return f"{REHEARSED} {field} in {', '.join(names)}: {how.removesuffix(')')}"
+    recipes = list(names)
+    what = "recipe" if len(recipes) == 1 else "recipes"
+    return f"{REHEARSED} {field} ({what} {', '.join(recipes)}): {how.removesuffix(')')}"
 
 
 def _of_measure(measure: Measure, footnote: str) -> Column:

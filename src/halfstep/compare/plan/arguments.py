@@ -126,8 +126,8 @@ def parse_devices(text: str) -> tuple[str, ...]:
     matches = [_DEVICE.fullmatch(part) for part in given]
     if not given or not all(matches) or len({part == "cpu" for part in given}) > 1:
         raise UserError(
-            f"--devices is {text!r}; allowed: GPU numbers with commas (0,1,2,3), or cpu once for "
-            "each run at a time (cpu,cpu)"
+            f"--devices is {text!r}; allowed: GPU numbers with commas (0,1,2,3), or cpu as many "
+            "times as runs are to train at the same time (cpu,cpu)"
         )
     if given[0] == "cpu":
         return tuple(given)
@@ -181,7 +181,7 @@ def _whole_number(part: str, text: str) -> int:
 def _bad_seeds(text: str) -> UserError:
     return UserError(
         f"--seeds is {text!r}; allowed: how many (3 means seeds 0, 1 and 2), "
-        "or the seeds themselves with commas (0,7,9; 7, is seed 7 alone)"
+        "or the seeds themselves with commas (0,7,9; write '7,' for seed 7 alone)"
     )
 
 

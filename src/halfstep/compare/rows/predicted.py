@@ -189,7 +189,7 @@ def notes(prediction: Prediction) -> list[str]:
     source = "from the operators of one training step and the GPU's datasheet"
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
-    not_run = "; it was not trained here" if prediction.references else ""
+    not_run = ". That recipe was not trained here" if prediction.references else ""
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
@@ -197,14 +197,16 @@ def notes(prediction: Prediction) -> list[str]:
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
-        f"{MARK} guessed from its bytes alone: {name}, {count} in a step"
+        f"{MARK} the time of {name} ({count} in a step) is guessed from its bytes alone"
         for name, count in sorted(unknown.items())
     ]
     reasons: dict[str, list[str]] = {}
     for row in prediction.rows:
         if row.reason:
             reasons.setdefault(row.reason, []).append(row.arm.label)
-    return said + [f"{MARK} {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return said + [
+        f"{MARK} no prediction for {', '.join(names)}: {why}" for why, names in reasons.items()
+    ]
 
 
 def _accuracy(row: Row | None) -> str:

@@ -135,7 +135,7 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     base = grid.arms[0].recipe
     than = base if len(grid.points) == 1 else f"{base} under the same options"
     images = _images(rows[0])
-    each = ", ".join(f"{row.arm.label} {_gained(row, images)}" for row in rows)
+    each = ", ".join(f"{_gained(row, images)} under {row.arm.label}" for row in rows)
     if images is None:
         return f"Best accuracy compared with {than}, in points: {each}."
     return f"Correctly classified validation images (of {images}), compared with {than}: {each}."
@@ -165,7 +165,9 @@ def _lost(grid: Grid, row: Row) -> str:
 
 def _skipped(rows: Sequence[Row]) -> list[str]:
     found = {row.arm.label: row.measures["skipped_steps"] for row in rows}
-    some = [f"{label} {count(each.mean)}" for label, each in found.items() if each and each.mean]
+    some = [
+        f"{count(each.mean)} under {label}" for label, each in found.items() if each and each.mean
+    ]
     if not some:
         return []
     return [f"Optimizer steps skipped because of inf or NaN gradients: {', '.join(some)}."]
@@ -177,7 +179,7 @@ def _speeds(compared: Sequence[Row], rows: Sequence[Row]) -> list[str]:
     native = [row for row in compared if not row.rehearsed and row.speed and not row.disturbed]
     said = []
     if native:
-        each = ", ".join(f"{row.arm.label} {_times(row)}" for row in native)
+        each = ", ".join(f"{_times(row)} under {row.arm.label}" for row in native)
         said.append(f"Speed on this machine, relative to the baseline: {each}.")
     if rehearsed:
         said.append(

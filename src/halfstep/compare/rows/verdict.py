@@ -98,7 +98,7 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         how = " and ".join(dict.fromkeys(each.status for each in broken))
         seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
         step = row.first_nonfinite_step
-        where = "" if step is None else f", first at step {step}"
+        where = "" if step is None else f" (first inf or NaN at step {step})"
         return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row, base))
     if not any(each.status == "finished" for each in row.results):
         return Verdict("unknown", label, row.status, "the same command runs it again")
@@ -109,18 +109,20 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
             f"{baseline} has no result to compare with",
             f"see the row of {baseline} for the reason",
         )
-    found = "; ".join(filter(None, (accuracy(row.difference, baseline), _gains(row, base))))
+    found = "; ".join(
+        filter(None, (accuracy(row.difference, baseline), _gains(row, base, baseline)))
+    )
     kind, advice = _advise(row, base, row.difference, baseline)
     return Verdict(kind, label, found, advice)
 
 
 def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
-    gains = _savings(row, base)
+    label, gains = row.arm.label, _savings(row, base)
     gained = any(gain.is_above(GAIN) for gain in gains.values())
     if difference.low is None:
         return "unknown", ONE_SEED
     if not difference.covers_zero and difference.mean < 0:
-        worth = ", unless its speed or memory is worth that" if gained else ""
+        worth = f", unless the speed or memory of {label} is worth the loss" if gained else ""
         return "worse", f"keep {baseline}{worth}"
     if difference.low < -TOLERABLE:
         hidden = percent(-difference.low)
@@ -129,7 +131,7 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         return "use", "train with it on hardware that supports it, and measure its speed there"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
-    return _without_gain(gains, row.arm.label, baseline, disturbed=_is_disturbed(row, base))
+    return _without_gain(gains, label, baseline, disturbed=_is_disturbed(row, base))
 
 
 def _without_gain(
@@ -167,16 +169,22 @@ def _about(seeds: int | None) -> str:
     return f"more than {MOST_SEEDS}" if seeds is None else f"about {seeds}"
 
 
-def _gains(row: Row, base: Row) -> str:
+def _gains(row: Row, base: Row, baseline: str) -> str:
     if row.rehearsed:
         return "rehearsed, so its speed here does not count"
     said = []
     if row.speed is not None:
-        disturbed = " (times disturbed)" if _is_disturbed(row, base) else ""
-        said.append(_times(row.speed, "speed") + disturbed)
+        said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
     if row.memory is not None:
         said.append(_times(row.memory, "memory"))
     return ", ".join(said)
+
+
+def _disturbed(row: Row, base: Row, baseline: str) -> str:
+    """Say which of the two rows had disturbed times; "" for neither."""
+    own = row.recipe if row.recipe != base.recipe else row.arm.label
+    names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
+    return f" (times of {' and '.join(names)} disturbed)" if names else ""
 
 
 def _times(found: Ratio, of_what: str) -> str:

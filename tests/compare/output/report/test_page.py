@@ -135,6 +135,6 @@ def test_a_step_that_was_not_finite_links_to_its_explanation_and_says_it_inline(
     text = page(grid, results)
     link = f'<a href="{broken.directory.name}/run/diagnosis.txt">12</a>'
     assert text.count(link) == 2  # in the row of the recipe, and in that of its run
-    assert "the loss was nan at step 12; EPS: eps is &lt;zero&gt;" in text
+    assert "the loss was nan at step 12; doctor found EPS: eps is &lt;zero&gt;" in text
     assert [each["cause"] for each in flat_records(grid, results)] == list(cause.values())
     assert any("EPS: eps is <zero>" in note for note in notes(grid, results))
