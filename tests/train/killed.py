@@ -21,7 +21,7 @@ from halfstep.train.run.microbatch import MicroBatches
 from halfstep.train.store import checkpoint, rotation, snapshot
 
 PAUSE = 2e-5
-"""Seconds before each of the about 1,500 pieces of a checkpoint."""
+"""Seconds before each of the about 840 pieces of a checkpoint."""
 
 
 def die(*_):

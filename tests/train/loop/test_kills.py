@@ -17,7 +17,7 @@ RECIPES = ("fp32", "fp16", "o2")
 KILLS = 100  # of which 60 while checkpoints are written in the background
 # A run has 18 micro-batches and writes a checkpoint after steps 2, 3, 4, 6, 8 and 9.
 MOMENTS = {"backward": 18, "write": 6, "link": 4}
-IN_BACKGROUND = {**MOMENTS, "piece": 6 * 1_000}
+IN_BACKGROUND = {**MOMENTS, "piece": 6 * 800}
 
 
 def kill(config, run, recipe, moment, count, workers=2, in_background=False):
