@@ -162,11 +162,16 @@ def _smallest() -> tuple[Any, list[torch.Tensor]]:
     return torch.mm, [torch.randn(8, 8), torch.randn(8, 8)]
 
 
+def _smallest_linear() -> tuple[Any, list[torch.Tensor]]:
+    return linear, [torch.randn(8, 8), torch.randn(8, 8), torch.randn(8)]
+
+
 OPERATORS = {
     "mm 32x64x128": _mm,
     "linear 32x64x10": _linear,
     "conv 2x3x8x8, 4 of 3x3": _conv,
     "mm 8x8x8": _smallest,
+    "linear 8x8x8": _smallest_linear,
 }
 
 
@@ -224,6 +229,16 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def products_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the docs' table: each product's ratio to PyTorch's own."""
+    found = {row["of"]: row for row in rows if row["variant"] == "halfstep"}
+    lines = [f"| product | {' | '.join(HALVES)} |", f"| --- |{' --- |' * len(HALVES)}"]
+    for operator in OPERATORS:
+        cells = [_cell(found.get(f"{operator}, {each}"), "halfstep") for each in HALVES]
+        lines.append(f"| {operator} | {' | '.join(cells)} |")
+    return lines
+
+
 def _cell(row: dict[str, Any] | None, variant: str) -> str:
     if row is None:
         return "-"
@@ -278,6 +293,7 @@ def main() -> None:
     quiet_machine.keep(path, {"environment": environment(), "rows": rows})
     if not given.name:
         docs_table.put("performance.md", "half on a CPU", table(rows))
+        docs_table.put("performance.md", "products", products_table(rows))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ CELLS = {
     },
     "performance.md": {
         "step": "训练步",
+        "product": "乘积",
         "raw": "原始循环",
         "raw loop": "原始循环",
         "trainer": "训练器",

@@ -154,6 +154,18 @@ def test_performance_in_chinese(script):
         assert words <= {"engine", "mmengine", "digits", "px"}
 
 
+def test_small_products(script):
+    rows = json.loads((ROOT / "benchmarks" / "results" / "cpu_half.json").read_text())["rows"]
+    assert between("performance.md", "products") == script("cpu_half").products_table(rows)
+    ours = [row for row in rows if row["variant"] == "halfstep"]
+    ratios = {row["of"]: row["ratio"] for row in ours}
+    assert len(ratios) == 10
+    # What the changelog says.
+    assert max(ratios.values()) <= 1
+    assert ratios["linear 32x64x10, fp16"] < 0.5
+    assert ratios["linear 32x64x10, bf16"] < 0.5
+
+
 def test_step_overhead(script):
     result = json.loads((ROOT / "benchmarks" / "results" / "step_overhead.json").read_text())
     assert between("performance.md", "step overhead") == script("step_overhead").table(result)

@@ -12,15 +12,16 @@ from torch.utils.checkpoint import checkpoint
 
 import halfstep
 from halfstep.kernels.cpu_half import cpu_half
+from halfstep.kernels.native import small
 from halfstep.kernels.products import ON
 
 NAMES = ("convolution", "convolution_backward", "mm", "addmm.out", "baddbmm_", "dot")
 
 
 def registered():
-    """Whether Python's kernels stand in the dispatcher, by operator."""
-    handles = [torch.library.get_kernel(f"aten::{name}", "CPU") for name in NAMES]
-    return ["registration.py" in repr(handle) for handle in handles]
+    """Whether our kernels stand in the dispatcher, by operator."""
+    handles = [repr(torch.library.get_kernel(f"aten::{name}", "CPU")) for name in NAMES]
+    return ["registration.py" in handle or "small.cpp" in handle for handle in handles]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,8 @@ def _given_back():
 
 @pytest.fixture
 def widened(monkeypatch):
-    """The dtypes that the kernels narrowed to."""
+    """The dtypes that the kernels narrowed to, small products computed in Python as well."""
+    monkeypatch.setattr(small, "_library", lambda: None)
     seen = []
     narrow = halfstep.kernels.widen.narrowed
     monkeypatch.setattr(

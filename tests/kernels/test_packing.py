@@ -243,7 +243,13 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch, tmp_path):
     monkeypatch.setenv("CC", shutil.which("false") or "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert native.library.__wrapped__() is None
-    assert list((tmp_path / "halfstep").iterdir()) == []
+    (remembered,) = (tmp_path / "halfstep").iterdir()
+    assert remembered.suffix == ".failed"
+    monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert native.library.__wrapped__() is None
+    os.utime(remembered, (0, 0))
+    with pytest.raises(pytest.fail.Exception):
+        native.library.__wrapped__()
 
 
 def test_the_compiler_may_have_arguments(monkeypatch, tmp_path):

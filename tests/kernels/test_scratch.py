@@ -58,7 +58,7 @@ def gradients(images, weight):
 
 
 def test_the_backward_takes_them_and_computes_the_same(monkeypatch):
-    images, weight = half(4, 16, 12, 12), half(32, 16, 3, 3)
+    images, weight = half(8, 16, 12, 12), half(32, 16, 3, 3)
     taken = []
     take = wide_copies.take
     monkeypatch.setattr(wide_copies, "take", lambda value: taken.append(take(value)) or taken[-1])
@@ -71,7 +71,7 @@ def test_the_backward_takes_them_and_computes_the_same(monkeypatch):
 
 
 def test_none_is_left_when_the_kernels_are_given_back():
-    images, weight = half(4, 16, 12, 12), half(32, 16, 3, 3).requires_grad_()
+    images, weight = half(8, 16, 12, 12), half(32, 16, 3, 3).requires_grad_()
     with cpu_half():
         loss = F.conv2d(images, weight).sum()
         assert wide_copies._copies

@@ -41,6 +41,8 @@ def fp16_accumulation(device_type: str) -> Iterator[None]:
 class Fp16Accumulated(Widened):
     """An arithmetic of fp16."""
 
+    only_widens = False
+
     def product(
         self,
         operator: Operator,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from halfstep.kernels.native.small import SmallProducts
 from halfstep.kernels.registration import Overrides
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 class Arithmetic(Protocol):
     """A way to compute products. `original` runs the kernel that stood there before."""
 
+    @property
+    def only_widens(self) -> bool:
+        """Whether half products are those of fp32, rounded once.
+
+        Small ones are then computed by `native/small.cpp`.
+        """
+
     def product(
         self,
         operator: Operator,
@@ -94,7 +102,10 @@ class Products:
         self._chosen: dict[torch.dtype, Arithmetic] = {}
         # Re-entrant, as the garbage collector may end another claim while one is being made.
         self._lock = threading.RLock()
-        self._overrides = Overrides(dispatch_key, lambda: self._kernels(dispatch_key))
+        self._small = SmallProducts(OPERATORS) if dispatch_key == "CPU" else None
+        self._overrides = Overrides(
+            dispatch_key, lambda: self._kernels(dispatch_key), on_top=self._small
+        )
 
     @property
     def registered(self) -> bool:
@@ -132,6 +143,9 @@ class Products:
         for arithmetics in list(self._claims.values()):
             newest |= arithmetics
         self._chosen = {dtype: way for dtype, way in newest.items() if way is not None}
+        if self._small:
+            widened = {dtype for dtype, way in self._chosen.items() if way.only_widens}
+            self._small.choose(widened, others=len(widened) < len(self._chosen))
 
     def _kernels(self, dispatch_key: str) -> dict[str, Kernel | None]:
         aten = torch.ops.aten

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -50,6 +50,19 @@ class Counted:
         raise NotImplementedError
 
 
+class OnTop(Protocol):
+    """Kernels in C++ that lie on top of Python's, for the same dispatch key."""
+
+    def keep(self) -> None:
+        """Keep the kernels that operators have, before Python's are registered."""
+
+    def put_in_place(self) -> None:
+        """Register kernels for those operators, after Python's are registered."""
+
+    def give_back(self) -> None:
+        """End the registration."""
+
+
 class Overrides(Counted):
     """Kernels for one dispatch key, registered while anyone holds them.
 
@@ -57,14 +70,19 @@ class Overrides(Counted):
         dispatch_key: The key that they are registered for, and for no other.
         kernels: Returns the kernels by operator name ("mm.out"), called at the first registration.
             None lets an operator fall through to the next key.
+        on_top: What else is registered on top of them.
     """
 
     def __init__(
-        self, dispatch_key: str, kernels: Callable[[], Mapping[str, Kernel | None]]
+        self,
+        dispatch_key: str,
+        kernels: Callable[[], Mapping[str, Kernel | None]],
+        on_top: OnTop | None = None,
     ) -> None:
         super().__init__()
         self._dispatch_key = dispatch_key
         self._kernels = kernels
+        self._on_top = on_top
         self._library: torch.library.Library | None = None
 
     @property
@@ -73,6 +91,8 @@ class Overrides(Counted):
         return self._library is not None
 
     def _put_in_place(self) -> None:
+        if self._on_top:
+            self._on_top.keep()
         library = torch.library.Library("aten", "IMPL")  # given back by count
         for name, kernel in self._kernels().items():
             if kernel is None:
@@ -80,10 +100,14 @@ class Overrides(Counted):
                 continue
             replacement = _replacing(f"aten::{name}", self._dispatch_key, kernel)
             library.impl(name, replacement, self._dispatch_key, with_keyset=True)
+        if self._on_top:
+            self._on_top.put_in_place()
         self._library = library
 
     def _give_back(self) -> None:
         assert self._library is not None
+        if self._on_top:
+            self._on_top.give_back()
         self._library._destroy()  # noqa: SLF001  # torch's own way to end a registration early
         self._library = None
 

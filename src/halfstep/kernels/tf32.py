@@ -39,6 +39,8 @@ def ieee_products(device_type: str) -> Iterator[None]:
 class Tf32:
     """An arithmetic of fp32."""
 
+    only_widens = False
+
     def product(
         self,
         operator: Operator,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Widened:
     """An arithmetic of half dtypes: through fp32 kernels."""
 
+    only_widens = True
+
     def product(
         self,
         operator: Operator,

@@ -1,6 +1,6 @@
-"""C kernels, compiled for this processor when they are first needed.
+"""C and C++ kernels, compiled for this processor when they are first needed.
 
-The C compiler that `torch.compile` needs on a CPU as well is all that it takes; the libraries are
+The compiler that `torch.compile` needs on a CPU as well is all that it takes; the libraries are
 kept in the user's cache. Whatever is computed so has a plain PyTorch counterpart of the same bits,
 for machines without a compiler.
 """
@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain
@@ -32,25 +33,34 @@ _logger = logging.getLogger(__name__)
 FLAGS = (
     "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
 )  # fmt: skip
+_OF_PYTORCH = Path(torch.__file__).parent
+_FLAGS_OF_PYTORCH = (
+    "-std=c++20", f"-I{_OF_PYTORCH}/include", f"-I{_OF_PYTORCH}/include/torch/csrc/api/include",
+    f"-L{_OF_PYTORCH}/lib", f"-Wl,-rpath,{_OF_PYTORCH}/lib", "-ltorch_cpu", "-lc10",
+)  # fmt: skip
+"""What a C++ file takes, which uses PyTorch's headers and libraries."""
 OF_THIS_PROCESSOR = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ())
 """Flags for this processor, of which compilers know more or fewer; the first that work are used."""
+
+REMEMBERED = 24 * 60 * 60
+"""Seconds in which no process tries again what the compiler has failed at: it takes a while."""
 
 WORTH_A_THREAD = 2**17
 """Elements below which starting a second thread costs more than it saves."""
 
 
 def load(source: Path, *headers: Path, otherwise: str) -> ctypes.CDLL | None:
-    """Return the functions of a C file; None where they cannot be had, and a line in the log.
+    """Return the functions of a file; None where they cannot be had, and a line in the log.
 
     Args:
-        source: The file.
+        source: A C file, or a C++ file that uses PyTorch.
         headers: What it includes from beside it.
         otherwise: What the line says is done instead.
     """
     try:
-        compiler = _compiler()
+        compiler = _compiler("c++" if _uses_pytorch(source) else "cc")
         if not compiler:
-            _logger.info("no C compiler: %s", otherwise)
+            _logger.info("no compiler for %s: %s", source.name, otherwise)
             return None
         return ctypes.CDLL(str(_build(compiler, source, headers)))
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
@@ -89,15 +99,24 @@ def _pool() -> ThreadPoolExecutor:
     return pool
 
 
-def _compiler() -> list[str]:
-    """Return the command of the C compiler, which CC may give with arguments; empty without one."""
-    found = shutil.which("cc") or shutil.which("gcc")
-    return shlex.split(os.environ.get("CC", "")) or ([found] if found else [])
+_COMPILERS = {"cc": ("CC", "gcc"), "c++": ("CXX", "g++")}
+
+
+def _compiler(name: str) -> list[str]:
+    """Return the command of a compiler, which CC or CXX may give with arguments; empty without."""
+    variable, other_name = _COMPILERS[name]
+    found = shutil.which(name) or shutil.which(other_name)
+    return shlex.split(os.environ.get(variable, "")) or ([found] if found else [])
+
+
+def _uses_pytorch(source: Path) -> bool:
+    return source.suffix == ".cpp"
 
 
 def _build(compiler: list[str], source: Path, headers: tuple[Path, ...]) -> Path:
     text = b"".join(each.read_bytes() for each in (source, *headers))
-    flags = *FLAGS, *chain(*OF_THIS_PROCESSOR)
+    of_pytorch = (*_FLAGS_OF_PYTORCH, torch.__version__) if _uses_pytorch(source) else ()
+    flags = *FLAGS, *chain(*OF_THIS_PROCESSOR), *of_pytorch
     made_of = "\n".join((*compiler, *flags, platform.machine(), _processor())).encode() + text
     kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfstep"
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,23 +125,31 @@ def _build(compiler: list[str], source: Path, headers: tuple[Path, ...]) -> Path
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise PermissionError(f"{kept} can be written by others; chmod it to 700")
     path = kept / f"{source.stem}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    failed = path.with_suffix(".failed")
+    if failed.exists() and time.time() - failed.stat().st_mtime < REMEMBERED:
+        raise OSError(f"the compiler failed within the last day; to try again, remove {failed}")
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=kept) as workplace:
             built = Path(workplace) / path.name
-            _compile(compiler, source, built)
+            try:
+                _compile(compiler, source, built)
+            except subprocess.CalledProcessError as error:
+                failed.write_bytes(error.stderr)
+                raise
             built.replace(path)
     return path
 
 
 def _compile(compiler: list[str], source: Path, to: Path) -> None:
-    """Compile a C file with the first flags that the compiler knows.
+    """Compile a file with the first flags that the compiler knows.
 
     Raises:
         SubprocessError: If it cannot be compiled without any.
         OSError: If there is no such compiler.
     """
+    of_pytorch = _FLAGS_OF_PYTORCH if _uses_pytorch(source) else ()
     for flags in OF_THIS_PROCESSOR:
-        command = [*compiler, *FLAGS, *flags, str(source), "-o", str(to)]
+        command = [*compiler, *FLAGS, *flags, str(source), "-o", str(to), *of_pytorch]
         done = subprocess.run(  # noqa: S603  # the compiler of this machine, our own source
             command, check=not flags, capture_output=True, timeout=120
         )
