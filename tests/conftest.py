@@ -18,13 +18,17 @@ from hypothesis import HealthCheck, settings
 # units: the others are wrong for some shapes. Set before torch is imported, and inherited by what
 # tests start.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-# Nets of tests are small, and a second thread costs more than it saves.
+# Nets of tests are small, and a second thread costs more than it saves; it also changes the last
+# bits of a sum. The variable is for processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 from sklearn.datasets import load_digits
 
 from halfstep.train.environment import describe
+
+# Pytest may have imported torch before the variable was set, for the category of a warning filter.
+torch.set_num_threads(1)
 
 # How long a case takes to draw says how busy the machine is, and nothing else.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
