@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -46,7 +47,10 @@ def check_a_budget_chooses_the_same_everywhere_and_a_resume_keeps_it(
                 engine.bare_model.load_state_dict(saved[0]["model"])
                 engine.load_state_dict(saved[0]["engine"])
             assert _chosen(engine) == chosen
-            assert _steps(engine, 2, rank, world) == went_on
+            # DDP lays its buckets anew after a first step, and more than two terms then add up in
+            # another order.
+            tolerance = 0.0 if world == 2 else 1e-6
+            assert _steps(engine, 2, rank, world) == pytest.approx(went_on, rel=tolerance, abs=0)
 
 
 def _engine(how: str) -> Engine:
