@@ -158,7 +158,7 @@ def test_an_error_of_doctors_own_does_not_reach_the_program(monkeypatch) -> None
 
 
 def test_two_watches_at_once_are_refused() -> None:
-    with Watch(), pytest.raises(ValueError, match="watched already"):
+    with Watch(), pytest.raises(ValueError, match="already watched"):
         Watch().start()
 
 

@@ -87,4 +87,6 @@ def _import(name: str) -> None:
     try:
         importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"--import {name}: {error}; install it, or leave it out") from error
+        raise UserError(
+            f"--import {name}: {error}; install the package, or leave out --import"
+        ) from error

@@ -102,7 +102,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise UserError(
             f"{argv[0]} is not a program and takes no arguments, but {' '.join(argv[1:])} follows "
-            f"it; write doctor's options before it: halfstep doctor --report DIR {argv[0]}"
+            f"it; write doctor's options before {argv[0]}: halfstep doctor --report DIR {argv[0]}"
         )
 
 
@@ -115,7 +115,7 @@ def _hint(argv: Sequence[str]) -> str:
         return ""
     return (
         f"{option} is after the program, so the program received it; write options of "
-        f"doctor before it: halfstep doctor {option} ... {' '.join(argv[:start])}"
+        f"doctor before the program: halfstep doctor {option} ... {' '.join(argv[:start])}"
     )
 
 

@@ -70,8 +70,8 @@ def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
         return bundle.evidence, f"the step cannot be run here: {plain.note}"
     if plain.finite:
         return bundle.evidence, (
-            f"step {about.iteration} is finite here, run operator by operator and without compiled "
-            f"code; it was not finite under torch {about.torch} on {about.platform}"
+            f"step {about.iteration} is finite here, where it runs operator by operator without "
+            f"compiled code. It was not finite under torch {about.torch} on {about.platform}"
         )
     births, fp32 = step.traced(), step.fp32()
     evidence = bundle.evidence

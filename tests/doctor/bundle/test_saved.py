@@ -232,6 +232,8 @@ def test_parameters_and_batch_lie_in_the_bundle_by_their_names(bundle) -> None:
 
 def test_a_step_that_is_too_large_is_not_written_and_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(recorder, "MOST_BYTES", 100)
-    with pytest.raises(AssertionError, match="no bundle of step 2: the step needs more than"):
+    with pytest.raises(
+        AssertionError, match="no bundle of step 2 was written: the step needs more than"
+    ):
         leave(tmp_path / "bundle", FAULTS[4][0])
     assert not (tmp_path / "bundle").exists()

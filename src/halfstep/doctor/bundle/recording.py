@@ -160,6 +160,6 @@ def operator(name: str) -> Any:
         found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
     if not is_operator(found) or is_of_files(found):
         raise ValueError(
-            f"there is no operator {name}; if a library brings it, write --import LIBRARY"
+            f"there is no operator {name}; if a library defines it, write --import LIBRARY"
         )
     return found

@@ -163,6 +163,11 @@ class Birth:
         return self.overflowed and bool(_DIVIDES & {*self.swallowed})
 
     @property
+    def operator(self) -> str:
+        """The operator as text: "exp", or "cast" for a change of format."""
+        return "cast" if self.op == "aten._to_copy" else self.op.removeprefix("aten.")
+
+    @property
     def where(self) -> str:
         """The module and the line, as text."""
         return place(self.module, self.site)

@@ -211,7 +211,9 @@ class Investigation:
 
     def _keep(self, recorder: Recorder, replayer: Replayer) -> None:
         if recorder.note:
-            self.note = self.note or f"no bundle of step {replayer.iteration}: {recorder.note}"
+            self.note = (
+                self.note or f"no bundle of step {replayer.iteration} was written: {recorder.note}"
+            )
         elif self._bundle is not None:
             write_step(self._bundle, recorder, replayer.iteration, replayer.why, replayer.loss)
             self._bundle, self.note = None, ""

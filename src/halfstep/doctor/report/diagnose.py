@@ -39,7 +39,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _notes(evidence: Evidence) -> tuple[str, ...]:
-    notes = {f"replay: {each.note}" for each in evidence.replays if each.note}
+    notes = {
+        f"the step could not be replayed: {each.note}" for each in evidence.replays if each.note
+    }
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if "loop" in evidence.signals and not evidence.loop.iterations:

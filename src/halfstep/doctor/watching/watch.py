@@ -89,7 +89,7 @@ class Watch:
         """Begin to watch."""
         with _lock:
             if _active:
-                raise ValueError("this process is watched already; close() the other watch first")
+                raise ValueError("this process is already watched; close() the other watch first")
             _active.append(self)
         self._undo = keep_compiled_buffers()
         self._attach()

@@ -1,4 +1,4 @@
-"""Binary cross entropy of probabilities under autocast, which torch refuses."""
+"""Binary cross entropy of probabilities runs under autocast, which torch refuses on a GPU."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
         formats = {each.format for each in (*birth.inputs, birth.output)}
         if birth.culprit and birth.function and fp32 and formats & _HALVES:
             return Finding(
-                summary=f"{birth.op.removeprefix('aten.')} in the {birth.phase} of "
+                summary=f"{birth.operator} in the {birth.phase} of "
                 f"{birth.function} gives {birth.value} in half precision; in fp32 the step is "
                 "finite",
                 facts=(birth.appears,),

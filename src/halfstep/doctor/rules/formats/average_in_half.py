@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
     worst = max(stuck, key=lambda each: each.lagging)
     return Finding(
         summary=f"an average of the parameters is kept in {worst.format}: its updates are less "
-        "than half the distance to the next number, so they are rounded away",
+        f"than half the distance to the next {worst.format} number, so they are rounded away",
         facts=(
             (
                 f"{worst.parameter}: of the average's elements that differ from the parameter, "

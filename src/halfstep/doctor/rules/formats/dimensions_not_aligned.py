@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MULTIPLE = 8
-# For smaller dimensions, padding adds too much for too little gain.
+# For smaller dimensions, the cost of padding is close to its gain.
 LEAST = 1024
 SHARE = 0.25
 

@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary=f"{first.name} is computed in {first.format}, outside autocast, and is not finite; "
         f"in fp32 it is {first.exact:.4g}. Under autocast it would be computed in fp32",
-        facts=(f"{counted(first.count, 'time')} with gradients disabled",),
+        facts=(f"this happened {counted(first.count, 'time')}, with gradients disabled",),
         change=(
             f"- {first.site.text if first.site else 'loss = criterion(outputs, labels)'}",
             "+ loss = criterion(outputs.float(), labels)  # or inside the autocast block",

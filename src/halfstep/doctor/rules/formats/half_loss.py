@@ -68,8 +68,8 @@ def _scaled(evidence: Evidence) -> Finding | None:
 def _is_outside(call: Call) -> bool:
     """Return whether a call reduces fp16 numbers to an fp16 loss without autocast.
 
-    Under autocast a device may leave a mean in fp16 of its own accord, and the search for the loss
-    scale gets over that with one skipped step.
+    Under autocast, some devices leave a mean in fp16. The search for the loss scale then
+    recovers after one skipped step.
     """
     return (
         call.gradients

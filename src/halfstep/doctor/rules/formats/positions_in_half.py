@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"{each.largest:g}, because it represents every whole number only up to "
             f"{_EXACT[each.format]}: different positions or timesteps become equal",
             facts=(
-                f"only {each.distinct} of {each.count} values are still different",
+                f"only {each.distinct} of {each.count} values remain distinct",
                 f"rounded {place(each.module, each.site)}",
             ),
             change=_CHANGE,

@@ -1,4 +1,4 @@
-"""A clamp to just below 1 that half precision rounds to 1."""
+"""The limit of a clamp is just below 1, and half precision rounds this limit to 1."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
         site, bound, form = lost[0]
         return Finding(
             summary=f"a clamp to {bound:.10g} has no effect: {form} rounds this limit to 1, and "
-            f"{birth.op.removeprefix('aten.')} then gives {birth.value}",
+            f"{birth.operator} then gives {birth.value}",
             facts=(
                 f"{birth.appears}, in the {birth.phase} pass",
                 "the same step in fp32 is finite",

@@ -40,12 +40,11 @@ def judge(evidence: Evidence) -> Finding | None:
         site, eps, form = lost[0]
         written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
-            summary=f"{written} is 0 in {form}: {birth.op.removeprefix('aten.')} gets 0 and "
-            f"returns {birth.value}",
-            facts=(birth.appears, f"the eps is added {place('', site)}"),
+            summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
+            facts=(birth.appears, f"the eps is used {place('', site)}"),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
-                "+ # the same with an eps of 1e-4, or in fp32",
+                "+ # the same line with an eps of 1e-4, or computed in fp32",
             ),
             site=site,
             module=birth.module,

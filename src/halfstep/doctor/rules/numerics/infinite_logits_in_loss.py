@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"logits are masked with -inf: the loss is {birth.value}",
             facts=(
                 birth.appears,
-                "a mask of -inf is harmless only if the masked classes have weight 0",
+                "a mask of -inf is harmless only if the loss does not read the masked logits",
             ),
             change=(
                 "- logits = logits.masked_fill(mask, float('-inf'))",

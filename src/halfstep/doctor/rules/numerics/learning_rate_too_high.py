@@ -79,7 +79,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
         f"{growth.factor:.3g} times larger: training diverged",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
-            f"{what} is finite with parameters of their initial size",
+            f"{what} is finite after scaling the parameters back to their initial norms",
         ),
         change=_change(rate),
         confidence=LIKELY,

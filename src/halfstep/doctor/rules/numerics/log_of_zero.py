@@ -1,4 +1,4 @@
-"""log(0) is -inf, and its gradient is 1/0."""
+"""A logarithm gets 0: its result is -inf, and its gradient divides by 0."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 else "the same step in fp32 is not finite either",
             ),
             change=(
-                "+ # use log_softmax or a loss of logits, which do not compute the probability:",
+                "+ # use log_softmax or a loss that takes logits: neither computes the probability",
                 "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
             ),
             site=birth.user_site,

@@ -1,4 +1,4 @@
-"""Softmax over a row in which every position is masked."""
+"""Softmax gets a row in which every position is masked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def judge(evidence: Evidence) -> Finding | None:
         if birth.culprit and "softmax" in birth.op and birth.dead_rows:
             return Finding(
                 summary=f"softmax gets {counted(birth.dead_rows, 'row')} in which every position "
-                "is -inf: the result is 0/0, NaN",
+                "is -inf: the result is 0/0 = NaN",
                 facts=(birth.appears,),
                 change=(
-                    "+ # leave one position of each row unmasked, or zero the row's weights:",
+                    "+ # leave one position of each row unmasked, or set the row's weights to 0:",
                     "+ weights = weights.masked_fill(mask.all(-1, keepdim=True), 0)",
                 ),
                 site=birth.user_site,

@@ -29,8 +29,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
             ),
             change=(
-                "+ # halfstep.Engine restores running statistics when a step is skipped; without",
-                "+ # it, leave out the batch that overflows, and call reset_running_stats() once",
+                "+ # halfstep.Engine restores running statistics when a step is skipped.",
+                "+ # Without it, leave out the batch that overflows, and call reset_running_stats()",
             ),
             module=model.bad_buffers[0].rpartition(".")[0],
         )

@@ -1,4 +1,4 @@
-"""A mean over no elements, for example because every target of a batch is ignored."""
+"""A mean is taken over no elements, for example if every target of a batch is ignored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _is_count(birth: Birth) -> bool:
 
 RULE = Rule(
     code="NOTHING_TO_AVERAGE",
-    name="a mean over nothing",
+    name="a mean over no elements",
     rows=(34,),
     citations=(
         "pytorch/pytorch#75181",

@@ -1,1 +1,1 @@
-"""The loop calls backward, scaler and optimizer in a wrong order."""
+"""The loop calls backward, scaler and optimizer in the wrong order."""

@@ -18,10 +18,10 @@ def judge(evidence: Evidence) -> Finding | None:
         scales = [each.scale for each in evidence.static.scalers if each.scale is not None]
         return Finding(
             summary=f"scaler {event.facts['scaler']} steps optimizer {event.facts['optimizer']}, "
-            "but some of the gradients come from a loss that another scaler multiplied: these are "
-            "divided by the wrong loss scale",
+            "but some of the gradients come from a loss that another scaler multiplied: these "
+            "gradients are divided by the wrong loss scale",
             facts=(
-                f"{evidence.loop.share(event, 'foreign')}, gradients came from another scaler",
+                f"{evidence.loop.share(event, 'foreign')}, another scaler had multiplied gradients",
                 f"last loss scales of the scalers: {', '.join(f'{each:g}' for each in scales)}",
             ),
             change=(
@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="GRADIENTS_OF_ANOTHER_SCALER",
-    name="gradients of another scaler",
+    name="gradients that another scaler multiplied",
     rows=(6,),
     citations=("NVIDIA/apex#179", "huggingface/accelerate#174"),
     needs=frozenset({"loop", "static"}),

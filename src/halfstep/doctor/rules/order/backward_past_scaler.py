@@ -25,12 +25,12 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary="backward() runs on a loss that scaler.scale() has not multiplied, but the "
-            "scaler still divides the gradients by the loss scale: they become almost 0",
+            "scaler still divides the gradients by the loss scale: the gradients become almost 0",
             facts=(
                 f"{evidence.loop.share(event, 'scaled', 'reaches')}, the loss was not scaled",
                 "other gradients of the same optimizer were scaled"
                 if event.facts["mixed"]
-                else "no backward() on a scaled loss came before it",
+                else "no backward() on a scaled loss came before this call",
             ),
             change=(
                 f"- {event.site.text}" if event.site else "- loss.backward()",

@@ -1,4 +1,4 @@
-"""A gradient penalty uses gradients that are still scaled, or that underflow without a scale."""
+"""A gradient penalty uses gradients that are still scaled, or that fp16 cannot represent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if harm is None:
         return None
     return Finding(
-        summary="a gradient penalty computes gradients in fp16 without a loss scale, and they "
-        "overflow or underflow",
+        summary="a gradient penalty computes gradients in fp16 without a loss scale, and these "
+        "gradients overflow or underflow",
         facts=(harm, "the loss given to autograd.grad(create_graph=True) was not scaled"),
         change=_CHANGE,
         confidence=LIKELY,
@@ -53,10 +53,11 @@ def judge(evidence: Evidence) -> Finding | None:
 def _scaled(shape: Shape, event: Event) -> Finding:
     return Finding(
         summary="a penalty is computed from gradients that are still multiplied by the loss scale, "
-        "and the scaler multiplies the penalty again: its weight depends on the loss scale",
+        "and the scaler multiplies the penalty again: the weight of the penalty depends on the "
+        "loss scale",
         facts=(
             f"in {counted(shape.count, 'step')}, autograd.grad() was given a scaled loss",
-            "its result was given to scaler.scale() without a division by the loss scale",
+            "the penalty was given to scaler.scale() without a division by the loss scale",
         ),
         change=_CHANGE,
         site=event.site,
@@ -71,7 +72,10 @@ def _harm(evidence: Evidence) -> str | None:
     precision = evidence.precision
     lost = precision.underflowing(FLUSHED)
     if lost:
-        return f"{lost[0].parameter}: {lost[0].flushed:.0%} of the gradient is 0, but not in fp32"
+        return (
+            f"{lost[0].parameter}: {lost[0].flushed:.0%} of the gradient's elements become "
+            "0, but not in fp32"
+        )
     largest = max((each.exact_norm for each in precision.agreements), default=0.0)
     turned = [
         each
@@ -80,13 +84,13 @@ def _harm(evidence: Evidence) -> str | None:
     ]
     if turned:
         return (
-            f"{turned[0].parameter}: the cosine between its gradient and that in fp32 is "
+            f"{turned[0].parameter}: the cosine between its gradient and its gradient in fp32 is "
             f"{turned[0].cosine:.2f}"
         )
     if precision.loss is None or precision.exact_loss is None:
         return None
     if abs(precision.loss - precision.exact_loss) > LOSS * abs(precision.exact_loss):
-        return f"the loss is {precision.loss:.4g}, in fp32 {precision.exact_loss:.4g}"
+        return f"the loss is {precision.loss:.4g}; in fp32, it is {precision.exact_loss:.4g}"
     return None
 
 

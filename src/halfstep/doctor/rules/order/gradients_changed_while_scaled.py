@@ -90,7 +90,7 @@ def _moved(
     if "clip_grad" in line and line.count("(") == line.count(")"):
         removed, moved = [f"- {line}"], f"+ {line}"
     else:  # Part of a loop or of a call over several lines: one line alone cannot be moved.
-        removed, moved = [], "+ # here, and no longer after each backward: change the gradients"
+        removed, moved = [], "+ # change the gradients here, not after each backward():"
     once = f"{unscale}  # once per step, after its last backward"
     return (*removed, f"  {unscale}" if late else f"+ {once}", moved, f"  {step}")
 

@@ -42,7 +42,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"  {event.site.text}" if event.site else "  optimizer.step()",
-                f"+ {name}.zero_grad()  # after every step, or before the first backward() of each",
+                f"+ {name}.zero_grad()  # after each step, or before its first backward()",
             ),
             confidence=CERTAIN if scaled else LIKELY,
             site=event.site,

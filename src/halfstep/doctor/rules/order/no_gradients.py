@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
         shape, event = refused
         return Finding(
             summary="scaler.step() was called for an optimizer without gradients: its parameters "
-            "are frozen, unused in the loss, or not the model's",
+            "are frozen, are unused in the loss, or do not belong to the model",
             facts=(
                 str(event.facts["error"]),
                 *(
@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
                     for number, each in enumerate(evidence.static.optimizers)
                     if each.without_gradient
                 ),
-                f"first in step {shape.first}",
+                f"this first happened in step {shape.first}",
             ),
             change=_CHANGE,
             site=event.site,
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
             return _silent(evidence, number, _missing(optimizer))
         forgotten = [name for model in evidence.static.models for name in model.forgotten]
         if optimizer.steps and optimizer.stale and forgotten:
-            missed = f"{', '.join(forgotten[:3])} get gradients and belong to no optimizer"
+            missed = f"{', '.join(forgotten[:3])} get gradients, but belong to no optimizer"
             return _silent(evidence, number, f"{_missing(optimizer)}; {missed}")
     return None
 

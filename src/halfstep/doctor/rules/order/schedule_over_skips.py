@@ -1,4 +1,4 @@
-"""The learning-rate schedule advances although the optimizer step was skipped."""
+"""The learning-rate schedule advances even if the optimizer step was skipped."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 (
                     f"{evidence.loop.share(event, 'by_scaler', 'gradients')}, optimizer.step() "
-                    "was called outside of scaler.step()"
+                    "was called outside scaler.step()"
                 ),
                 f"the gradients were {event.facts['gradients']} at that call",
             ),

@@ -1,4 +1,4 @@
-"""A parameter belongs to two optimizers, so the scaler unscales its gradient twice."""
+"""A parameter is in two optimizers or twice in one, so the scaler unscales its gradient twice."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def judge(evidence: Evidence) -> Finding | None:
         )
         return Finding(
             summary=f"optimizer {number} {held}: the scaler divides their gradients by the loss "
-            "scale twice, so they hardly learn",
-            facts=(f"{evidence.loop.share(event, 'optimizer', 'again')}, they were divided twice",),
+            "scale twice, so these parameters hardly learn",
+            facts=(
+                f"{evidence.loop.share(event, 'optimizer', 'again')}, gradients were divided twice",
+            ),
             change=(
                 "+ # put each parameter into one optimizer, tied weights only once:",
                 "+ owned = {id(p) for p in first.parameters()}",

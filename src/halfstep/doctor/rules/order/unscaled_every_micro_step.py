@@ -32,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
             return Finding(
                 summary="the scaler unscales gradients before the last backward() of an "
                 "accumulation window: later backward() calls add gradients that are still "
-                "scaled, and the unscaled ones are negligible in the sum",
+                "scaled, and the unscaled gradients are negligible in the sum",
                 facts=(
                     (
                         f"{loop.share(event, 'onto_unscaled')}, backward() added scaled gradients "
@@ -47,7 +47,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary="unscale_() is called for every micro-batch of an accumulation window: call it "
             "once, after the last backward() of the window",
-            facts=("unscale_() was called twice without an update() between",),
+            facts=("unscale_() was called twice without an update() between the calls",),
             change=_change(second.event.site),
             site=second.event.site,
         )
@@ -72,7 +72,7 @@ def _updated_early(loop: Loop) -> Finding | None:
         change=(
             f"- {line}",
             "  scaler.step(optimizer)",
-            f"+ {line}  # in an accumulation window, both after the last backward()",
+            f"+ {line}  # in an accumulation window, after its last backward()",
         ),
         site=event.site,
     )

@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
 _AFTER_A_SKIP = (
     "  if torch.isfinite(norm):",
     "      scaler.step(optimizer)",
-    "+ scaler.update()  # after every unscale_, whether a step was made or not",
+    "+ scaler.update()  # after every unscale_, even if no step was made",
 )
 
 

@@ -78,11 +78,11 @@ def _taking_turns(loop: Loop) -> Finding | None:
             )
             return Finding(
                 summary="two optimizers share a scaler and take turns, and scaler.update() "
-                "follows each of their steps: the loss scale grows and falls twice as fast, and "
-                "the scaler forgets an overflow in one optimizer before the other one steps",
+                "follows each of their steps: the loss scale grows and falls twice as fast. "
+                "The scaler forgets an overflow in one optimizer before the other optimizer steps",
                 facts=(
-                    f"{first[1].count} updates {_where(first[0])} after steps of one optimizer",
-                    f"{last[1].count} updates {_where(last[0])} after steps of the other",
+                    f"{first[1].count} updates {_where(first[0])} followed steps of one optimizer",
+                    f"{last[1].count} updates {_where(last[0])} followed steps of the other one",
                 ),
                 change=_only_last(first[0]),
                 confidence=LIKELY,
@@ -96,7 +96,7 @@ def _line(event: Event) -> int:
 
 
 def _where(event: Event) -> str:
-    return f"in line {event.site.line}" if event.site else "somewhere"
+    return f"in line {event.site.line}" if event.site else "in an unknown line"
 
 
 def _removed(event: Event) -> str:

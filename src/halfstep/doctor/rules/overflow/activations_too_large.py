@@ -1,4 +1,4 @@
-"""Activations exceed fp16's largest number in every batch, but not that of bf16 or fp32."""
+"""Activations exceed the maximum of fp16 in step after step; bf16 and fp32 can hold them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ GROWN = 2.0
 def judge(evidence: Evidence) -> Finding | None:
     """Find a lasting overflow of fp16 in a product, a sum or a cast of the forward pass.
 
-    The overflow exists from the start; or no step is finite any more, without divergence.
+    Either the overflow exists from the start, or no step is finite any more although the
+    parameters have not diverged.
     """
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
@@ -48,13 +49,15 @@ def judge(evidence: Evidence) -> Finding | None:
         if not any(each.name == "fp32" and each.finite for each in evidence.replays):
             continue
         if _from_the_start(evidence, birth):
-            when = "in every batch"
+            when = (
+                "in evaluation" if birth.phase_step == "evaluation" else "from the first steps on"
+            )
         elif _for_good(evidence):
             when = f"from step {evidence.growth.iteration} on"
         else:
             continue
         return Finding(
-            summary=f"{birth.op.removeprefix('aten.')} returns values up to {birth.exact:.3g}, "
+            summary=f"{birth.operator} returns values up to {birth.exact:.3g}, "
             f"above fp16's maximum of {_LIMIT:g}, {when}: "
             "this layer needs the range of bf16 or fp32",
             facts=(
@@ -77,7 +80,7 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
     if birth.phase_step == "evaluation":
         return evidence.evaluation.bad >= SHARE * evidence.evaluation.calls
     steps, bad = evidence.numbers.steps, evidence.numbers.first_bad
-    if not steps:  # A loop that skips by itself has come to none.
+    if not steps:  # The loop skips steps itself, and has made none.
         return any(each.drops >= SKIPS for each in evidence.own_scales)
     if bad is None or evidence.growth.factor > GROWN:
         return False
@@ -102,7 +105,7 @@ def _for_good(evidence: Evidence) -> bool:
 
 RULE = Rule(
     code="ACTIVATIONS_TOO_LARGE",
-    name="activations beyond fp16",
+    name="activations exceed the range of fp16",
     rows=(37,),
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
     needs=frozenset({"births", "replays", "numbers", "evaluation", "growth", "own_scales"}),

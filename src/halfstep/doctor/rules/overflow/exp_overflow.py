@@ -1,4 +1,4 @@
-"""The exponential of a value overflows the format."""
+"""An exponential overflows its number format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from halfstep.formats import FORMATS
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_EXPONENTIALS = {"aten.exp", "aten.expm1", "aten.exp2", "aten.sinh", "aten.cosh"}
+# The exponentials and their inverses.
+_EXPONENTIALS = {
+    "aten.exp": math.log,
+    "aten.expm1": math.log1p,
+    "aten.exp2": math.log2,
+    "aten.sinh": math.asinh,
+    "aten.cosh": math.acosh,
+}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,15 +27,15 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or birth.op not in _EXPONENTIALS or birth.kind != "inf":
             continue
         form = birth.inputs[0].format
-        limit = math.log(FORMATS[form].max) if form in FORMATS else math.inf
+        limit = _EXPONENTIALS[birth.op](FORMATS[form].max) if form in FORMATS else math.inf
         return Finding(
-            summary=f"{birth.op.removeprefix('aten.')} of {birth.inputs[0].largest:.4g} is "
-            f"inf in {form}; exp overflows above {limit:.4g}",
+            summary=f"{birth.operator} of {birth.inputs[0].largest:.4g} is inf in {form}; "
+            f"{birth.operator} overflows above {limit:.4g}",
             facts=(birth.appears,),
             change=(
-                f"- {birth.user_site.text}" if birth.user_site else "- torch.exp(x)",
-                "+ # for a softmax, use torch.softmax(x, -1), which subtracts the maximum; else:",
-                f"+ torch.exp(x.float().clamp(max={math.floor(limit) - 1}))",
+                f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",
+                "+ # for a softmax, use torch.softmax(x, -1): it subtracts the maximum. Otherwise:",
+                f"+ torch.{birth.operator}(x.float().clamp(max={math.floor(limit) - 1}))",
             ),
             site=birth.user_site,
             module=birth.module,

@@ -14,7 +14,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find torch's refusal to write a number into a half tensor."""
     ending = evidence.ending
     if ending.in_optimizer:
-        return None  # It is the learning rate that fp16 parameters cannot be multiplied by.
+        return None  # The number that fp16 cannot hold is a learning rate.
     if "cannot be converted to type" not in ending.message or "Half" not in ending.message:
         return None
     return Finding(

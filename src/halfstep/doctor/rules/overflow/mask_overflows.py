@@ -1,4 +1,4 @@
-"""A large negative mask becomes -inf when a score or a second mask is added to it."""
+"""A large negative mask constant overflows to -inf when a score or a mask is added to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         return Finding(
             summary=f"a finite mask constant becomes -inf in {output.format}: "
-            f"{birth.op.removeprefix('aten.')} of {lowest:.4g} gives -inf "
+            f"{birth.operator} of {lowest:.4g} gives -inf "
             f"{counted(output.infs, 'time')}",
             facts=(
                 birth.appears,

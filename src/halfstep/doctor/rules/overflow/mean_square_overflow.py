@@ -1,4 +1,4 @@
-"""A mean of squares overflows fp16, because the squares do."""
+"""A mean of squares is inf in fp16, because the squares overflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 _ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
-# Next to a residual, a norm that returns zeros changes a loss little; rounding changes it less.
+# Next to a residual, a norm that returns zeros changes the loss little; rounding, even less.
 APART = 0.005
 
 

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         added = birth.inputs[0]
         return Finding(
-            summary=f"{birth.op.removeprefix('aten.')} of {' x '.join(map(str, added.shape))} "
+            summary=f"{birth.operator} of {' x '.join(map(str, added.shape))} "
             f"values up to {added.largest:.4g} is {birth.exact:.6g}, above fp16's maximum of "
             f"{_LIMIT:g}",
             facts=(

@@ -1,4 +1,4 @@
-"""A fused optimizer should skip non-finite steps itself, but does not."""
+"""A fused optimizer should skip non-finite steps itself, but applies them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"- {optimizer.kind}(..., fused=True)",
-                f"+ {optimizer.kind}(...)  # or a torch whose fused kernel reads found_inf",
+                f"+ {optimizer.kind}(...)  # or a torch version whose fused kernel reads found_inf",
             ),
         )
     return None

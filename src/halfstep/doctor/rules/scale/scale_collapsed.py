@@ -1,4 +1,4 @@
-"""The loss scale keeps falling, because of an overflow that does not depend on it."""
+"""The loss scale keeps falling, because of an overflow that does not depend on the scale."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
     return _finding(
         evidence,
         f"{numbers.longest_run_of_skips} steps in a row were skipped, and the loss scale "
-        f"fell to {numbers.smallest_scale:g}: the step is not finite without a loss scale "
-        "either, so no loss scale is small enough",
+        f"fell to {numbers.smallest_scale:g}. Even without a loss scale, the step is not finite, "
+        "so no loss scale is small enough",
         "the same step at a loss scale of 1 is not finite",
         None,
     )
@@ -46,9 +46,9 @@ def _by_hand(evidence: Evidence) -> Finding | None:
         if scale.drops >= SKIPS and not scale.steps and scale.last < 1:
             return _finding(
                 evidence,
-                f"the loop lowered its own loss scale {counted(scale.drops, 'time')} without "
-                f"another step: at {scale.last:g} the gradients are still not finite, so no scale "
-                "is small enough",
+                f"the loop lowered its own loss scale {counted(scale.drops, 'time')}, and made no "
+                f"step since the first decrease: at a scale of {scale.last:g}, the gradients are "
+                "still not finite, so no scale is small enough",
                 f"the same step at a loss scale of {scale.last:g} is not finite",
                 scale.site,
             )

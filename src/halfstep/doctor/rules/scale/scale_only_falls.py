@@ -23,8 +23,8 @@ def judge(evidence: Evidence) -> Finding | None:
             f"and never rose: each overflow lowers it for good, and small gradients "
             "become 0 in fp16",
             facts=(
-                f"it was lowered {counted(scale.drops, 'time')}, each time in place of a step",
-                f"{counted(scale.steps, 'step')} followed the first decrease, and none raised it",
+                f"the loop lowered it {counted(scale.drops, 'time')}, each time instead of a step",
+                f"{counted(scale.steps, 'step')} followed the first decrease; none raised it",
             ),
             change=(
                 "+ good_steps = 0 if overflow else good_steps + 1",

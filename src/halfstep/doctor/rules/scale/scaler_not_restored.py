@@ -1,4 +1,4 @@
-"""Training resumes with its optimizer's state and a new gradient scaler."""
+"""Training continues with the optimizer's state, but with a new gradient scaler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
             facts=(
                 f"optimizer.load_state_dict() restored step {resumed}",
                 "no state was loaded into the scaler",
-                f"skipped steps since then: {evidence.numbers.skips}",
+                f"skipped steps in this run: {evidence.numbers.skips}",
             ),
             change=(
                 '+ scaler.load_state_dict(checkpoint["scaler"])',
