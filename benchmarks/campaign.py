@@ -100,7 +100,7 @@ def _profile(result: dict[str, Any]) -> str:
         taken = row["profiled_milliseconds"]
         convolutions = sum(taken[f"{way}: convolutions"] for way in ("forward", "backward"))
         shares[name] = f"{convolutions / sum(taken.values()):.0%} in {name}"
-    return f"convolutions take {', '.join(shares.values())} of a ResNet-18's step at 32 px"
+    return f"share of convolutions in a ResNet-18's step at 32 px: {', '.join(shares.values())}"
 
 
 def _cpu_half(result: dict[str, Any]) -> str:
@@ -155,7 +155,9 @@ def _checkpoints(result: dict[str, Any]) -> str:
         )
         for way in ("background", "synchronous")
     )
-    return f"ResNet-18 pauses for {background}; {synchronous} without a thread"
+    return (
+        f"training of ResNet-18 pauses for {background}, with a synchronous write for {synchronous}"
+    )
 
 
 def _scaling(result: dict[str, Any]) -> str:
@@ -187,7 +189,8 @@ def _memory(result: dict[str, Any]) -> str:
 
 def _trace(result: dict[str, Any]) -> str:
     of = {row["model"]: row for row in result["rows"]}["resnet50"]
-    return f"ResNet-50: {of['first_trace_seconds']:.1f} s, six recipes {of['table_seconds']:.0f} s"
+    first, table = of["first_trace_seconds"], of["table_seconds"]
+    return f"ResNet-50: {first:.1f} s for the first recipe, {table:.0f} s for six recipes"
 
 
 def _batch(result: dict[str, Any]) -> str:
@@ -206,12 +209,12 @@ def _updates(result: dict[str, Any]) -> str:
 
 def _rehearsal(result: dict[str, Any]) -> str:
     (row,) = [each for each in result["curves"] if each["how"] == "rehearsed"]
-    return f"cosine similarity of the gradients to fp32's: at least {row['cosine_lowest']:.4f}"
+    return f"cosine similarity to the gradients of fp32: at least {row['cosine_lowest']:.4f}"
 
 
 def _fp8(result: dict[str, Any]) -> str:
     worst = max(each["before_rounding"] / each["of_fp8"] for each in result["distances"])
-    return f"difference to the emulated H100: at most {worst:.1%} of FP8's own rounding error"
+    return f"difference from the emulated H100: at most {worst:.1%} of FP8's own rounding error"
 
 
 def _ranking(result: dict[str, Any]) -> str:
@@ -221,7 +224,7 @@ def _ranking(result: dict[str, Any]) -> str:
 
 def _parity(result: dict[str, Any]) -> str:
     of = result["mean"]
-    return f"accuracy {of['halfstep']:.3f}; timm's {of['timm']:.3f}"
+    return f"accuracy {of['halfstep']:.3f}; timm {of['timm']:.3f}"
 
 
 def _large(result: dict[str, Any]) -> str:
@@ -245,7 +248,7 @@ _WATCHERS = "anomaly mode, DebugMode, module hooks, sherlorch"
 def _advised(result: dict[str, Any]) -> str:
     same, *_ = result["rows"]
     shares = ", ".join(f"{share:.1%} with {n} seeds" for n, share in same["advised"].items())
-    return f"a recipe that is no faster is advised in {shares}"
+    return f"share of comparisons that advise a recipe that is no faster: {shares}"
 
 
 EVERY = (
@@ -288,7 +291,7 @@ EVERY = (
     Benchmark("rehearsal.py", "accuracy of a rehearsal", "PyTorch's kernels", _rehearsal),
     Benchmark("fp8_distance.py", "accuracy of the FP8 rehearsal", "an emulated H100", _fp8),
     Benchmark("advise_memory.py", "error of predicted memory", "a real step", _memory),
-    Benchmark("advise_trace.py", "time of a prediction of cost", "", _trace),
+    Benchmark("advise_trace.py", "time of a cost prediction", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
     Benchmark("advise_ranking.py", "order in which advise ranks recipes", "training", _ranking),
     Benchmark(
