@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from halfstep import Engine
 from halfstep.kernels.native import fused
@@ -115,6 +116,23 @@ def test_a_closure_makes_its_gradients_before_the_update(updated) -> None:
     with large_in_one_pass(optimizer):
         optimizer.step(closure)
     assert torch.equal(param, torch.full((SIZE,), -1.0))
+    assert not updated
+
+
+def test_a_dispatch_mode_hears_the_update(updated) -> None:
+    param = nn.Parameter(torch.zeros(SIZE))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    param.grad = torch.ones(SIZE)
+    heard = []
+
+    class Hearing(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            heard.append(function.overloadpacket)
+            return function(*args, **(kwargs or {}))
+
+    with Hearing(), large_in_one_pass(optimizer):
+        optimizer.step()
+    assert torch.ops.aten.add_ in heard
     assert not updated
 
 

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from halfstep import Engine
 from halfstep.optim import sgd
 from halfstep.optim.sgd import MOST
+from halfstep.optim.watched import is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,6 +190,14 @@ def test_whoever_listens_to_steps_or_replaces_them_gets_torchs_step(listening) -
         assert not sgd.step(optimizer)
     if listening in {_hook_of_all, _step_of_another_for_all, _profiler, _mode}:
         assert sgd.step(optimizer)
+
+
+def test_a_step_that_was_replaced_before_the_import_is_taken(monkeypatch) -> None:
+    real = SGD.step
+    assert torchs_step_of(SGD) is not None
+    monkeypatch.setattr(SGD, "step", wraps(real)(lambda *_: None))
+    assert torchs_step_of(SGD) is None
+    assert is_replaced(_ready(), None)
 
 
 def test_an_engine_steps_a_small_model_in_one_call_whatever_steps_its_rate(monkeypatch) -> None:

@@ -17,7 +17,7 @@ from torch.optim import SGD
 from halfstep.kernels.native.fused import SGDSettings, can_step_sgd, step_sgd
 from halfstep.kernels.rounding import LARGE
 from halfstep.optim.sgd import MOST
-from halfstep.optim.watched import is_replaced, step_of
+from halfstep.optim.watched import has_dispatch_mode, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-_STEP = step_of(SGD)
+_STEP = torchs_step_of(SGD)
 
 
 @contextmanager
@@ -46,6 +46,8 @@ def large_in_one_pass(optimizer: Optimizer) -> Iterator[None]:
     def update(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs:
             return  # a closure has yet to make the gradients
+        if has_dispatch_mode():
+            return  # it would not hear of the update
         found = list(updates(optimizer, torch.float32))
         for param, grad, momentum, settings in found:
             step_sgd(param, grad, momentum, settings)

@@ -18,14 +18,14 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from halfstep.optim.watched import has_hooks, is_listened_to, is_replaced, step_of
+from halfstep.optim.watched import has_hooks, is_listened_to, is_replaced, torchs_step_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 MOST = 1 << 17
 """Elements of all parameters beyond which a step is torch's own."""
-_STEP = step_of(SGD)
+_STEP = torchs_step_of(SGD)
 
 
 def step(optimizer: Optimizer) -> bool:

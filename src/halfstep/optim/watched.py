@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -40,28 +41,49 @@ def is_listened_to() -> bool:
     """Tell whether somebody hears what is asked of torch: a profiler, or a mode."""
     return bool(
         torch._C._autograd._profiler_enabled()  # noqa: SLF001
-        or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+        or has_dispatch_mode()
         or torch._C._len_torch_function_stack()  # noqa: SLF001
     )
 
 
-def step_of(kind: type[Optimizer]) -> Callable[..., object]:
-    """Return the step of a class of torch's, without what torch puts around it."""
-    step = kind.step
-    return step.__wrapped__ if _is_around(step) else step  # type: ignore[attr-defined]
+def has_dispatch_mode() -> bool:
+    """Tell whether a `TorchDispatchMode` hears each operator."""
+    return bool(torch._C._len_torch_dispatch_stack())  # noqa: SLF001
 
 
-def is_replaced(optimizer: Optimizer, step: Callable[..., object]) -> bool:
+def torchs_step_of(kind: type[Optimizer]) -> Callable[..., object] | None:
+    """Return the step that torch wrote for a class of its own, without what torch puts around it.
+
+    Returns:
+        None if another function is already in its place.
+    """
+    files = {sys.modules[each.__module__].__file__ for each in (Optimizer, kind)}
+    step = _step_of(kind)
+    inner: Callable[..., object] | None = step
+    while inner is not None:
+        # `functools.wraps` copies the names of a function, but not its code.
+        if not hasattr(inner, "__code__") or inner.__code__.co_filename not in files:
+            return None
+        inner = getattr(inner, "__wrapped__", None)
+    return step
+
+
+def is_replaced(optimizer: Optimizer, step: Callable[..., object] | None) -> bool:
     """Tell whether somebody has put something else in place of `optimizer.step`.
 
     Args:
         optimizer: An optimizer of a class of torch's.
-        step: What `step_of` returned for the class.
+        step: What `torchs_step_of` returned for the class.
     """
     of_instance = vars(optimizer).get("step")
     if of_instance is not None and not _is_of_scheduler(of_instance, type(optimizer).step):
         return True
-    return step_of(type(optimizer)) is not step
+    return step is None or _step_of(type(optimizer)) is not step
+
+
+def _step_of(kind: type[Optimizer]) -> Callable[..., object]:
+    step = kind.step
+    return step.__wrapped__ if _is_around(step) else step  # type: ignore[attr-defined]
 
 
 def _is_of_scheduler(step: object, wrapped: object) -> bool:
