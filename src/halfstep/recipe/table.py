@@ -86,12 +86,12 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
         ),
         (
             Recipe("fp8-delayed", params="fp32", autocast="bf16", float8="delayed"),
-            "fp8, but scaled by the maximum of the last 16 steps",
+            "fp8, but each tensor is scaled by its maximum in the last 16 steps",
         ),
         *(
             (
                 Recipe(f"act{bits}", activations=bits),
-                f"activations saved in {bits} bits; combine it with another: fp16+act{bits}",
+                f"activations saved in {bits} bits; combine with another recipe: fp16+act{bits}",
             )
             for bits in (2, 3, 4, 8)
         ),

@@ -20,7 +20,7 @@ class Scaling(Part):
 
     field = "loss_scale"
     place = 100
-    purpose = "Factor of the loss, so that small gradients do not underflow in fp16."
+    purpose = "Factor that multiplies the loss, so that small gradients do not underflow in fp16."
     allowed = {
         "dynamic": "grows while gradients are finite, and backs off when they are not",
         "a number": "a constant scale, such as 1024",
