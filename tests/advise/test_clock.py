@@ -118,7 +118,7 @@ def test_an_answer_without_time_names_every_recipe_and_calls_none_safe() -> None
     assert data["not_examined"] == dict.fromkeys(RECIPES, NOT_EXAMINED)
     assert {row["recipe"] for row in data["predicted"]["rows"]} == {"fp32", *RECIPES}
     text = page(found)
-    assert f"{NOT_EXAMINED}, which does not suffice" in text
+    assert f"{NOT_EXAMINED}, because the budget is too short" in text
     assert "no recipe was examined" in text
 
 

@@ -260,7 +260,7 @@ def test_only_costs_that_exceptions_changed_are_printed_again(
     ] == [1, 1]
     again = again[again.index("predicted") :]
     assert re.findall(r"^(\w+\*?) .*\[", again, re.MULTILINE) == ["fp16*"]
-    assert "The cost of the other recipes is that of the first table." in again
+    assert "For the cost of the other recipes, see the first table." in again
     assert "datasheet" not in again
 
 
@@ -271,7 +271,8 @@ def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     monkeypatch.setattr(commands, "BUDGET", 0.0)
     assert program.advise("--recipes", "bf16,fp16") == 0
     said = capsys.readouterr().out
-    assert f"{NOT_EXAMINED}, which does not suffice for the recorded steps in fp32: bf16" in said
+    why = "because the budget is too short for the recorded steps in fp32"
+    assert f"{NOT_EXAMINED}, {why}: bf16" in said
     assert "; write --budget 1m --no-verify to examine all" in said
     assert "safe:" not in said
     assert program.advise("--recipes", "bf16,fp16", "--json") == 0
@@ -328,7 +329,7 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
         assert found
         assert found[1] == command
     assert program.advise(*given, "--gpu", "t4", "--cost-only", "--max-memory", "1.1") == 0
-    assert "on T4: no recipe fits; take a smaller batch" in capsys.readouterr().out
+    assert "on T4: no recipe fits into memory; take a smaller batch" in capsys.readouterr().out
     assert program.advise("--recipes", "fp16", "--gpu", "t4", "--cost-only") == 0
     assert "no recipe that fits is predicted to be faster than fp32" in capsys.readouterr().out
 
@@ -336,7 +337,7 @@ def test_costs_alone_name_the_fastest_recipe_and_the_command_that_examines_it(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--max-memory", "4"], "--max-memory are for --gpu; write --gpu h100"),
+        (["--max-memory", "4"], "--max-memory need --gpu; write, for example, --gpu h100"),
         (["--gpu", "t4", "--cost-only", "--verify"], "--cost-only trains nothing; leave out"),
         (["--budget", "soon"], "--budget is 'soon'; allowed: hours, minutes and seconds"),
         (["--gpu", "t4,t4"], "name each GPU once"),

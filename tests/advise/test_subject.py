@@ -108,10 +108,13 @@ def test_function_that_gives_no_model_to_train(advise, model, said):
         ("number", "CODE:number fails: TypeError: 'int' object is not iterable"),
         ("torn", "CODE:torn fails: OSError: torn"),
         ("alone", "a batch is a Tensor; allowed without --loss: (inputs, targets)"),
-        ("regression", "targets are torch.float32 of shape [8], outputs of shape [8, 3]; allowed"),
-        ("wide", "CODE:model fails on a batch in fp32 already: RuntimeError: "),
-        ("no_class", "CODE:model fails on a batch in fp32 already: IndexError: Target 9"),
-        ("nan", "is not finite in step 1, already in fp32; advise needs a training"),
+        (
+            "regression",
+            "targets are torch.float32 of shape [8], and outputs have the shape [8, 3]; allowed",
+        ),
+        ("wide", "CODE:model fails on a batch even in fp32: RuntimeError: "),
+        ("no_class", "CODE:model fails on a batch even in fp32: IndexError: Target 9"),
+        ("nan", "is not finite in step 1, even in fp32; advise needs a training"),
     ],
 )
 def test_function_that_gives_no_batches_to_train_on(advise, batches, said):
@@ -123,9 +126,9 @@ def test_function_that_gives_no_batches_to_train_on(advise, batches, said):
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ("one_argument", "CODE:model fails on a batch in fp32 already: TypeError: one_argument()"),
+        ("one_argument", "CODE:model fails on a batch even in fp32: TypeError: one_argument()"),
         ("vector", "the loss of CODE:model is a Tensor of shape [8, 3]; allowed: a tensor of one"),
-        ("detached", "the loss of CODE:model has no gradient; allowed: one that depends on"),
+        ("detached", "the loss of CODE:model has no gradient; allowed: a loss that depends on"),
         ("plain", "the loss of CODE:model is a float; allowed: a tensor of one number"),
     ],
 )

@@ -68,8 +68,8 @@ def traced_at(
     found = find_recipe(recipe)
     if found.untraceable:
         raise UserError(
-            f"the cost of {found.name} cannot be predicted: a CPU rehearses "
-            f"{', '.join(found.untraceable)}; leave {found.name} out of --recipes"
+            f"the cost of {found.name} cannot be predicted: a CPU and a GPU run different "
+            f"operators for {', '.join(found.untraceable)}; leave {found.name} out of --recipes"
         )
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
         warnings.simplefilter("ignore")  # of rehearsals, which are not run
@@ -80,7 +80,7 @@ def traced_at(
         except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
             raise UserError(
-                f"{subject.name} cannot be traced under {found.name} without values: {said}"
+                f"{subject.name} cannot be traced under {found.name} with fake tensors: {said}"
             ) from error
 
 

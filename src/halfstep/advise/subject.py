@@ -113,7 +113,7 @@ class Subject:
         Raises:
             UserError: If it fails or is something else.
         """
-        with failing(f"{self.name} fails on a batch in fp32 already"):
+        with failing(f"{self.name} fails on a batch even in fp32"):
             found = self.loss(model, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
             shape = f" of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else ""
@@ -123,8 +123,8 @@ class Subject:
             )
         if not found.requires_grad:
             raise UserError(
-                f"the loss of {self.name} has no gradient; allowed: one that depends on a "
-                "parameter that is trained"
+                f"the loss of {self.name} has no gradient; allowed: a loss that depends "
+                "on a trainable parameter"
             )
         return found
 
@@ -347,8 +347,8 @@ def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -
     outputs = model(inputs)
     if targets.is_floating_point() and targets.shape != outputs.shape:
         raise UserError(
-            f"targets are {targets.dtype} of shape {list(targets.shape)}, outputs of shape "
-            f"{list(outputs.shape)}; allowed without --loss: class numbers (int64), or "
+            f"targets are {targets.dtype} of shape {list(targets.shape)}, and outputs have the "
+            f"shape {list(outputs.shape)}; allowed without --loss: class numbers (int64), or "
             "probabilities of the outputs' shape; for another loss write --loss data.py:loss, a "
             "function of model and batch"
         )

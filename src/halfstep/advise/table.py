@@ -30,8 +30,8 @@ TRIED_NEXT = (
     "model, in up to 60 forward and backward passes on this machine."
 )
 CHANGED = (
-    "This table shows only the recipes whose cost has changed because layers stay in fp32. The "
-    "cost of the other recipes is that of the first table."
+    "This table shows only the recipes whose cost has changed because layers stay in fp32. For "
+    "the cost of the other recipes, see the first table."
 )
 MARKED = (
     "* after a recipe's name: with the exceptions (layers in fp32) and the loss scale that the "
@@ -92,7 +92,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(
-            f"{name} ({count} in a step): unknown operator, estimated only from its bytes",
+            f"{name} ({count} in a step): unknown operator; its time is estimated only from its "
+            "memory traffic",
             soft_wrap=True,
         )
 
@@ -117,7 +118,7 @@ def fastest(found: Sequence[Forecast], memory: float | None, examine: str) -> li
                 f"{reference.recipe}; which recipes are safe for the model was not examined"
             )
         elif best is reference:
-            said.append(f"on {gpu.name}: no recipe fits; take a smaller batch")
+            said.append(f"on {gpu.name}: no recipe fits into memory; take a smaller batch")
         else:
             assert best.speed_up is not None
             low, value, high = map(units.ratio, best.speed_up)

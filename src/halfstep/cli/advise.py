@@ -87,8 +87,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             metavar="NAME,...|list",
             callback=list_gpus,
             is_eager=True,
-            help="GPUs to choose the fastest recipe for: h100,rtx4090,t4. This machine does not "
-            "need them. --gpu list prints all names.",
+            help="GPUs to choose the fastest recipe for: h100,rtx4090,t4. They need not be "
+            "in this machine. --gpu list prints all names.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -253,7 +253,7 @@ def _refuse(*, costed: object, tried: object) -> None:
     """Refuse flags of --gpu without --gpu, and flags of trials with --cost-only."""
     if costed:
         raise UserError(
-            "--cost-only, --batch-size and --max-memory are for --gpu; write --gpu h100, too"
+            "--cost-only, --batch-size and --max-memory need --gpu; write, for example, --gpu h100"
         )
     if tried:
         raise UserError("--cost-only trains nothing; leave out --verify, --budget and --out")

@@ -102,8 +102,8 @@ def compare(  # noqa: PLR0913, PLR0917  # its parameters are the flags of the co
             metavar="NAME,...|none|list",
             callback=list_gpus,
             is_eager=True,
-            help="Also predict time and memory of a step on these GPUs. This machine does not "
-            "need them. Default: h100 if the runs use a CPU, otherwise none. --gpu list prints all "
+            help="Also predict time and memory of a step on these GPUs. They need not be in this "
+            "machine. Default: h100 if the runs use a CPU, otherwise none. --gpu list prints all "
             "names.",
         ),
     ] = None,

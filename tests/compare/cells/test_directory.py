@@ -126,7 +126,7 @@ def test_a_comparison_killed_before_its_first_table_does_not_block_the_next(dire
 def test_a_second_comparison_in_the_same_directory_is_refused(directory):
     with (
         claimed(directory, "digits", []),
-        pytest.raises(ValueError, match=r"in use by the comparison that is process \d+ on"),
+        pytest.raises(ValueError, match=r"in use by another comparison \(process \d+ on"),
         claimed(directory, "digits", []),
     ):
         pass

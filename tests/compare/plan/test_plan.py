@@ -68,7 +68,7 @@ def test_gpus_are_dealt_out_to_cells_of_several_processes(planned, monkeypatch):
     plan = planned(devices="0,1,2,3", processes=2)
     assert (plan.devices, plan.grid.device) == (("cuda:0,1", "cuda:2,3"), "cuda")
     assert planned(device="cuda", processes=4).devices == ("cuda",)
-    with pytest.raises(ValueError, match="--processes is 8, and torch sees 4 GPUs here"):
+    with pytest.raises(ValueError, match="--processes is 8, but torch sees 4 GPUs here"):
         planned(device="cuda", processes=8)
     assert planned(device="cuda", processes=8, here=False).devices == ("cuda",)
 

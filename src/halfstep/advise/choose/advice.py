@@ -27,7 +27,7 @@ FEWEST_PASSES = 6.5
 decays."""
 LITTLE_HEADROOM = 2
 """Bits below which training may soon overflow although it does not yet."""
-NOT_EXAMINED = "not examined: time budget"
+NOT_EXAMINED = "not examined (time budget)"
 """All that is said of a recipe for which no time was left."""
 
 

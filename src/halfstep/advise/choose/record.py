@@ -270,7 +270,7 @@ def _refuse_nonfinite(step: int, loss: float, gradient: Mapping[str, torch.Tenso
         what = f"the gradient of {wrong[0]!r}" if wrong else "the loss"
         lower = "lower the learning rate (--lr, or optimizer.lr of a config), or " if step else ""
         raise ValueError(
-            f"{what} is not finite in step {step + 1}, already in fp32; advise needs a training "
+            f"{what} is not finite in step {step + 1}, even in fp32; advise needs a training "
             f"that works in fp32: {lower}find the cause with halfstep doctor"
         )
 

@@ -114,7 +114,7 @@ class Rehearsal:
         if self.raised:
             return self.raised
         if self.breaks:
-            where = f", from {self.birth.pattern} on" if self.birth else ""
+            where = f", first in {self.birth.pattern}" if self.birth else ""
             return f"gradients are inf or NaN{where}"
         if self.gradient_damage > LIMIT:
             return (
@@ -130,7 +130,8 @@ class Rehearsal:
         stalled = [] if recipe.keeps_small_updates else self.stalled(MOST_LOST)
         if stalled:
             return (
-                f"the update is lost in {counted(len(stalled), 'parameter')}, such as {stalled[0]}"
+                f"the update is rounded away in {counted(len(stalled), 'parameter')}, such as "
+                f"{stalled[0]}"
             )
         drift = TRAINING * self.drift
         if drift == math.inf:

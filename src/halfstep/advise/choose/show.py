@@ -104,7 +104,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     where = f"on {choice.gpu.name}"
     best = choice.best
     if best is None and not choice.reference_fits:
-        return f"{where}: nothing fits; take a smaller batch"
+        return f"{where}: no recipe fits into memory; take a smaller batch"
     if best is None:
         waits = choice.reference.bound == "host"
         hint = "; launching the kernels takes longer than running them: try a larger --batch-size"
@@ -175,7 +175,7 @@ def assumed(found: Answer) -> str:
 def not_examined(found: Answer) -> str:
     """Say which recipes the time budget left out; "" for none."""
     names = ", ".join(found.unexamined)
-    why = "" if found.advice else ", which does not suffice for the recorded steps in fp32"
+    why = "" if found.advice else ", because the budget is too short for the recorded steps in fp32"
     return names and f"{NOT_EXAMINED}{why}: {names}"
 
 

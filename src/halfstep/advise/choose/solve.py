@@ -236,7 +236,7 @@ def _wider(trial: Trial) -> Iterator[Trial]:
         if wider == names or "" in wider:
             return
         names = wider
-        reasons = dict.fromkeys(names, "needs fewer casts than operators in fp32 inside it")
+        reasons = dict.fromkeys(names, "fewer casts than with single operators in fp32")
         spec = {**trial.spec, "exceptions": dict.fromkeys(names, "fp32")}
         lines = {
             name: next((line for at, line in trial.lines.items() if at.startswith(name)), "")

@@ -119,7 +119,7 @@ def _vanishing_eps(optimizer: torch.optim.Optimizer) -> str:
             if eps > 0 and float(torch.tensor(eps, dtype=param.dtype)) == 0:
                 return (
                     f"the optimizer's eps of {eps:g} is zero in {format_name(param.dtype)}, so "
-                    "that updates become inf or NaN where gradients are small; keep master "
+                    "updates become inf or NaN where gradients are small; keep master "
                     "weights, as o2 does"
                 )
     return ""
@@ -186,7 +186,7 @@ class _Search:
                 return
             if not self._can_take(1):
                 passes = f"{trial.passes:.0f} passes"
-                trial.rejected += f"; no exceptions that prevent it were found in {passes}"
+                trial.rejected += f"; in {passes}, no exceptions were found that prevent this"
                 return
             if not self._add(trial.rehearsal):
                 return
@@ -207,7 +207,7 @@ class _Search:
                 for each, why in trial.exceptions.items()
                 if not is_operator_of(each, close.module)
             }
-            wider[close.module] = "results in it come near the largest value of the format"
+            wider[close.module] = "results inside it come near the largest value of the format"
             found = self._rehearse(wider)
             if found.wrong(self._base) or wider == trial.exceptions:
                 return
@@ -399,7 +399,9 @@ class _Search:
         if not others:
             return False
         site = max(others, key=lambda each: others[each].worst_error)
-        exceptions[site.pattern] = f"rounding changes it by {others[site].worst_error:.1%}"
+        exceptions[site.pattern] = (
+            f"rounding changes its results or gradients by {others[site].worst_error:.1%}"
+        )
         return True
 
     def _rehearse(self, exceptions: Mapping[str, str]) -> Rehearsal:

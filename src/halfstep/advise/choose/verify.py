@@ -134,7 +134,7 @@ class Verifier:
     def _judged(self, losses: list[float]) -> tuple[Settled, str]:
         fp32 = self._fp32[: len(losses)]
         if len(losses) < FEWEST_PAIRS:
-            return "open", f"{counted(len(losses), 'pair')} are too few"
+            return "open", f"too few pairs ({len(losses)})"
         differences = [mine - each.last for mine, each in zip(losses, fp32, strict=True)]
         found = estimate(differences)
         assert found is not None
@@ -221,7 +221,7 @@ class Verifier:
     def _spent(self, pairs: int) -> str:
         return (
             f"the time budget leaves no time for more than {counted(pairs, 'pair')} of "
-            f"{self.steps} steps; a larger --budget may settle it"
+            f"{self.steps} steps; a larger --budget may give a clear result"
         )
 
     def _result(

@@ -91,7 +91,7 @@ def page(found: Answer) -> str:
 def _summary(found: Answer) -> str:
     advice = found.advice
     if advice is None:
-        return "no recipe was examined" if found.unexamined else "predicted cost alone"
+        return "no recipe was examined" if found.unexamined else "only the cost was predicted"
     return (
         f"{steps(found)}; {noise(advice)}; {advice.passes:.0f} forward and backward passes in all"
     )

@@ -73,8 +73,8 @@ def claimed(directory: Path, config: str, cells: Sequence[Cell]) -> Iterator[int
 
 def _refusal(directory: Path, holder: str) -> str:
     return (
-        f"{directory} is in use by the comparison that is {holder}, or by a run that it started; "
-        "wait for it, end it, or name another directory with --out"
+        f"{directory} is in use by another comparison ({holder}) or by a run that it started; wait "
+        "until they end, end them, or name another directory with --out"
     )
 
 

@@ -113,7 +113,7 @@ def refuse_too_many(said: str, cells: int) -> None:
         UserError: If there are more than `MOST`.
     """
     if cells > MOST:
-        raise UserError(f"{said} asks for {cells} runs; allowed: {MOST} in a comparison")
+        raise UserError(f"{said} asks for {cells} runs; allowed: {MOST} at most")
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ def parse_devices(text: str) -> tuple[str, ...]:
     matches = [_DEVICE.fullmatch(part) for part in given]
     if not given or not all(matches) or len({part == "cpu" for part in given}) > 1:
         raise UserError(
-            f"--devices is {text!r}; allowed: GPU numbers with commas (0,1,2,3), or cpu as many "
-            "times as runs are to train at the same time (cpu,cpu)"
+            f"--devices is {text!r}; allowed: GPU numbers with commas (0,1,2,3), or cpu "
+            "once for each run that is to train at the same time (cpu,cpu)"
         )
     if given[0] == "cpu":
         return tuple(given)

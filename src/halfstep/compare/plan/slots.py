@@ -33,8 +33,8 @@ def deal_out(devices: Sequence[str], processes: int) -> tuple[str, ...]:
     if len(numbers) % processes:
         enough = -(-len(numbers) // processes) * processes
         raise UserError(
-            f"--devices {','.join(numbers)} is {_gpus(len(numbers))}, which --processes "
-            f"{processes} does not divide; name {enough} of them, as each run takes {processes}"
+            f"--devices {','.join(numbers)} names {_gpus(len(numbers))}, but each run takes "
+            f"{processes} (--processes); name {enough}"
         )
     groups = (numbers[at : at + processes] for at in range(0, len(numbers), processes))
     return tuple(f"cuda:{','.join(group)}" for group in groups)
@@ -75,7 +75,7 @@ def refuse_too_few(device: str, processes: int, gpus: int) -> None:
         )
     if processes > gpus:
         raise UserError(
-            f"--processes is {processes}, and torch sees {_gpus(gpus)} here; write --processes "
+            f"--processes is {processes}, but torch sees {_gpus(gpus)} here; write --processes "
             f"{gpus}, or --device cpu"
         )
 

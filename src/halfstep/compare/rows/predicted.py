@@ -189,7 +189,7 @@ def notes(prediction: Prediction) -> list[str]:
     source = "from the operators of one training step and the GPU's datasheet"
     cover = f"{prediction.share} % of the intervals [ ] should contain the true value"
     over = f"the recipe {prediction.over}{_TF32[prediction.over]}"
-    not_run = ". That recipe was not trained here" if prediction.references else ""
+    not_run = ". This recipe was not trained here" if prediction.references else ""
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
@@ -197,7 +197,7 @@ def notes(prediction: Prediction) -> list[str]:
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}
     said += [
-        f"{MARK} the time of {name} ({count} in a step) is guessed from its bytes alone"
+        f"{MARK} the time of {name} ({count} in a step) is estimated only from its memory traffic"
         for name, count in sorted(unknown.items())
     ]
     reasons: dict[str, list[str]] = {}

@@ -199,7 +199,7 @@ def _remedy(row: Row, base: Row) -> str:
     diverged = any((each.cause or "").startswith(_DIVERGED) for each in row.results)
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (
-            f"{row.recipe} does not scale the loss: use o2 or fp16, which do, or try a lower "
+            f"{row.recipe} does not scale the loss: use o2 or fp16, which scale it, or try a lower "
             "learning rate"
         )
     return "try a lower learning rate, a longer warm-up, or clip_norm"

@@ -7,7 +7,7 @@
     ["val_accuracy", { title: "Validation accuracy", ...percent }],
     ["loss_scale", { title: "Loss scale", log: true }],
     ["grad_norm", { title: "Gradient norm", log: true }],
-    ["gradient_cosine", { title: "Cosine of gradients to fp32's" }],
+    ["gradient_cosine", { title: "Cosine between the gradients and the fp32 gradients" }],
     ["unchanged_share", { title: "Weights that a step left unchanged", ...percent, note: "Measured in the last step of each epoch. A weight stays unchanged if its update is 0, or too small for the format of the weight. When the learning rate falls to almost 0, as at the end of a cosine schedule, most updates are too small in every format, fp32 included. So compare the recipes with fp32, and look at the epochs before the last one." }],
   ];
   for (const [name, options] of kinds) {

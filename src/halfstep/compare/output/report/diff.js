@@ -16,7 +16,7 @@
         return make("td", { "data-source": source, title: `from ${source}` }, cell.settings[key] ?? "not set");
       })));
     const head = make("thead", {}, make("tr", {}, ...["setting", before.label, after.label].map((text) => make("th", { scope: "col" }, text))));
-    const none = make("tr", {}, make("td", { colspan: "3" }, "Nothing: the same settings."));
+    const none = make("tr", {}, make("td", { colspan: "3" }, "None: both runs have the same settings."));
     table.replaceChildren(head, make("tbody", {}, ...(rows.length ? rows : [none])));
   }
   for (const select of [from, to]) select.addEventListener("change", show);

@@ -49,8 +49,8 @@ def memory_note(results: Sequence[Result]) -> str:
         return note
     return (
         "On a CPU, the peak is the increase of the process's resident memory during training. "
-        f"{note} On a CPU, that part also contains libraries that are loaded during training, and "
-        "memory that was freed and not yet returned to the system."
+        f'{note} On a CPU, "other" also contains libraries that are loaded during training, and '
+        "memory that was freed but not yet returned to the system."
     )
 
 

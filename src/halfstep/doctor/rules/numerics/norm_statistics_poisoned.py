@@ -29,8 +29,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 ),
             ),
             change=(
-                "+ # halfstep.Engine restores running statistics when a step is skipped.",
-                "+ # Without it, leave out the batch that overflows, and call reset_running_stats()",
+                "+ # halfstep.Engine restores running statistics when a step is skipped. Without",
+                "+ # Engine, leave out the overflowing batch and call reset_running_stats() once",
             ),
             module=model.bad_buffers[0].rpartition(".")[0],
         )
