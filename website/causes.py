@@ -125,8 +125,8 @@ def _page(rule: Rule) -> str:
         *(f"- {_cited(each)}" for each in rule.citations),
     ]
     related = [
-        ("If this cause is present, doctor reports these as its consequences", rule.explains),
-        ("This cause may itself be a consequence of these", _explained_by(rule.code)),
+        ("Causes that doctor reports as consequences of this cause", rule.explains),
+        ("Causes that may have this cause as a consequence", _explained_by(rule.code)),
     ]
     if any(codes for _, codes in related):
         parts += ["", "## Related causes", ""]

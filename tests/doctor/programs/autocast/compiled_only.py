@@ -1,4 +1,4 @@
-"""A compiler backend with code that overflows, while eager mode does not."""
+"""A compiler backend whose code overflows, although eager mode does not."""
 
 import torch
 from torch.nn import functional

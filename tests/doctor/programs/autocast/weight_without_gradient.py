@@ -9,7 +9,7 @@ CODE = "WEIGHT_CAST_WITHOUT_GRADIENT"
 
 
 class Copied(nn.Linear):
-    """Casts its weight itself.
+    """A linear layer that casts its weight itself.
 
     Args:
         features: Number of inputs.

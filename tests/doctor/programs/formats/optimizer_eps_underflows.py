@@ -1,4 +1,4 @@
-"""Adam on fp16 parameters with the eps of fp32."""
+"""Adam on fp16 parameters, with an eps that is suitable only for fp32."""
 
 import torch
 from torch import nn

@@ -14,7 +14,7 @@ def waves(positions: torch.Tensor) -> torch.Tensor:
 
 
 class Encoder(nn.Module):
-    """Adds positions to its inputs, which it repeats over a long sequence.
+    """Repeats its inputs over a long sequence, and appends waves of the positions.
 
     Args:
         dtype: Format of the positions.

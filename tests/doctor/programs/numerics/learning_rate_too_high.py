@@ -1,4 +1,4 @@
-"""A learning rate that diverges, in fp32."""
+"""A learning rate at which training diverges in fp32 too."""
 
 import torch
 from torch import nn

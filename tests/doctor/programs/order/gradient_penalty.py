@@ -1,4 +1,4 @@
-"""A penalty on gradients of a scaled loss, which are not divided by the scale."""
+"""A penalty on gradients of a scaled loss, without a division by the scale."""
 
 import torch
 from torch import nn

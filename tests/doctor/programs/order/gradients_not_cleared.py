@@ -46,7 +46,7 @@ def broken_keeps_an_overflow_for_ever() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=2.0**127
-    )  # it makes the scaler skip the first step
+    )  # so large that the scaler skips the first step
     for images, labels in batches(6):
         scaler.scale(4 * loss_of(model, images, labels)).backward()
         scaler.step(optimizer)

@@ -1,4 +1,4 @@
-"""A loop that skips a step itself, and also the scaler's update."""
+"""A loop that skips both a step and the scaler's update."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""An optimizer that declares that it reads found_inf, but does not."""
+"""An optimizer that declares that it reads found_inf, but ignores it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A resumed run with a checkpoint without the scaler."""
+"""A run that resumes from a checkpoint without the scaler's state."""
 
 import torch
 
