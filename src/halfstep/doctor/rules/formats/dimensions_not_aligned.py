@@ -25,8 +25,8 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         padded = -(-odd[0] // MULTIPLE) * MULTIPLE
         return Finding(
-            summary=f"matrix products of {rows} x {inner} by {inner} x {columns} take "
-            f"{product.share:.0%} of the multiplications in half precision: tensor cores are "
+            summary=f"matrix products of {rows} x {inner} by {inner} x {columns} account "
+            f"for {product.share:.0%} of the multiplications in half precision: tensor cores are "
             f"slower if a dimension is not a multiple of {MULTIPLE} (here {odd[0]})",
             facts=(f"the first product is {place(product.module, product.site)}",),
             change=(f"- {odd[0]}", f"+ {padded}  # padding: no label uses the added entries"),

@@ -40,7 +40,7 @@ def judge(evidence: Evidence) -> Finding | None:
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
         summary=f"{share:.0%} of the {worst.format} parameters with gradients do not change in a "
-        "step: their updates are less than half the distance to the next number",
+        f"step: their updates are less than half the distance to the next {worst.format} number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
             f"size of the update relative to the parameter: {worst.relative_update:.2g}",

@@ -1,4 +1,4 @@
-"""The learning rate is too high: the loss grows until it overflows, in any format."""
+"""The learning rate is too high: the loss grows until it overflows, in every format."""
 
 from __future__ import annotations
 

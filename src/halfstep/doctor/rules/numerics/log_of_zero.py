@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
         fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
         precise = bool(fp32) and fp32[0].finite
         return Finding(
-            summary=f"{birth.op} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
+            summary=f"{birth.operator} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
             f"{form}, and returns -inf {counted(birth.output.infs, 'time')}",
             facts=(
                 birth.appears,

@@ -1,4 +1,4 @@
-"""In a norm layer, the variance or its inverse root overflows fp16."""
+"""In a norm layer, the variance or its inverse square root overflows fp16."""
 
 from __future__ import annotations
 

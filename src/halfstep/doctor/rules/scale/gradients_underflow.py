@@ -27,7 +27,10 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(
         summary="there is no loss scale, and gradients are too small for fp16: they become 0",
         facts=(
-            f"{worst.parameter}: {worst.flushed:.0%} of the gradient's elements are 0 only in fp16",
+            (
+                f"{worst.parameter}: {worst.flushed:.0%} of the gradient's elements are 0 in fp16, "
+                "but not in fp32"
+            ),
             f"{len(lost)} of {counted(followed, 'gradient')} lost at least {MOST:.0%} in this way",
         ),
         change=(

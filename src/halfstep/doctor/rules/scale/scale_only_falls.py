@@ -23,8 +23,11 @@ def judge(evidence: Evidence) -> Finding | None:
             f"and never rose: each overflow lowers it for good, and small gradients "
             "become 0 in fp16",
             facts=(
-                f"the loop lowered it {counted(scale.drops, 'time')}, each time instead of a step",
-                f"{counted(scale.steps, 'step')} followed the first decrease; none raised it",
+                (
+                    f"the loop lowered the scale {counted(scale.drops, 'time')}, each time instead "
+                    "of a step"
+                ),
+                f"{counted(scale.steps, 'step')} followed the first decrease, without an increase",
             ),
             change=(
                 "+ good_steps = 0 if overflow else good_steps + 1",
