@@ -77,9 +77,8 @@ def watch(
         optimizer: The optimizer or optimizers that the loop steps.
         scaler: The `torch.amp.GradScaler`, if the loop has one.
         quiet: Whether to print nothing at the end.
-        hold_back: Whether optimizers skip steps whose loss or gradients are non-finite, as under
-            a scaler. The parameters then stay as they were before the bad step. Needs fused
-            optimizers.
+        hold_back: Whether optimizers skip steps whose loss or gradients are non-finite, as they
+            do with a scaler. The parameters then keep their values. Needs fused optimizers.
 
     Returns:
         The session. Use it in a `with` statement, or call its `diagnose()` after the loop.

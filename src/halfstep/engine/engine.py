@@ -87,8 +87,9 @@ class Engine:
             `parallel="ddp"`.
 
     Attributes:
-        models, optimizers: Always lists. Models are in their DDP or DataParallel wrapper, if any.
-        bare_models: The models without the wrapper. Save the state of these.
+        models: List of the models, each in its DDP or DataParallel wrapper, if any.
+        optimizers: List of the optimizers.
+        bare_models: List of the models without their wrappers. Save the state of these.
         recipe: The recipe in use.
         resolution: Which parts of the recipe the device runs natively and which it rehearses.
         steps: Number of optimizer steps so far, including skipped ones.

@@ -53,7 +53,7 @@ class OptimizerStep:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the parameters were updated as nobody looked at the gradients: no loss scale."""
+        """Whether the parameters were updated for sure: without a loss scale nothing is skipped."""
         return self.closed and self.has_gradients and self._found_inf is self._loss_scale is None
 
     def without_norm(self) -> OptimizerStep:

@@ -138,7 +138,7 @@ class Recipe:
 
     @property
     def untraceable(self) -> list[str]:
-        """The fields, as text, that a CPU rehearses with other operators than a GPU runs."""
+        """The fields, as text, for which a CPU runs other operators than a GPU."""
         return [str(part) for part in self.parts if not part.traceable]
 
     @property
