@@ -252,6 +252,18 @@ def test_a_compiler_that_fails_is_no_error(monkeypatch, tmp_path):
         native.library.__wrapped__()
 
 
+def test_a_compiler_that_does_not_end_is_stopped_once(monkeypatch, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\necho >> {tmp_path}/called\nexec sleep 60\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled, "LONGEST", 0.3)
+    assert native.library.__wrapped__() is None
+    assert native.library.__wrapped__() is None
+    assert (tmp_path / "called").read_text().count("\n") == 1
+
+
 def test_the_compiler_may_have_arguments(monkeypatch, tmp_path):
     """As `CC="ccache gcc"` has, and a quoted path."""
     compiler = shutil.which("cc")

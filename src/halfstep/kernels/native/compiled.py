@@ -45,6 +45,9 @@ OF_THIS_PROCESSOR = (("-march=native", "-mprefer-vector-width=512"), ("-march=na
 REMEMBERED = 24 * 60 * 60
 """Seconds in which no process tries again what the compiler has failed at: it takes a while."""
 
+LONGEST = 120
+"""Seconds after which a compiler is stopped, and has failed."""
+
 WORTH_A_THREAD = 2**17
 """Elements below which starting a second thread costs more than it saves."""
 
@@ -133,8 +136,8 @@ def _build(compiler: list[str], source: Path, headers: tuple[Path, ...]) -> Path
             built = Path(workplace) / path.name
             try:
                 _compile(compiler, source, built)
-            except subprocess.CalledProcessError as error:
-                failed.write_bytes(error.stderr)
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                failed.write_bytes(error.stderr or b"")
                 raise
             built.replace(path)
     return path
@@ -151,7 +154,7 @@ def _compile(compiler: list[str], source: Path, to: Path) -> None:
     for flags in OF_THIS_PROCESSOR:
         command = [*compiler, *FLAGS, *flags, str(source), "-o", str(to), *of_pytorch]
         done = subprocess.run(  # noqa: S603  # the compiler of this machine, our own source
-            command, check=not flags, capture_output=True, timeout=120
+            command, check=not flags, capture_output=True, timeout=LONGEST
         )
         if done.returncode == 0:
             return
