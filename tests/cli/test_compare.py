@@ -61,7 +61,7 @@ def cell(recipe, seed=0, root="runs/compare/digits"):
         (["digits", "--gpu", "h101"], "no GPU is named 'h101'; allowed: .*did you mean 'h100'"),
         (["digits", "--gpu", "t4,t4"], "--gpu is 't4,t4'; name each GPU once"),
         (["digits", "--out", "taken/below"], "cannot write into taken/below: Not a directory"),
-        (["digits", "--out", "thesis"], "thesis contains files that are not a comparison"),
+        (["digits", "--out", "thesis"], "thesis contains files that do not belong to a comparison"),
     ],
 )
 def test_bad_input_is_one_line_before_any_run(arguments, said, capsys):

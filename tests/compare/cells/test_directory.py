@@ -151,7 +151,7 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_was(directory):
     directory.mkdir()
     (directory / "thesis.txt").touch()
     with (
-        pytest.raises(ValueError, match="contains files that are not a comparison"),
+        pytest.raises(ValueError, match="contains files that do not belong to a comparison"),
         claimed(directory, "digits", []),
     ):
         pass

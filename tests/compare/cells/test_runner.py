@@ -32,7 +32,7 @@ def test_a_finished_run_gives_its_summary_and_keeps_what_it_said(cell, training)
     ("behaviour", "reason"),
     [
         ("raises", "exit code 1: RuntimeError: no space left in the cupboard"),
-        ("killed", "killed by SIGKILL; the system does this if it is out of memory"),
+        ("killed", "killed by SIGKILL; the system does this when memory runs out"),
         ("segfaults", "killed by SIGSEGV"),
         ("fills the disk", "exit code 1: OSError: [Errno 28] No space left on device"),
     ],
@@ -45,7 +45,7 @@ def test_a_crash_is_a_result_with_its_reason(cell, training, behaviour, reason):
 
 def test_a_silent_crash_names_the_log(cell, training):
     training.behave(fp16="silent")
-    assert "exit code 3: it printed no error; see " in str(
+    assert "exit code 3: the run printed no error; see " in str(
         run_cell(cell, training(cell, "cpu")).reason
     )
 

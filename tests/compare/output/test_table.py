@@ -131,7 +131,7 @@ def test_the_verdicts_stand_below_the_table(mixed):
         "fp16: nonfinite (first inf or NaN at step 1234); fp16 does not scale the loss" not in text
     )
     assert "fp16: nonfinite (first inf or NaN at step 1234); try a lower learning rate" in text
-    assert "bf16: crashed; the same command runs it again" in text
+    assert "bf16: crashed; the same command repeats the run" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -157,7 +157,7 @@ def test_less_memory_on_a_device_is_a_gain_and_resident_memory_is_not(judged):
 
 def test_disturbed_times_are_said_and_no_advice_on_speed_rests_on_them(judged):
     verdict = judged(*SAME, core_wait_share=0.4)
-    assert "2.00x the speed (times of fp16 disturbed)" in verdict.finding
+    assert "2.00x the speed (times of fp16 were disturbed)" in verdict.finding
     assert (verdict.kind, verdict.advice) == (
         "unknown",
         "keep fp32 until the speed is measured on idle cores",
@@ -181,7 +181,7 @@ def test_a_disturbed_baseline_disturbs_the_speed_of_all(make_grid):
     ]
     (verdict,) = verdicts(grid, rows_by_arm(grid, results))
     assert verdict.kind == "unknown"
-    assert "(times of fp32 disturbed)" in verdict.finding
+    assert "(times of fp32 were disturbed)" in verdict.finding
 
 
 def test_surely_worse_is_said_to_be_worse(judged):

@@ -143,8 +143,8 @@ def _refuse_foreign(directory: Path, config: str) -> None:
     held = (read(directory / COMPARISON) or {}).get("config")
     if held is None:
         raise UserError(
-            f"{directory} contains files that are not a comparison; name an empty or new directory "
-            "with --out"
+            f"{directory} contains files that do not belong to a comparison; name an empty or new "
+            "directory with --out"
         )
     if held != config:
         raise UserError(

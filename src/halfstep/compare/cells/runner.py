@@ -174,7 +174,7 @@ def reason(code: int, errors: Path) -> str:
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     # What a library prints at exit (leaked semaphores, warnings) may follow what went wrong.
     verdicts = [line for line in lines if _VERDICT.match(line)]
-    said = (verdicts or lines or [f"it printed no error; see {errors}"])[-1]
+    said = (verdicts or lines or [f"the run printed no error; see {errors}"])[-1]
     if shutil.disk_usage(errors.parent).free < _FULL:
         # Then what it wanted to say may not have been written either.
         said = f"the disk of {errors.parent} is full; {said}"
@@ -187,5 +187,5 @@ def _signal_name(number: int) -> str:
     except ValueError:
         return f"signal {number}"
     if number == signal.SIGKILL:
-        return f"{name}; the system does this if it is out of memory"
+        return f"{name}; the system does this when memory runs out"
     return name

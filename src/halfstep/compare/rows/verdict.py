@@ -101,7 +101,7 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         where = "" if step is None else f" (first inf or NaN at step {step})"
         return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row, base))
     if not any(each.status == "finished" for each in row.results):
-        return Verdict("unknown", label, row.status, "the same command runs it again")
+        return Verdict("unknown", label, row.status, "the same command repeats the run")
     if row.difference is None:
         return Verdict(
             "unknown",
@@ -184,7 +184,7 @@ def _disturbed(row: Row, base: Row, baseline: str) -> str:
     """Say which of the two rows had disturbed times; "" for neither."""
     own = row.recipe if row.recipe != base.recipe else row.arm.label
     names = [name for each, name in ((base, baseline), (row, own)) if each.disturbed]
-    return f" (times of {' and '.join(names)} disturbed)" if names else ""
+    return f" (times of {' and '.join(names)} were disturbed)" if names else ""
 
 
 def _times(found: Ratio, of_what: str) -> str:
