@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
+from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from doctor import programs
 from halfstep.doctor import Evidence, Watch, diagnose
@@ -86,3 +88,15 @@ def test_the_change_for_another_thread_has_the_format_of_the_loops_autocast() ->
     code = "AUTOCAST_IN_OTHER_THREAD"
     finding = RULES[code].read(watched(code, "broken"))
     assert any("dtype=torch.bfloat16" in line for line in finding.change)
+
+
+@pytest.mark.parametrize("name", ["exp", "expm1", "exp2", "sinh", "cosh"])
+def test_an_exponential_is_clamped_where_it_does_not_overflow(name: str) -> None:
+    evidence = watched("EXP_OVERFLOW", "broken")
+    births = [replace(each, op=f"aten.{name}") for each in evidence.births]
+    finding = RULES["EXP_OVERFLOW"].read(replace(evidence, births=births))
+    assert f"torch.{name}(" in finding.change[-1]
+    limit = torch.tensor(float(finding.summary.rpartition(" ")[2]), dtype=torch.float64)
+    compute = getattr(torch, name)
+    assert compute(limit - 0.01).half().isfinite()
+    assert compute(limit + 0.01).half().isinf()
