@@ -15,7 +15,7 @@ def half(*shape: int) -> torch.Tensor:
 
 
 def test_a_copy_is_taken_as_often_as_it_was_widened():
-    copies, value = WideCopies(1 << 20), half(5000)
+    copies, value = WideCopies(1 << 20), half(20_000)
     kept = [copies.widen(value) for _ in range(2)]
     assert torch.equal(kept[0], value.float())
     assert copies.take(value) is kept[1]
@@ -24,18 +24,36 @@ def test_a_copy_is_taken_as_often_as_it_was_widened():
 
 
 @pytest.mark.parametrize(
-    "change", [lambda value: value.add_(1), lambda value: setattr(value, "data", half(5000) + 1)]
+    "change", [lambda value: value.add_(1), lambda value: setattr(value, "data", half(20_000) + 1)]
 )
 def test_no_copy_is_taken_of_what_has_changed(change):
-    copies, value = WideCopies(1 << 20), half(5000)
+    copies, value = WideCopies(1 << 20), half(20_000)
     copies.widen(value)
     change(value)
     assert copies.take(value) is None
 
 
+def test_a_forward_sees_a_parameter_that_was_written_through_data():
+    images, weight = (each.requires_grad_() for each in (half(8, 16, 12, 12), half(128, 16, 3, 3)))
+    with cpu_half():
+        F.conv2d(images, weight)  # no backward
+        weight.data.zero_()
+        out = F.conv2d(images, weight)
+        assert not out.any()
+        (found,) = torch.autograd.grad(out.sum(), images)
+        assert not found.any()
+
+
+def test_a_convolution_whose_backward_is_small_leaves_no_copy():
+    images, weight = (each.requires_grad_() for each in (half(2, 64, 5, 5), half(64, 64, 1, 1)))
+    with cpu_half():
+        F.conv2d(images, weight, half(1).expand(64)).square().sum().backward()
+        assert not wide_copies._copies
+
+
 def test_a_copy_dies_with_its_tensor_and_makes_room():
-    copies = WideCopies(30_000)
-    first, second = half(5000), half(5000)
+    copies = WideCopies(120_000)
+    first, second = half(20_000), half(20_000)
     assert copies.widen(first) is not None
     assert copies.widen(second) is None, "more than may be kept"
     del first
@@ -45,7 +63,7 @@ def test_a_copy_dies_with_its_tensor_and_makes_room():
 def test_small_tensors_and_those_elsewhere_have_no_copy():
     copies = WideCopies(1 << 20)
     assert copies.widen(half(10)) is None
-    assert copies.widen(torch.empty(5000, dtype=torch.float16, device="meta")) is None
+    assert copies.widen(torch.empty(20_000, dtype=torch.float16, device="meta")) is None
 
 
 def gradients(images, weight):
@@ -58,7 +76,7 @@ def gradients(images, weight):
 
 
 def test_the_backward_takes_them_and_computes_the_same(monkeypatch):
-    images, weight = half(8, 16, 12, 12), half(32, 16, 3, 3)
+    images, weight = half(8, 16, 12, 12), half(128, 16, 3, 3)
     taken = []
     take = wide_copies.take
     monkeypatch.setattr(wide_copies, "take", lambda value: taken.append(take(value)) or taken[-1])
@@ -71,7 +89,7 @@ def test_the_backward_takes_them_and_computes_the_same(monkeypatch):
 
 
 def test_none_is_left_when_the_kernels_are_given_back():
-    images, weight = half(8, 16, 12, 12), half(32, 16, 3, 3).requires_grad_()
+    images, weight = half(8, 16, 12, 12), half(128, 16, 3, 3).requires_grad_()
     with cpu_half():
         loss = F.conv2d(images, weight).sum()
         assert wide_copies._copies

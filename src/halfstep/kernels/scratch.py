@@ -24,8 +24,8 @@ SMALLEST_KEPT = 1 << 18
 LARGEST_KEPT = 1 << 24
 """Elements (64 MiB) beyond which a buffer is made anew, so that no large one is held."""
 
-_SMALLEST_COPY = 1 << 12
-"""Elements (16 KiB) below which a backward widens anew in less time than a copy is found."""
+_SMALLEST_COPY = 1 << 14
+"""Elements (64 KiB) below which `small.cpp` may compute the backward, and takes no copy."""
 
 
 def write_wide(value: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,8 @@ class WideCopies:
 
     A write through `.data` in between is not seen, as it counts in no version: the backward then
     uses the values of its forward. To see it, each backward would have to compare every element
-    with its copy, which takes as long as widening again.
+    with its copy, which takes as long as widening again. A forward may come long after one without
+    a backward, so it shares the copies of activations only, not those of parameters.
 
     Args:
         most: Bytes of all copies together, beyond which none is kept.
@@ -109,9 +110,11 @@ class WideCopies:
         """Return an fp32 copy that `take` will find; None where none is to be kept."""
         with self._lock:
             copy = self._of(value)
-            if copy is not None:
+            if copy is not None and not value.is_leaf:
                 copy.uses += 1
                 return copy.wide
+            self._drop(id(value))
+        uses = 1 if copy is None else copy.uses + 1
         size = 4 * value.numel()
         if not 4 * _SMALLEST_COPY <= size <= self._most - self._bytes or value.device.type != "cpu":
             return None
@@ -119,7 +122,8 @@ class WideCopies:
         key = id(value)
         died = ref(value, lambda _: self._drop(key))
         with self._lock:
-            self._copies[key] = _Copy(died, value._version, value.data_ptr(), wide, 1)
+            self._drop(key)  # another thread may have kept one meanwhile
+            self._copies[key] = _Copy(died, value._version, value.data_ptr(), wide, uses)
             self._bytes += size
         return wide
 
