@@ -113,6 +113,22 @@ def test_small_products_do_not_enter_python(monkeypatch):
         assert entered
 
 
+def test_an_interrupted_compilation_claims_nothing(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert not ON["cpu"].registered
+    with monkeypatch.context() as patched:
+        patched.setattr(small, "_library", interrupted)
+        with pytest.raises(KeyboardInterrupt), cpu_half():
+            pass
+    assert ON["cpu"].arithmetic(torch.float16) is None
+    left = torch.tensor([[1 + 2**-10, 1.0]]).half()
+    with cpu_half():
+        assert torch.equal(left @ left.t(), (left.float() @ left.float().t()).half())
+    assert not ON["cpu"].registered
+
+
 def test_products_of_another_arithmetic_are_left_to_it():
     left = torch.tensor([[1 + 2**-12, 1.0]])
     right = torch.tensor([[1.0], [0.0]])

@@ -32,29 +32,35 @@ class SmallProducts:
 
     def __init__(self, operators: Iterable[str]) -> None:
         self._operators = tuple(operators)
+        self._library: ctypes.CDLL | None = None
+        self._choice = (False, False, False)
 
     def keep(self) -> None:
-        """Keep the operators' kernels."""
-        if library := _library():
+        """Keep the operators' kernels; compile the library first if needed."""
+        self._library = _library()
+        if self._library:
             for name in self._operators:
-                library.keep(f"aten::{name}".encode())
+                self._library.keep(f"aten::{name}".encode())
 
     def put_in_place(self) -> None:
         """Register kernels for what was kept."""
-        if library := _library():
-            library.put_in_place()
+        if self._library:
+            self._library.choose(*self._choice)
+            self._library.put_in_place()
 
     def give_back(self) -> None:
         """End the registration."""
-        if library := _library():
-            library.give_back()
+        if self._library:
+            self._library.give_back()
+        self._library = None
 
     def choose(self, widened: Collection[torch.dtype], *, others: bool) -> None:
-        """Say which products are computed here.
+        """Say which products are computed here, now or once the kernels are registered.
 
         Args:
             widened: Half dtypes whose products are widened and rounded once.
             others: Whether any other dtype's products are not PyTorch's own.
         """
-        if library := _library():
-            library.choose(torch.float16 in widened, torch.bfloat16 in widened, others)
+        self._choice = (torch.float16 in widened, torch.bfloat16 in widened, others)
+        if self._library:
+            self._library.choose(*self._choice)
