@@ -44,6 +44,8 @@ class Constants:
         load: TFLOP/s a watt at which a GPU's power limit begins to lower its clock.
         bandwidth: Of pointwise operators.
         operands: Of what matrix products and convolutions read and write.
+        operands_last: Of what convolutions read and write where channels come last, beside others:
+            the channels of a pixel are read in one piece.
         norm: Of norms over a batch or a group of channels.
         row_norm: Of norms over a row: LayerNorm, RMSNorm.
         softmax: Of softmax and losses.
@@ -79,6 +81,7 @@ class Constants:
     load: float
     bandwidth: float
     operands: float
+    operands_last: float
     norm: float
     row_norm: float
     softmax: float
@@ -235,7 +238,9 @@ def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     last = np.where(work.of_weight, fitted.depthwise_weight_last, fitted.depthwise_last)
     first = np.where(work.of_weight, fitted.depthwise_weight, fitted.depthwise)
     depthwise = np.where(work.channels_last, last, first)
-    return np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
+    share = np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
+    in_one_piece = work.of("conv", "grouped") & work.channels_last
+    return share * np.where(in_one_piece, fitted.operands_last, 1.0)
 
 
 def _bandwidth(work: Workload, fitted: Constants) -> NDArray[np.float64]:
