@@ -32,14 +32,16 @@ AT_LEAST = {"en": "at least {0}%", "zh": "不低于 {0}%"}
 DATA = {
     "en": {
         "set aside": "12 families set aside, RTX 3090",
-        "new": "of these, speeds that had never been scored",
+        "earlier": "the same families, an earlier cost model",
+        "new": "of these, speeds that had never been scored then",
         "left out": "each of 31 families left out, RTX 3090",
         "gpu": "ResNet-50 and BERT, the GPU left out",
         "architecture": "ResNet-50 and BERT, its architecture left out",
     },
     "zh": {
         "set aside": "测试集（12 个系列），RTX 3090",
-        "new": "测试集中从未评过分的数据",
+        "earlier": "同一测试集，较早的开销模型",
+        "new": "其中当时从未评过分的数据",
         "left out": "按系列交叉验证（31 个系列），RTX 3090",
         "gpu": "ResNet-50 和 BERT，按 GPU 交叉验证",
         "architecture": "ResNet-50 和 BERT，按 GPU 架构交叉验证",
@@ -80,7 +82,7 @@ MODELS = {
 def targets(results: dict[str, Any], language: str) -> Iterator[str]:
     """Yield the table of what was wanted of predictions, and what was found."""
     left_out, test = results["refit"], results["test"]
-    families, new = left_out["families left out"], test["new"]
+    families, earlier = left_out["families left out"], results["test of an earlier cost model"]
     what, data = WHAT[language], DATA[language]
 
     def line(name: str, at: str, n: int, wanted: str, found: str, *, met: bool | None) -> str:
@@ -102,11 +104,13 @@ def targets(results: dict[str, Any], language: str) -> Iterator[str]:
     yield HEADS[language]
     yield "| --- | --- | --- | --- | --- | --- |"
     yield error("nchw", "set aside", test["nchw"]["model"], 7, 20)
-    yield error("nchw", "new", new["nchw"]["model"], 7, 20)
+    yield error("nchw", "earlier", earlier["nchw"]["model"], 7, 20)
+    yield error("nchw", "new", earlier["new"]["nchw"]["model"], 7, 20)
     yield error("naive nchw", "set aside", test["nchw"]["two constants"])
     yield error("nchw", "left out", families["nchw"], 7, 20)
     yield error("nhwc", "set aside", test["nhwc"]["model"], 8, 30)
-    yield error("nhwc", "new", new["nhwc"]["model"], 8, 30)
+    yield error("nhwc", "earlier", earlier["nhwc"]["model"], 8, 30)
+    yield error("nhwc", "new", earlier["new"]["nhwc"]["model"], 8, 30)
     yield error("naive nhwc", "set aside", test["nhwc"]["two constants"])
     yield error("nhwc", "left out", families["nhwc"], 8, 30)
     yield error("time", "gpu", left_out["one GPU left out"], 8, 18)

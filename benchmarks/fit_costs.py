@@ -9,8 +9,9 @@ of steps' times and of speed-ups over fp32, with priors, on the families of mode
 to; the widths of intervals, from errors on families and GPUs that were left out of a fit each; and
 which speeds of the other families had a trace by then. `score` reads it and predicts these other
 families: the speeds that had no trace yet apart from the others, and those that have none still by
-their names. The committed results of both are of an older structure of the cost model, at the
-commit that "cost model" names in them, where these commands give them again. `refit` fits to all
+their names. The committed results of both are of the cost model at the commit that "cost model"
+names in them, where these commands give them again; "test of an earlier cost model" is kept from
+the one before. `refit` fits to all
 families and writes `src/halfstep/advise/constants.json`, which is what ships; its errors are of
 each family under constants that were fitted without it. Results go to
 `benchmarks/results/advise_speed.json`, and from there to the docs by `advise_docs.py`.

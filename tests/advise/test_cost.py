@@ -80,7 +80,7 @@ def test_images_are_copied_where_a_kernel_does_not_take_them_as_they_lie() -> No
     first, last = seconds("convolution", "conv", 64)
     assert first > 1.3 * last  # tensor cores want channels last
     first, last = seconds("convolution", "conv", 60)
-    assert first == last  # they are padded there
+    assert first < 1.3 * last  # they are padded there, in both layouts
     first, last = seconds("native_group_norm", "norm", 64)
     assert last > 1.3 * first  # its kernels know NCHW alone
     first, last = seconds("native_batch_norm", "norm", 64)

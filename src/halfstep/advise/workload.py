@@ -128,6 +128,7 @@ def workload(calls: Sequence[Call], gpu: Gpu, *, tf32: bool) -> Workload:
     narrow = (widths[0] % 8 != 0) | (widths[1] % 8 != 0)
     channels_last = np.array([call.op.channels_last for call in calls], dtype=np.bool_)
     packed = np.isin(widths[0], _GROUPS) & (widths[0] == widths[1])
+    packed &= ~(channels_last & _loose(widths[0], groups))
     is_grouped = kind == KINDS.index("grouped")
     return Workload(
         count=np.array([call.count for call in calls], dtype=np.float64),
