@@ -238,9 +238,9 @@ def _efficiency(work: Workload, fitted: Constants) -> NDArray[np.float64]:
     last = np.where(work.of_weight, fitted.depthwise_weight_last, fitted.depthwise_last)
     first = np.where(work.of_weight, fitted.depthwise_weight, fitted.depthwise)
     depthwise = np.where(work.channels_last, last, first)
-    share = np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
+    reached = np.where(work.of("depthwise"), depthwise, by_kind[work.kind])
     in_one_piece = work.of("conv", "grouped") & work.channels_last
-    return share * np.where(in_one_piece, fitted.operands_last, 1.0)
+    return reached * np.where(in_one_piece, fitted.operands_last, 1.0)
 
 
 def _bandwidth(work: Workload, fitted: Constants) -> NDArray[np.float64]:
