@@ -23,8 +23,8 @@ class Float8(Part):
     place = 50
     traceable = False
     purpose = (
-        "How tensors are scaled for FP8 products. Linear and convolution layers then multiply in "
-        "FP8: fp8-e4m3 in the forward pass, fp8-e5m2 for gradients."
+        "How tensors are scaled for FP8 products. If this field is set, linear and convolution "
+        "layers multiply in FP8: fp8-e4m3 in the forward pass, fp8-e5m2 for gradients."
     )
     allowed = {
         "dynamic": "by the tensor's own largest value",
