@@ -40,6 +40,8 @@ def launch(*arguments):
 
     def forking(config, program):
         config.start_method = "fork"
+        # torch says in a line of its own which of the workers that it forked it ends.
+        logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.CRITICAL)
         launched = elastic_launch(config, worker)
         return lambda *command: launched(-1, 0, *command[len(("-m", "halfstep")) :])
 
