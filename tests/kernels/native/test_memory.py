@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 
 import pytest
-import warm
 
+import warm
 from halfstep.kernels.native import memory
 
 
