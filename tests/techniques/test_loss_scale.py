@@ -102,7 +102,7 @@ def test_history_and_collapse() -> None:
     scaler = LossScaler(LossScale(init=4.0, floor=1.0, collapse_after=3), CPU)
     assert scaler.record(1, scale=2.0, found_inf=True) is None
     assert scaler.record(2, scale=1.0, found_inf=True) is None
-    assert "at its floor, 1" in scaler.record(3, scale=1.0, found_inf=True)
+    assert "at its minimum, 1 (`floor`)" in scaler.record(3, scale=1.0, found_inf=True)
     assert scaler.record(4, scale=1.0, found_inf=False) is None
     assert [tuple(change) for change in scaler.history] == [
         (0, 4.0, "start"),
@@ -111,7 +111,7 @@ def test_history_and_collapse() -> None:
     ]
     scaler = LossScaler(LossScale(collapse_after=3), CPU)
     found = [scaler.record(i, scale=2.0 ** (15 - i), found_inf=True) for i in range(3)]
-    assert found == [None, None, "3 steps in a row had non-finite gradients"]
+    assert found == [None, None, "3 steps in a row had non-finite gradients, and it is now 8192"]
 
 
 @given(st.lists(st.booleans(), max_size=20))

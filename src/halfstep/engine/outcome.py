@@ -187,8 +187,8 @@ class Settlement:
         which = "the loss scale" if loss_id is None else f"the scale of loss {loss_id!r}"
         remedy = ", or write recipe='bf16'" if self._overflows_early else ""
         return (
-            f"{which} collapsed at step {outcome.step}, down to {scaler.history[-1].scale:g}: "
-            f"{reason}. Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
+            f"{which} collapsed at step {outcome.step}: {reason}. "
+            f"Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
             + (
                 "Look for inf or NaN in the inputs, the loss or the forward pass; lower the "
                 f"learning rate{remedy}"

@@ -99,9 +99,14 @@ class LossScaler:
             self.history.append(ScaleChange(step, scale, "overflow" if found_inf else "growth"))
         self._skips_in_a_row = self._skips_in_a_row + 1 if found_inf else 0
         if found_inf and self.settings.dynamic and before <= self.settings.floor:
-            return f"gradients were not finite even at its floor, {self.settings.floor:g}"
+            return (
+                f"gradients were not finite even at its minimum, {self.settings.floor:g} (`floor`)"
+            )
         if self._skips_in_a_row >= self.settings.collapse_after:
-            return f"{self._skips_in_a_row} steps in a row had non-finite gradients"
+            return (
+                f"{self._skips_in_a_row} steps in a row had non-finite gradients, and it is now "
+                f"{scale:g}"
+            )
         return None
 
     def state_dict(self) -> dict[str, Any]:

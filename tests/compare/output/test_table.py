@@ -106,7 +106,7 @@ def test_resident_memory_is_marked_as_such_and_device_memory_is_not(make_grid):
     on_cpu = [from_summary(grid.cells[0], summary(peak_memory_kind="resident-rise"))]
     on_device = [from_summary(grid.cells[0], summary())]
     assert "MiB*" in shown(grid, on_cpu, 80)
-    assert "* increase of the process's resident memory" in shown(grid, on_cpu, 80)
+    assert "* Memory is the increase of the process's resident memory" in shown(grid, on_cpu, 80)
     assert "MiB*" not in shown(grid, on_device, 80)
     assert "resident" not in shown(grid, on_device, 80)
 
@@ -130,8 +130,8 @@ def test_the_verdicts_stand_below_the_table(mixed):
     assert (
         "fp16: nonfinite (first inf or NaN at step 1234); fp16 does not scale the loss" not in text
     )
-    assert "fp16: nonfinite (first inf or NaN at step 1234); try a lower learning rate" in text
-    assert "bf16: crashed; the same command repeats the run" in text
+    assert "fp16: nonfinite (first inf or NaN at step 1234). Try a lower learning rate" in text
+    assert "bf16: crashed. The same command repeats the run" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -167,7 +167,10 @@ def test_the_best_trade_is_marked(make_grid):
     grid = make_grid(("fp32", "fp16"), (0, 1))
     text = shown(grid, fill(grid), 80)
     assert "fp16 ◆" in text
-    assert "◆ no other row is at least as good in all of accuracy, time and memory." in text
+    assert (
+        "◆ marks rows for which no other row is at least as good in all of accuracy, time\nand "
+        "memory, and better in one of them." in text
+    )
 
 
 def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_grid):
@@ -183,7 +186,7 @@ def test_the_interval_of_a_speed_stands_below_it_and_the_table_still_fits(make_g
     row = next(number for number, line in enumerate(lines) if line.startswith("fp16"))
     for line, said in zip(lines[row : row + 3], ("12.14", "[9.77,", "15.08]"), strict=True):
         assert said in line.split()
-    assert "12.14x the speed [9.77, 15.08], 1.00x the memory; use it" in " ".join(lines)
+    assert "12.14x the speed [9.77, 15.08], 1.00x the memory. Use it" in " ".join(lines)
     for document in (markdown, latex):
         assert "12.14 [9.77, 15.08]" in document(grid, results).replace("\\", "")
     assert "ratios are computed on logarithms" in " ".join(lines)

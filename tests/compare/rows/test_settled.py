@@ -53,7 +53,8 @@ def test_what_one_seed_cannot_tell_from_chance_is_counted_in_images(told):
     assert facts[:2] == (
         "All 3 runs finished, and no loss was inf or NaN.",
         (
-            "Correctly classified validation images (of 450), compared with fp32: "
+            "Differences that may be chance, in correctly classified validation images "
+            "(of 450), compared with fp32: "
             "-2 under fp16, +1 under bf16."
         ),
     )
@@ -79,7 +80,8 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
     facts = told(there(fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
     assert facts[1].startswith(
-        "Correctly classified validation images (of 450), compared with fp32: "
+        "Differences that may be chance, in correctly classified validation images "
+        "(of 450), compared with fp32: "
     )
     assert facts[1].endswith(": 0 under fp16.")
     assert facts[-2].endswith("limit the step time, so no recipe is faster.")

@@ -45,7 +45,7 @@ def test_one_seed_decides_nothing(judged):
     assert verdict.kind == "unknown"
     assert str(verdict) == (
         "fp16: +1.00 points compared with fp32; one seed gives no interval; 2.00x the speed, "
-        "1.00x the memory; run --seeds 3 or more before you decide"
+        "1.00x the memory. Run --seeds 3 or more before you decide"
     )
 
 
@@ -208,8 +208,8 @@ def test_equal_in_every_seed_needs_no_more_of_them(judged):
 
 def test_rehearsed_accuracy_counts_and_rehearsed_speed_does_not(judged):
     verdict = judged(*SAME, rehearsed=["autocast fp16: rehearsed (no fp16 units)"])
-    assert "rehearsed, so its speed here does not count" in verdict.finding
-    assert "measure its speed there" in verdict.advice
+    assert "the speed here is that of a rehearsal and does not count" in verdict.finding
+    assert "measure the speed there" in verdict.advice
 
 
 def test_broken_rows_say_where_and_what_to_try(make_grid):

@@ -82,7 +82,9 @@ def test_a_run_that_diverges_says_so_in_its_directory(diverged) -> None:
     text = (diverged / "diagnosis.txt").read_text(encoding="utf-8")
     assert text.startswith("doctor: training diverged  LEARNING_RATE_TOO_HIGH")
     assert len(text.splitlines()) <= 24
-    assert diagnosis_file.in_a_line(diverged).startswith("LEARNING_RATE_TOO_HIGH: the loss grew")
+    assert diagnosis_file.in_a_line(diverged).startswith(
+        "LEARNING_RATE_TOO_HIGH: at a learning rate of"
+    )
 
 
 def test_what_a_run_has_left_is_printed_again(diverged, capsys) -> None:

@@ -49,8 +49,11 @@ class Result:
     @property
     def said(self) -> str:
         """Why it did not finish, or was not finite on its way; "" for nothing."""
-        found = self.cause and f"doctor found {self.cause}"
-        return "; ".join(filter(None, (self.reason, found)))
+        if self.cause is None:
+            return self.reason or ""
+        # What a run suggests to try knows no cause.
+        reason = (self.reason or "").partition("; try ")[0]
+        return "; ".join(filter(None, (reason, f"doctor found {self.cause}")))
 
     def number(self, name: str) -> float | None:
         """A finite number of the summary, dots leading into what is nested; None for none."""

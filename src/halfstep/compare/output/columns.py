@@ -117,9 +117,9 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         )
         said.append(interval_note())
     if any(row.on_front for row in rows):
-        said.append(f"{ON_FRONT} {front_note(results)}.")
+        said.append(f"{ON_FRONT} marks rows for which {front_note(results)}.")
     if on_cpu(results):
-        said.append("* increase of the process's resident memory during training.")
+        said.append("* Memory is the increase of the process's resident memory during training.")
     if any(row.disturbed for row in rows):
         said.append(f"{DISTURBED} {disturbed_note()}.")
     said += _rehearsals(rows)
@@ -135,8 +135,8 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
     ways = "both accuracy and time" if on_cpu(results) else "all of accuracy, time and memory"
-    aside = " (rehearsed rows do not count)" if any(map(_is_rehearsed, results)) else ""
-    return f"no other row is at least as good in {ways}{aside}"
+    aside = " (rehearsed rows are not considered)" if any(map(_is_rehearsed, results)) else ""
+    return f"no other row is at least as good in {ways}, and better in one of them{aside}"
 
 
 def disturbed_note() -> str:

@@ -137,8 +137,14 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     images = _images(rows[0])
     each = ", ".join(f"{_gained(row, images)} under {row.arm.label}" for row in rows)
     if images is None:
-        return f"Best accuracy compared with {than}, in points: {each}."
-    return f"Correctly classified validation images (of {images}), compared with {than}: {each}."
+        return (
+            "Differences of the best accuracy that may be chance, compared with "
+            f"{than}, in points: {each}."
+        )
+    return (
+        "Differences that may be chance, in correctly classified validation images "
+        f"(of {images}), compared with {than}: {each}."
+    )
 
 
 def _gained(row: Row, images: int | None) -> str:

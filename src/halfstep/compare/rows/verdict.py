@@ -54,7 +54,7 @@ class Verdict:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.finding}; {self.advice}"
+        return f"{self.label}: {self.finding}. {self.advice[0].upper()}{self.advice[1:]}"
 
 
 def verdicts(grid: Grid, rows: list[Row]) -> list[Verdict]:
@@ -80,7 +80,8 @@ def accuracy(difference: Estimate, baseline: str) -> str:
     said += f", no significant difference with {difference.seeds} seeds"
     if difference.mean == 0.0:
         return said
-    return f"{said} ({_about(difference.seeds_needed)} seeds would show a difference this small)"
+    needed = f"{_about(difference.seeds_needed)} seeds would be needed"
+    return f"{said} ({needed} to show a difference this small)"
 
 
 def interval_note() -> str:
@@ -128,7 +129,8 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         hidden = percent(-difference.low)
         return "unknown", f"run more seeds: a loss of {hidden} points is still possible"
     if row.rehearsed or base.rehearsed:
-        return "use", "train with it on hardware that supports it, and measure its speed there"
+        there = "hardware that supports it, and measure the speed there"
+        return "use", f"train with {row.recipe} on {there}"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
     return _without_gain(gains, label, baseline, disturbed=_is_disturbed(row, base))
@@ -171,7 +173,7 @@ def _about(seeds: int | None) -> str:
 
 def _gains(row: Row, base: Row, baseline: str) -> str:
     if row.rehearsed:
-        return "rehearsed, so its speed here does not count"
+        return "the speed here is that of a rehearsal and does not count"
     said = []
     if row.speed is not None:
         said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))

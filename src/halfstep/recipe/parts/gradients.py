@@ -18,8 +18,8 @@ class Gradients(Part):
     field = "gradients"
     place = 80
     purpose = (
-        "Format of `.grad` for half parameters; the parameters' format if not set. From the second "
-        "backward pass of an accumulation window on, gradients always accumulate in fp32."
+        "Format of `.grad` for half parameters; the parameters' format if not set. If a step "
+        "accumulates several backward passes, gradients are fp32 from the second backward pass on."
     )
     allowed = {
         "fp32": "single precision",

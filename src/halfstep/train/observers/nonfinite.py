@@ -42,8 +42,9 @@ def remedy(recipe: Recipe) -> str:
     """Return what to try after a loss that was not finite under `recipe`."""
     if recipe.overflows_early and recipe.scaling is None:
         return "a recipe that scales the loss (fp16 or o2), or a lower optimizer.lr"
-    others = ", or recipe bf16" if recipe.overflows_early else ""
-    return f"a lower optimizer.lr, a longer schedule.warmup, clip_norm=1{others}"
+    if recipe.overflows_early:
+        return "a lower optimizer.lr, a longer schedule.warmup, clip_norm=1, or recipe bf16"
+    return "a lower optimizer.lr, a longer schedule.warmup, or clip_norm=1"
 
 
 class NonFinite(Observer):
@@ -158,8 +159,8 @@ class NonFiniteSteps(Observer):
         if poisoned is not None:
             self._progress.stop(
                 "nonfinite",
-                f"the loss was not finite at step {poisoned}, and the weights were updated; try "
-                f"{remedy(self._recipe)}",
+                f"the loss was not finite at step {poisoned}, and the optimizer still applied this "
+                f"step; try {remedy(self._recipe)}",
             )
         return {}
 

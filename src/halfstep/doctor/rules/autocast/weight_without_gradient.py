@@ -50,7 +50,7 @@ def _among(name: str, names: set[str]) -> bool:
 
 RULE = Rule(
     code="WEIGHT_CAST_WITHOUT_GRADIENT",
-    name="a weight cast without a gradient",
+    name="a cast weight that gets no gradient",
     rows=(39,),
     citations=("pytorch/pytorch#165068", "NVIDIA/apex#132"),
     needs=frozenset({"static", "precision"}),

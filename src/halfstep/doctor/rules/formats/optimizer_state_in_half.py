@@ -55,7 +55,7 @@ def _second_moments(formats: Mapping[str, str]) -> Mapping[str, str]:
 
 RULE = Rule(
     code="OPTIMIZER_STATE_IN_HALF",
-    name="an optimizer's averages in half precision",
+    name="an optimizer's moments in half precision",
     rows=(28,),
     citations=("pytorch/torchtune#2254",),
     needs=frozenset({"static"}),

@@ -47,8 +47,8 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
             else "the same step in fp32 is not finite either",
         )
     return Finding(
-        summary=f"the loss grew from {min(losses):.3g} to {recent[-1]:.3g} before it became "
-        f"non-finite, at a learning rate of {bad.learning_rate:g}: training diverged",
+        summary=f"at a learning rate of {bad.learning_rate:g}, the loss grew "
+        f"from {min(losses):.3g} to {recent[-1]:.3g} and then became non-finite",
         facts=(
             f"losses before step {bad.iteration}: " + ", ".join(f"{each:.3g}" for each in recent),
             *exact,
@@ -75,8 +75,8 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     what = "the same step" if smaller.finite else "the loss of the same step"
     rate = steps[-1].learning_rate
     return Finding(
-        summary=f"in {counted(made, 'step')} at a learning rate of {rate:g}, the parameters became "
-        f"{growth.factor:.3g} times larger: training diverged",
+        summary=f"in {counted(made, 'step')} at a learning rate of {rate:g}, "
+        f"the parameters became {growth.factor:.3g} times larger",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
             f"{what} is finite after scaling the parameters back to their initial norms",

@@ -57,9 +57,8 @@ def judge(evidence: Evidence) -> Finding | None:
         else:
             continue
         return Finding(
-            summary=f"{birth.operator} returns values up to {birth.exact:.3g}, "
-            f"above fp16's maximum of {_LIMIT:g}, {when}: "
-            "this layer needs the range of bf16 or fp32",
+            summary=f"{birth.operator} returns values up to {birth.exact:.3g} {when}; "
+            f"the maximum of fp16 is {_LIMIT:g}, so this layer needs bf16 or fp32",
             facts=(
                 birth.appears,
                 "the same step in fp32 is finite",

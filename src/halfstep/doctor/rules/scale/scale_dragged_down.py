@@ -51,7 +51,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 RULE = Rule(
     code="SCALE_DRAGGED_DOWN",
-    name="one optimizer's overflow lowers the scale of the other",
+    name="an overflow of one optimizer lowers a scale that others share",
     rows=(6,),
     citations=("NVIDIA/apex#179", "neosr-project/neosr#50"),
     needs=frozenset({"loop", "numbers"}),
