@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from halfstep.compare.cells.results import Spread, from_summary
+from halfstep.compare.cells.results import Result, Spread, from_summary
 
 
 def test_spread_of_several_seeds_matches_the_textbook():
@@ -40,3 +42,17 @@ def test_dots_lead_into_what_a_summary_nests(make_grid):
     assert result.number("newest.gradient_cosine") == 0.5
     assert result.number("newest.gradient_error") is None
     assert result.number("status.deeper") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("nonfinite", "the loss was not finite at step 3; doctor found EPS: eps is zero"),
+        ("crashed", "the loss was not finite at step 3; try less; doctor found EPS: eps is zero"),
+    ],
+)
+def test_a_cause_replaces_what_the_run_suggests_to_try(make_grid, status, said):
+    (cell,) = make_grid(("fp32",)).cells
+    result = Result(cell, status, "the loss was not finite at step 3; try less")
+    assert result.said == result.reason
+    assert replace(result, cause="EPS: eps is zero").said == said

@@ -49,10 +49,12 @@ class Result:
     @property
     def said(self) -> str:
         """Why it did not finish, or was not finite on its way; "" for nothing."""
-        if self.cause is None:
+        if not self.cause:
             return self.reason or ""
-        # What a run suggests to try knows no cause.
-        reason = (self.reason or "").partition("; try ")[0]
+        reason = self.reason or ""
+        if self.status == "nonfinite":
+            # What the run suggests to try was written before the cause was known.
+            reason = reason.partition("; try ")[0]
         return "; ".join(filter(None, (reason, f"doctor found {self.cause}")))
 
     def number(self, name: str) -> float | None:
