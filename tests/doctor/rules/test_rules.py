@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from doctor import programs
+from halfstep import recipe
 from halfstep.doctor import Evidence, Watch, diagnose
 from halfstep.doctor.record import SIGNALS, from_json
 from halfstep.doctor.rules import rules
@@ -88,6 +89,15 @@ def test_the_change_for_another_thread_has_the_format_of_the_loops_autocast() ->
     code = "AUTOCAST_IN_OTHER_THREAD"
     finding = RULES[code].read(watched(code, "broken"))
     assert any("dtype=torch.bfloat16" in line for line in finding.change)
+
+
+@pytest.mark.parametrize(("half", "kept_by"), [("fp16", "o2"), ("bf16", "bf16-sr")])
+def test_a_recipe_that_keeps_updates_has_the_format_of_the_parameters(half, kept_by) -> None:
+    evidence = watched("UPDATES_ROUNDED_AWAY", "broken")
+    samples = [replace(each, format=half) for each in evidence.samples]
+    finding = RULES["UPDATES_ROUNDED_AWAY"].read(replace(evidence, samples=samples))
+    assert f'recipe="{kept_by}"' in finding.change[-1]
+    assert recipe(kept_by).params == half
 
 
 @pytest.mark.parametrize("name", ["exp", "expm1", "exp2", "sinh", "cosh"])

@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 MOST = 0.5
 EARLY = 64
 
+_CHANGES = {
+    "fp16": (
+        "- model.half()",
+        "+ # fp32 parameters under torch.autocast, or fp32 master weights:",
+        '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
+    ),
+    "bf16": (
+        "- model.bfloat16()",
+        "+ # fp32 parameters under torch.autocast, or stochastic rounding of updates:",
+        '+ engine = halfstep.Engine(model, optimizer, recipe="bf16-sr")',
+    ),
+}
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half parameters that mostly do not change although they have gradients."""
@@ -23,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
     samples = [
         each
         for each in evidence.samples
-        if each.format in {"fp16", "bf16"}
+        if each.format in _CHANGES
         and each.gradient_zeros < 1
         and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
@@ -46,11 +59,7 @@ def judge(evidence: Evidence) -> Finding | None:
             f"size of the update relative to the parameter: {worst.relative_update:.2g}",
             f"measured on {counted(len(samples), 'sample')} of parameters",
         ),
-        change=(
-            "- model.to(torch.bfloat16)",
-            "+ # fp32 parameters under autocast; or master weights, or stochastic rounding:",
-            '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
-        ),
+        change=_CHANGES[worst.format],
         confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
         module=worst.parameter.rpartition(".")[0],
     )
