@@ -61,7 +61,7 @@ from scipy import stats
 from halfstep import Engine
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.record import record
-from halfstep.advise.choose.rehearse import is_doubtful, over_all_steps, rehearse
+from halfstep.advise.choose.rehearse import is_doubtful, over_two_steps, rehearse
 from halfstep.advise.choose.survive import survive
 from halfstep.recipe import recipe as find_recipe
 from halfstep.techniques import LossScaleCollapse
@@ -123,7 +123,7 @@ def row(task: Task, before: dict[str, Any]) -> dict[str, Any]:
         if trial.rejected and rehearsed is not None:  # it is trained without exceptions
             rehearsed = rehearse(subject, recorded, base)
             if not rehearsed.breaks and is_doubtful(rehearsed, recorded):
-                rehearsed = over_all_steps(rehearsed, subject, recorded, base)
+                rehearsed = over_two_steps(rehearsed, subject, recorded, base)
             rehearsed = followed(rehearsed, subject, recorded, base)
         trained = {
             "safe": not trial.rejected,
