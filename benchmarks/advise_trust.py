@@ -36,6 +36,12 @@ HEADS = {
             "tau, all pairs",
             "regret",
         ),
+        "verified": (
+            "recipes called safe",
+            "as good as fp32",
+            "worse than fp32",
+            "not settled",
+        ),
         "faults": (
             "planted fault",
             "trials",
@@ -59,6 +65,7 @@ HEADS = {
             "全部方案对的 tau",
             "遗憾值",
         ),
+        "verified": ("被判为安全的方案", "与 fp32 一样", "比 fp32 差", "没有定论"),
         "faults": ("埋下的错误", "次数", "找到的例外", "漏掉的例外", "多余的例外"),
         "memory": ("模型", "保存的字节数（六种方案中最差）", "峰值（六种方案中最差）"),
     },
@@ -140,6 +147,14 @@ def ranking(language: str) -> Iterator[list[object]]:
         ]
 
 
+def verified(language: str) -> Iterator[list[object]]:
+    """Yield what the verification said of safe and of unsafe recipes."""
+    names = {"en": ("safe", "unsafe"), "zh": ("安全的", "不安全的")}[language]
+    for name, what in zip(names, ("safe", "unsafe"), strict=True):
+        counts = result("verified")["summary"][what]
+        yield [name, *(counts.get(settled, 0) for settled in ("good", "bad", "open"))]
+
+
 def faults(language: str) -> Iterator[list[object]]:
     """Yield a row for each kind of fault, and one for healthy networks."""
     names = {"en": "no fault (healthy networks)", "zh": "无（健康的网络）"}
@@ -169,7 +184,13 @@ def memory(language: str) -> Iterator[list[object]]:
         yield [name, *(f"{found[what]:+.2%}".replace("-0.00", "+0.00") for what in found)]
 
 
-TABLES = {"sums": sums, "ranking": ranking, "faults": faults, "memory": memory}
+TABLES = {
+    "sums": sums,
+    "ranking": ranking,
+    "verified": verified,
+    "faults": faults,
+    "memory": memory,
+}
 
 
 def table(mark: str, language: str) -> list[str]:

@@ -236,6 +236,14 @@ def _migrated(result: dict[str, Any]) -> str:
     return f"{result['programs']} programs from {result['repositories']} repositories were tried"
 
 
+def _verified(result: dict[str, Any]) -> str:
+    of = result["summary"]
+    safe, unsafe = (
+        f"{of[what]['good']} of {sum(of[what].values())}" for what in ("safe", "unsafe")
+    )
+    return f"passes {safe} safe recipes and {unsafe} unsafe ones"
+
+
 def _speeds(result: dict[str, Any]) -> str:
     of = result["test"]["nchw"]["model"]
     return f"median error {of['median']:.1%} on {of['n']} models that the fit did not use"
@@ -294,6 +302,9 @@ EVERY = (
     Benchmark("advise_trace.py", "time of a cost prediction", "", _trace),
     Benchmark("advise_exceptions.py", "exceptions that advise finds", "", _exceptions),
     Benchmark("advise_ranking.py", "order in which advise ranks recipes", "training", _ranking),
+    Benchmark(
+        "advise_verified.py", "unsafe recipes that the verification notices", "training", _verified
+    ),
     Benchmark(
         "fit_costs.py", "error of predicted times", "published measurements", _speeds,
         "advise_speed.json", "--cache",
