@@ -127,9 +127,7 @@ def test_rehearsed_rows_are_marked_and_the_reason_stands_below(make_grid):
 
 def test_the_verdicts_stand_below_the_table(mixed):
     text = shown(*mixed, 200)
-    assert (
-        "fp16: nonfinite (first inf or NaN at step 1234); fp16 does not scale the loss" not in text
-    )
+    assert "does not scale the loss" not in text
     assert "fp16: nonfinite (first inf or NaN at step 1234). Try a lower learning rate" in text
     assert "bf16: crashed. The same command repeats the run" in text
 

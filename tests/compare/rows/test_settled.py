@@ -70,6 +70,18 @@ def test_a_loss_beyond_chance_is_said_of_the_row(told, right, is_worse):
     ) is is_worse
 
 
+@pytest.mark.parametrize(("right", "is_better"), [(448, True), (444, False)])
+def test_a_gain_beyond_chance_is_not_listed_among_differences_that_may_be_chance(
+    told, right, is_better
+):
+    _, accuracy, *_ = told(fp32=438, fp16=right).facts
+    assert accuracy.startswith(
+        "fp16 classifies 10 more validation images (of 450) correctly than fp32 (+2.22 points). "
+        if is_better
+        else "Differences that may be chance"
+    )
+
+
 def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
     found = told(there(fp32=1.0, fp16=1.8, bf16=1.7, o2=2.0), fp32=448, fp16=446, bf16=449, o2=400)
     assert found.commands[0][0] == "halfstep compare digits --recipes fp32,fp16 --seeds 3"
@@ -130,7 +142,11 @@ def test_runs_without_a_count_of_images_are_told_in_points(make_grid):
         from_summary(half, summary(best_accuracy=0.97)),
     ]
     found = settled(grid, rows_by_arm(grid, results))
-    assert any("fp32, in points: -1.00 under fp16." in fact for fact in found.facts)
+    # Chance cannot be judged without the number of images.
+    assert (
+        "Differences of the best accuracy, compared with fp32, in points: -1.00 under fp16."
+        in found.facts
+    )
 
 
 def test_several_seeds_and_nothing_to_compare_are_left_to_the_verdicts(make_grid):

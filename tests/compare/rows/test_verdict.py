@@ -212,6 +212,37 @@ def test_rehearsed_accuracy_counts_and_rehearsed_speed_does_not(judged):
     assert "measure the speed there" in verdict.advice
 
 
+@pytest.mark.parametrize(
+    ("mine", "kind", "advice"),
+    [
+        ([0.961, 0.960, 0.962], "unknown", "keep fp16 until the speed is measured on hardware"),
+        ([0.971, 0.972, 0.971], "use", "use it"),
+        ([0.951, 0.952, 0.951], "worse", "keep fp16"),
+    ],
+)
+def test_no_speed_counts_beside_a_baseline_that_was_rehearsed(make_grid, mine, kind, advice):
+    grid = make_grid(("fp16", "fp32"), range(3))
+    best = {"fp16": [0.960, 0.961, 0.961], "fp32": mine}
+    results = [
+        from_summary(
+            cell,
+            summary(
+                best_accuracy=best[cell.recipe][cell.seed],
+                images_per_second={"fp16": 100.0, "fp32": 200.0}[cell.recipe],
+                rehearsed=["reason"] if cell.recipe == "fp16" else [],
+            ),
+        )
+        for cell in grid.cells
+    ]
+    (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+    assert verdict.kind == kind
+    assert verdict.advice.startswith(advice)
+    assert "unless" not in verdict.advice
+    assert verdict.finding.endswith(
+        "; the speed of fp16 here is that of a rehearsal and does not count"
+    )
+
+
 def test_broken_rows_say_where_and_what_to_try(make_grid):
     grid = make_grid(("fp32", "o3"), (0, 1))
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
@@ -225,7 +256,10 @@ def test_half_without_a_loss_scale_is_told_of_one(make_grid):
     grid = make_grid(("fp32", "o3"))
     grid.cells[1].settings["recipe"] = {"name": "o3", "params": "fp16"}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
-    assert "does not scale the loss: use o2 or fp16" in verdict.advice
+    assert str(verdict) == (
+        "o3: nonfinite (first inf or NaN at step 12). Use o2 or fp16, because o3 does not scale "
+        "the loss; or try a lower learning rate"
+    )
     grid.cells[1].settings["recipe"] = {"name": "x", "params": "fp16", "loss_scale": {"init": 1}}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
     assert "loss scale" not in verdict.advice

@@ -61,20 +61,20 @@ def settled(
     if len(grid.seeds) > 1 or not compared:
         return None
     by_arm = {row.arm: row for row in rows}
-    worse = [row for row in compared if _lost_more_than_chance(row, by_arm[grid.baseline(row.arm)])]
-    even = [row for row in compared if row not in worse]
+    clear = [row for row in compared if _is_clear(row, by_arm[grid.baseline(row.arm)])]
+    not_worse = [row for row in compared if row not in clear or _gain(row) > 0]
     facts = [
         _finite(rows),
-        *_accuracies(grid, even, worse),
+        *_accuracies(grid, [row for row in compared if row not in clear], clear),
         *_skipped(rows),
         *_speeds(compared, rows),
         *(sentence for each in predicted for sentence in _there(each)),
-        *_to_use(grid, even, predicted),
+        *_to_use(grid, not_worse, predicted),
     ]
     return Settled(
         tuple(facts),
         _CAVEAT,
-        _commands(grid, even, predicted),
+        _commands(grid, not_worse, predicted),
         tuple(each for each in verdicts(grid, list(rows)) if each.advice != ONE_SEED),
     )
 
@@ -97,8 +97,15 @@ def _images(row: Row) -> int | None:
     return None if said is None else int(said)
 
 
-def _lost_more_than_chance(row: Row, base: Row) -> bool:
-    """Tell whether a row lost more images than chance among the images of validation explains.
+def _gain(row: Row) -> float:
+    """Return the best accuracy of a row that is compared less that of its baseline, 0 to 1."""
+    if row.difference is None:
+        raise AssertionError("only rows with a difference are compared")
+    return row.difference.mean
+
+
+def _is_clear(row: Row, base: Row) -> bool:
+    """Tell whether a row differs by more than chance among the images of validation explains.
 
     The images that exactly one of two models gets wrong are at most the errors of both together;
     were both models as good, the difference of these two counts would have that variance (McNemar,
@@ -108,7 +115,7 @@ def _lost_more_than_chance(row: Row, base: Row) -> bool:
     if images is None or mine is None or theirs is None:
         return False
     errors = images * ((1 - mine) + (1 - theirs))
-    return images * (theirs - mine) > _CHANCE * math.sqrt(errors)
+    return images * abs(mine - theirs) > _CHANCE * math.sqrt(errors)
 
 
 def _finite(rows: Sequence[Row]) -> str:
@@ -126,9 +133,9 @@ def _finite(rows: Sequence[Row]) -> str:
     )
 
 
-def _accuracies(grid: Grid, even: Sequence[Row], worse: Sequence[Row]) -> list[str]:
+def _accuracies(grid: Grid, even: Sequence[Row], clear: Sequence[Row]) -> list[str]:
     said = [_even(grid, even)] if even else []
-    return said + [_lost(grid, row) for row in worse]
+    return said + [_clear(grid, row) for row in clear]
 
 
 def _even(grid: Grid, rows: Sequence[Row]) -> str:
@@ -137,10 +144,7 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
     images = _images(rows[0])
     each = ", ".join(f"{_gained(row, images)} under {row.arm.label}" for row in rows)
     if images is None:
-        return (
-            "Differences of the best accuracy that may be chance, compared with "
-            f"{than}, in points: {each}."
-        )
+        return f"Differences of the best accuracy, compared with {than}, in points: {each}."
     return (
         "Differences that may be chance, in correctly classified validation images "
         f"(of {images}), compared with {than}: {each}."
@@ -149,23 +153,21 @@ def _even(grid: Grid, rows: Sequence[Row]) -> str:
 
 def _gained(row: Row, images: int | None) -> str:
     """Write how many more images a row classified correctly, or points without their number."""
-    if row.difference is None:
-        raise AssertionError("only rows that are compared are listed")
     if images is None:
-        return points(row.difference.mean)
-    number = round(row.difference.mean * images)
+        return points(_gain(row))
+    number = round(_gain(row) * images)
     return f"{number:+d}" if number else "0"
 
 
-def _lost(grid: Grid, row: Row) -> str:
-    images, difference = _images(row), row.difference
-    if images is None or difference is None:
-        raise AssertionError("only rows with both are found to have lost more than chance")
+def _clear(grid: Grid, row: Row) -> str:
+    images, gain = _images(row), _gain(row)
+    if images is None:
+        raise AssertionError("only rows with a number of images differ by more than chance")
+    number = f"{round(abs(gain) * images)} {'more' if gain > 0 else 'fewer'}"
     return (
-        f"{row.arm.label} classifies {round(-difference.mean * images)} fewer validation images "
-        f"(of {images}) correctly than {grid.baseline(row.arm).recipe} "
-        f"({points(difference.mean)} points). Random variation among the images does not explain "
-        "this difference."
+        f"{row.arm.label} classifies {number} validation images (of {images}) correctly than "
+        f"{grid.baseline(row.arm).recipe} ({points(gain)} points). "
+        "Random variation among the images does not explain this difference."
     )
 
 
@@ -214,18 +216,18 @@ def _there(prediction: Prediction) -> list[str]:
     return [f"{there} no recipe has a speed-up."]
 
 
-def _to_use(grid: Grid, even: Sequence[Row], predicted: Sequence[Prediction]) -> list[str]:
+def _to_use(grid: Grid, not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> list[str]:
     """Say which recipe to train under, here and on each GPU; nothing of several options."""
     if len(grid.points) > 1:
         return []
     base = grid.arms[0].recipe
     here = {
         row.arm: row.speed.mean
-        for row in even
+        for row in not_worse
         if row.speed and not row.rehearsed and not row.disturbed and row.speed.mean >= GAIN
     }
     said = [f"{_fastest(here, base)} on this machine"]
-    compared = {row.arm for row in even}
+    compared = {row.arm for row in not_worse}
     for prediction in predicted:
         known = [each for each in prediction.rows if each.speed_up is not None]
         gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
@@ -244,10 +246,10 @@ def _speed_up(each: Predicted) -> float:
 
 
 def _commands(
-    grid: Grid, even: Sequence[Row], predicted: Sequence[Prediction]
+    grid: Grid, not_worse: Sequence[Row], predicted: Sequence[Prediction]
 ) -> tuple[tuple[str, str], ...]:
     found = []
-    candidate = _candidate(even, predicted)
+    candidate = _candidate(not_worse, predicted)
     if candidate is not None:
         recipes = f"--recipes {grid.baseline(candidate.arm).recipe},{candidate.recipe}"
         found.append(
@@ -265,7 +267,7 @@ def _commands(
     return tuple(found)
 
 
-def _candidate(even: Sequence[Row], predicted: Sequence[Prediction]) -> Row | None:
+def _candidate(not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> Row | None:
     """Return the row that more seeds are worth the most for: the fastest predicted, or measured."""
     there = {
         each.arm: _speed_up(each)
@@ -279,7 +281,7 @@ def _candidate(even: Sequence[Row], predicted: Sequence[Prediction]) -> Row | No
         return there.get(row.arm, here)
 
     # max takes the first of equals: the order in which the recipes were given.
-    return max([row for row in even if row.arm in there] or even, key=speed, default=None)
+    return max([row for row in not_worse if row.arm in there] or not_worse, key=speed, default=None)
 
 
 def _again(grid: Grid) -> str:

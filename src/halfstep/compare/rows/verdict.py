@@ -45,7 +45,7 @@ class Verdict:
             "broken" for it does not train, or "unknown" for now.
         label: The row.
         finding: What was found.
-        advice: What to do.
+        advice: What to do; never starts with a name, as its first letter may be capitalised.
     """
 
     kind: Kind
@@ -118,35 +118,38 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
 
 
 def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[Kind, str]:
-    label, gains = row.arm.label, _savings(row, base)
+    gains = _savings(row, base)
     gained = any(gain.is_above(GAIN) for gain in gains.values())
     if difference.low is None:
         return "unknown", ONE_SEED
     if not difference.covers_zero and difference.mean < 0:
-        worth = f", unless the speed or memory of {label} is worth the loss" if gained else ""
-        return "worse", f"keep {baseline}{worth}"
+        unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
+        return "worse", f"keep {baseline}{unless if gained else ''}"
     if difference.low < -TOLERABLE:
         hidden = percent(-difference.low)
         return "unknown", f"run more seeds: a loss of {hidden} points is still possible"
-    if row.rehearsed or base.rehearsed:
+    if row.rehearsed:
         there = "hardware that supports it, and measure the speed there"
         return "use", f"train with {row.recipe} on {there}"
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
-    return _without_gain(gains, label, baseline, disturbed=_is_disturbed(row, base))
+    return _without_gain(gains, row, base, baseline)
 
 
 def _without_gain(
-    gains: Mapping[str, Ratio], label: str, baseline: str, *, disturbed: bool
+    gains: Mapping[str, Ratio], row: Row, base: Row, baseline: str
 ) -> tuple[Kind, str]:
     """Advise where no gain is shown: there is none, or it could not be seen yet."""
-    if disturbed:
+    if base.rehearsed:
+        there = f"hardware that supports {baseline}"
+        return "unknown", f"keep {baseline} until the speed is measured on {there}"
+    if _is_disturbed(row, base):
         return "unknown", f"keep {baseline} until the speed is measured on idle cores"
     questions = []
     for name, gain in gains.items():
         if not gain.is_below(GAIN):
             needed = "3 or more" if gain.seeds == 1 else _about(gain.seeds_to_tell(GAIN))
-            questions.append(f"whether {label} is {GAIN:g}x {name} ({needed} seeds)")
+            questions.append(f"whether {row.arm.label} is {GAIN:g}x {name} ({needed} seeds)")
     if not questions:
         return "keep", f"keep {baseline}: there is nothing to gain on this device"
     return "unknown", f"keep {baseline} until more seeds show {' and '.join(questions)}"
@@ -154,7 +157,7 @@ def _without_gain(
 
 def _savings(row: Row, base: Row) -> dict[str, Ratio]:
     """Return by which factors a row is better, as far as that can be advised on."""
-    if row.rehearsed:
+    if row.rehearsed or base.rehearsed:
         return {}
     found = {
         "faster": None if _is_disturbed(row, base) else row.speed,
@@ -172,8 +175,9 @@ def _about(seeds: int | None) -> str:
 
 
 def _gains(row: Row, base: Row, baseline: str) -> str:
-    if row.rehearsed:
-        return "the speed here is that of a rehearsal and does not count"
+    if row.rehearsed or base.rehearsed:
+        whose = "" if row.rehearsed else f" of {baseline}"
+        return f"the speed{whose} here is that of a rehearsal and does not count"
     said = []
     if row.speed is not None:
         said.append(_times(row.speed, "speed") + _disturbed(row, base, baseline))
@@ -201,7 +205,7 @@ def _remedy(row: Row, base: Row) -> str:
     diverged = any((each.cause or "").startswith(_DIVERGED) for each in row.results)
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (
-            f"{row.recipe} does not scale the loss: use o2 or fp16, which scale it, or try a lower "
+            f"use o2 or fp16, because {row.recipe} does not scale the loss; or try a lower "
             "learning rate"
         )
     return "try a lower learning rate, a longer warm-up, or clip_norm"

@@ -96,7 +96,7 @@ def _harm(evidence: Evidence) -> str | None:
 
 RULE = Rule(
     code="PENALTY_ON_SCALED_GRADIENTS",
-    name="a gradient penalty computed from scaled gradients",
+    name="a gradient penalty with a wrong loss scale",
     rows=(7,),
     citations=("Lightning-AI/pytorch-lightning#12600", "NVIDIA/apex#873"),
     needs=frozenset({"loop", "replays", "precision"}),
