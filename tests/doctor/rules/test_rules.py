@@ -100,6 +100,19 @@ def test_a_recipe_that_keeps_updates_has_the_format_of_the_parameters(half, kept
     assert recipe(kept_by).params == half
 
 
+@pytest.mark.parametrize(
+    ("unchanged", "said", "number"),
+    [(0.0, "90% of the bf16 parameters", 12), (1.0, "100% of the fp16 parameters", 1)],
+)
+def test_lost_updates_are_judged_for_each_half_format_by_itself(unchanged, said, number) -> None:
+    evidence = watched("UPDATES_ROUNDED_AWAY", "broken")
+    lost = [replace(each, format="bf16", unchanged=0.9) for each in evidence.samples[:12]]
+    other = replace(lost[0], format="fp16", unchanged=unchanged)
+    finding = RULES["UPDATES_ROUNDED_AWAY"].read(replace(evidence, samples=[*lost, other]))
+    assert finding.summary.startswith(said)
+    assert any(each.startswith(f"measured on {number} sample") for each in finding.facts)
+
+
 @pytest.mark.parametrize("name", ["exp", "expm1", "exp2", "sinh", "cosh"])
 def test_an_exponential_is_clamped_where_it_does_not_overflow(name: str) -> None:
     evidence = watched("EXP_OVERFLOW", "broken")

@@ -30,13 +30,18 @@ _CHANGES = {
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find half parameters that mostly do not change although they have gradients."""
+    return next(filter(None, (_lost(evidence, each) for each in _CHANGES)), None)
+
+
+def _lost(evidence: Evidence, format_: str) -> Finding | None:
+    """Judge the parameters of one half format."""
     rates = {
         (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
     }
     samples = [
         each
         for each in evidence.samples
-        if each.format in _CHANGES
+        if each.format == format_
         and each.gradient_zeros < 1
         and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
@@ -52,14 +57,14 @@ def judge(evidence: Evidence) -> Finding | None:
     # Subnormal fp16 gradients give updates that are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
-        summary=f"{share:.0%} of the {worst.format} parameters with gradients do not change in a "
-        f"step: their updates are less than half the distance to the next {worst.format} number",
+        summary=f"{share:.0%} of the {format_} parameters with gradients do not change in a "
+        f"step: their updates are less than half the distance to the next {format_} number",
         facts=(
             f"{worst.parameter}: {worst.unchanged:.0%} unchanged in step {worst.iteration}",
             f"size of the update relative to the parameter: {worst.relative_update:.2g}",
             f"measured on {counted(len(samples), 'sample')} of parameters",
         ),
-        change=_CHANGES[worst.format],
+        change=_CHANGES[format_],
         confidence=LIKELY if vanishing and worst.gradient_format == "fp16" else CERTAIN,
         module=worst.parameter.rpartition(".")[0],
     )
