@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from doctor.loops import batches, classifier, half_autocast
-from halfstep.doctor import Evidence, Watch
+from halfstep.doctor import Evidence, Watch, diagnose
 
 
 class Insisting(nn.Module):
@@ -87,3 +88,37 @@ def test_a_loss_of_a_tensor_that_an_early_iteration_has_made() -> None:
             (loss + (model[0].weight - anchor).square().mean()).backward()
             optimizer.step()
     assert is_repeated(watch.close())
+
+
+@pytest.mark.parametrize("turned", ["T", "mT", "H", "mH"])
+def test_a_loss_of_outputs_that_an_attribute_transposes(turned: str) -> None:
+    with Watch() as watch:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for images, _ in batches(3):
+            optimizer.zero_grad()
+            with half_autocast():
+                outputs = model(images)
+                similarities = outputs @ getattr(outputs, turned)
+                loss = functional.cross_entropy(similarities, torch.arange(len(images)))
+            loss.backward()
+            optimizer.step()
+    assert is_repeated(watch.close())
+
+
+@pytest.mark.parametrize("code", ["NOT_FINITE", "SCALE_COLLAPSED"])
+def test_a_loss_that_is_nan_is_found_where_no_step_can_be_repeated(code: str) -> None:
+    with Watch() as watch:
+        model = classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        scaler = torch.amp.GradScaler("cpu", enabled=code == "SCALE_COLLAPSED")
+        for images, _ in batches(8):
+            optimizer.zero_grad()
+            outputs = model(images).abs() + 2
+            scaler.scale(torch.vmap(torch.acos)(outputs).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    diagnosis = diagnose(watch.close())
+    assert [verdict.code for verdict in diagnosis.verdicts] == [code]
+    assert any("torch.vmap" in note for note in diagnosis.notes)
+    assert "named above" not in "".join(diagnosis.verdicts[0].finding.change)

@@ -10,7 +10,7 @@ import contextlib
 import pytest
 
 from doctor.rules.test_rules import PROGRAMS, codes
-from halfstep.doctor import Evidence, Watch
+from halfstep.doctor import Evidence, Watch, diagnose
 
 
 def variants(prefix: str) -> list[tuple[str, str]]:
@@ -40,3 +40,10 @@ def test_another_shape_of_the_cause_gets_its_verdict(code: str, name: str) -> No
 @pytest.mark.parametrize(("code", "name"), variants("healthy_"))
 def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
     assert codes(watched(code, name, errors=())) == []
+
+
+def test_a_divisor_of_zero_is_named() -> None:
+    evidence = watched("NOT_FINITE", "broken_by_a_zero_norm", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert any("divisor contains" in fact for fact in finding.facts)
+    assert "clamp" in finding.change[0]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # The names in torch, halfstep and other libraries are the same.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
+_FREED = "Trying to backward through the graph a second time"
 
 
 class Replayer(Runs):
@@ -185,6 +186,11 @@ class Replayer(Runs):
                 self._run_entries(outcome, scale, mode, leaves)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
                 outcome.note = f"{type(error).__name__}: {error}"
+                if _FREED in outcome.note:
+                    outcome.note = (
+                        "a tensor in the graph of the loss comes from an earlier step, or from a "
+                        "call that doctor does not record, such as torch.vmap"
+                    )
 
     def _run_entries(
         self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]

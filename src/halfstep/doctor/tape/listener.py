@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from halfstep.doctor.internals import push_function_mode, remove_function_mode
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _ASKING = frozenset({"size", "dim", "stride", "numel", "__len__", "tolist", "item"})
 _SILENT = _ASKING | {"_set_grad_enabled", "untyped_storage", "storage_offset"}
 _PROFILING = "_record_function"
+_VIEWS = frozenset((Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag))
+"""Attributes of a tensor that are operators: reading one adds to the graph."""
 
 
 @dataclass(slots=True)
@@ -63,7 +66,10 @@ class Listener(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if type(func) is MethodWrapperType:  # an attribute is read
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if func.__self__ in _VIEWS:
+                self._heard(Call(func, args, kwargs or {}, None), result)
+            return result
         name = func.__name__
         before = random_state() if "dropout" in name or "rand" in name else None
         result = func(*args, **(kwargs or {}))

@@ -1,6 +1,7 @@
 """The loss of one batch overflows fp32, and the step is applied to the weights."""
 
 import torch
+from torch import nn
 
 from doctor.loops import batches, classifier
 
@@ -26,3 +27,23 @@ def broken() -> None:
 
 def mended() -> None:
     train(guarded=True)
+
+
+def train_on_directions(smallest: float) -> None:
+    torch.manual_seed(0)
+    model, head = nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
+    for images, labels in batches(12):
+        features = model(images)
+        length = features.norm(dim=1, keepdim=True).clamp(min=smallest)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(features / length), labels).backward()
+        optimizer.step()
+
+
+def broken_by_a_zero_norm() -> None:
+    train_on_directions(smallest=0.0)
+
+
+def healthy_with_a_least_norm() -> None:
+    train_on_directions(smallest=1e-6)

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
+from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence, StepNumbers
+
+
+_CLAMP = "+ # keep the divisor above 0: divisor.clamp(min=1e-6)"
+_SKIP = (
+    "+ # until the cause is found, skip such steps:",
+    "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
+)
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a step that applied inf or NaN, and the operator that made them."""
     bad = evidence.numbers.first_bad
-    births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
-    if bad is None or bad.skipped or not births:
+    if bad is None or bad.skipped:
         return None
-    birth = births[0]
+    births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
+    return _made_by(births[0], bad, evidence) if births else _made_somewhere(bad)
+
+
+def _made_somewhere(bad: StepNumbers) -> Finding:
+    """Return what is known without a replay that shows the operator."""
+    is_loss = bad.loss is not None and not math.isfinite(bad.loss)
+    what = f"the loss is {bad.loss}" if is_loss else "a gradient is inf or NaN"
+    return Finding(
+        summary=f"in step {bad.iteration}, {what}, and the optimizer applies the gradients to the "
+        "weights; doctor could not find the operator that is the cause",
+        facts=(),
+        change=_SKIP,
+        confidence=POSSIBLE,
+    )
+
+
+def _made_by(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding:
     exact = [each for each in evidence.replays if each.name == "fp32" and not each.note]
     comparison: tuple[str, ...] = ()
     if exact:
@@ -26,6 +51,7 @@ def judge(evidence: Evidence) -> Finding | None:
             else "the same step in fp32 is not finite either: the cause is not the precision but "
             "the data, the learning rate or the formula",
         )
+    zeros = birth.inputs[1].zeros if birth.op == "aten.div" and len(birth.inputs) > 1 else 0
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
         summary=f"in step {bad.iteration}, {birth.value} first appears in "
@@ -33,12 +59,10 @@ def judge(evidence: Evidence) -> Finding | None:
         facts=(
             birth.appears,
             *comparison,
+            *((f"the divisor contains {counted(zeros, 'zero')}",) if zeros else ()),
             *((f"largest inputs of the operator: {', '.join(largest)}",) if largest else ()),
         ),
-        change=(
-            "+ # inspect that batch and that line; until then, skip such steps:",
-            "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
-        ),
+        change=(_CLAMP if zeros else "+ # inspect that batch and that line", *_SKIP),
         confidence=POSSIBLE,
         site=birth.user_site,
         module=birth.module,

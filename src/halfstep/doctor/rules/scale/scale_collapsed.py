@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Birth, Evidence
+    from halfstep.doctor.record import Birth, Evidence, StepNumbers
     from halfstep.doctor.record.sites import Site
 
 SKIPS = 4
@@ -20,21 +21,31 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _by_scaler(evidence: Evidence) -> Finding | None:
-    """Find consecutive skipped steps that are not finite at a loss scale of 1 either."""
+    """Find consecutive skipped steps that are not finite without a loss scale either."""
     numbers = evidence.numbers
     if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
         return None
     unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
-    if not unscaled or any(each.finite for each in unscaled):
+    if any(each.finite for each in unscaled):
+        return None
+    if unscaled:
+        fact = "the same step at a loss scale of 1 is not finite"
+    elif all(_has_no_finite_loss(each) for each in numbers.steps[-SKIPS:]):
+        fact = f"the loss of the last {SKIPS} steps is not finite before it is scaled"
+    else:
         return None
     return _finding(
         evidence,
         f"{numbers.longest_run_of_skips} steps in a row were skipped, and the loss scale "
         f"fell to {numbers.smallest_scale:g}. Even without a loss scale, the step is not finite, "
         "so no loss scale is small enough",
-        "the same step at a loss scale of 1 is not finite",
+        fact,
         None,
     )
+
+
+def _has_no_finite_loss(step: StepNumbers) -> bool:
+    return step.loss is not None and not math.isfinite(step.loss)
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
@@ -57,6 +68,7 @@ def _by_hand(evidence: Evidence) -> Finding | None:
 
 def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> Finding:
     births: list[Birth] = [each for each in evidence.births if each.culprit]
+    culprit = "the operator named above" if births else "the operator that gives inf or NaN"
     where = [
         f"{each.value} first appears in {each.op or 'the input'} ({each.phase}), {each.where}"
         for each in births[:1]
@@ -64,7 +76,7 @@ def _finding(evidence: Evidence, summary: str, fact: str, site: Site | None) -> 
     return Finding(
         summary=summary,
         facts=(*where, fact),
-        change=("+ # fix the operator named above; the loss scale is not the cause",),
+        change=(f"+ # fix {culprit}; the loss scale is not the cause",),
         confidence=LIKELY,
         site=births[0].user_site if births else site,
         module=births[0].module if births else "",
