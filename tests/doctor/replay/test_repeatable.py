@@ -122,3 +122,20 @@ def test_a_loss_that_is_nan_is_found_where_no_step_can_be_repeated(code: str) ->
     assert [verdict.code for verdict in diagnosis.verdicts] == [code]
     assert any("torch.vmap" in note for note in diagnosis.notes)
     assert "named above" not in "".join(diagnosis.verdicts[0].finding.change)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_hidden_state_that_every_iteration_detaches_and_carries_on(count: int) -> None:
+    with Watch() as watch:
+        torch.manual_seed(0)
+        cell, head = nn.GRUCell(6, 16), nn.Linear(16, 3)
+        optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.05)
+        state = torch.zeros(8, 16)
+        for images, labels in batches(count):
+            optimizer.zero_grad()
+            with half_autocast():
+                state = cell(images, state.detach())
+                loss = functional.cross_entropy(head(state), labels)
+            loss.backward()
+            optimizer.step()
+    assert is_repeated(watch.close())

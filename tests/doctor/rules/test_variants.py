@@ -47,3 +47,10 @@ def test_a_divisor_of_zero_is_named() -> None:
     finding = diagnose(evidence).verdicts[0].finding
     assert any("divisor contains" in fact for fact in finding.facts)
     assert "clamp" in finding.change[0]
+
+
+def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:
+    evidence = watched("NOT_FINITE", "broken_by_an_update", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert "ByHand makes inf of finite gradients" in finding.summary
+    assert 'recipe="o2"' in finding.change[-1]

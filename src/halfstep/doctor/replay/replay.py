@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 # The names in torch, halfstep and other libraries are the same.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 _FREED = "Trying to backward through the graph a second time"
+_INCOMPLETE = (
+    "a tensor in the graph of the loss comes from an earlier step, or from a call that doctor does "
+    "not record, such as torch.vmap"
+)
+
+
+class _ForgottenError(Exception):
+    """A call needs the result of a call that is no longer on the tape."""
 
 
 class Replayer(Runs):
@@ -185,12 +193,8 @@ class Replayer(Runs):
             try:
                 self._run_entries(outcome, scale, mode, leaves)
             except Exception as error:  # noqa: BLE001  # it ran once, so the replay is at fault
-                outcome.note = f"{type(error).__name__}: {error}"
-                if _FREED in outcome.note:
-                    outcome.note = (
-                        "a tensor in the graph of the loss comes from an earlier step, or from a "
-                        "call that doctor does not record, such as torch.vmap"
-                    )
+                is_incomplete = isinstance(error, _ForgottenError) or _FREED in str(error)
+                outcome.note = _INCOMPLETE if is_incomplete else f"{type(error).__name__}: {error}"
 
     def _run_entries(
         self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]
@@ -249,6 +253,8 @@ def _filling(
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Slot):
+            if leaf.number not in slots:
+                raise _ForgottenError
             return slots[leaf.number]
         if wide and not getattr(leaf, "requires_grad", False):
             return widened(leaf)  # Else a half batch would meet wide weights.

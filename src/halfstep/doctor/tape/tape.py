@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -135,6 +135,8 @@ class Entry:
         given: Tensors from outside and their versions.
         mark: The loop's line.
         needs: Numbers of the slots in its arguments.
+        carried: Arguments without a graph that an earlier iteration made, and their versions, by
+            slot: in place of calls that are forgotten.
         value: The scale of a loss scale, or the loss of a backward, at the time of the call.
     """
 
@@ -151,6 +153,7 @@ class Entry:
     given: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     mark: Mark | None = None
     needs: set[int] = field(default_factory=set)
+    carried: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
     value: torch.Tensor | None = None
 
 
@@ -161,6 +164,7 @@ class Tape:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
         self._slots: dict[int, tuple[weakref.ref[torch.Tensor], int, Multiplier | None]] = {}
         self._count = 0
+        self._first = 0
         self._modules = 0
         self._alive: set[int] = set()
         self.missing = ""
@@ -174,6 +178,7 @@ class Tape:
         """Begin an iteration; the calls before the last one are forgotten."""
         if self.entries:
             self._segments.append([])
+            self._first = self._count
             self._modules = 0
             self._alive = {made for each in self._segments for one in each for made in one.results}
             self.missing = ""
@@ -224,6 +229,7 @@ class Tape:
         """Return an entry for the next call; `close` puts it on the tape."""
         given: list[tuple[torch.Tensor, int]] = []
         needs: set[int] = set()
+        carried: dict[int, tuple[torch.Tensor, int]] = {}
 
         def note(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -231,6 +237,8 @@ class Tape:
             known = self._known(leaf)
             if known is not None:
                 needs.add(known[0])
+                if known[0] < self._first and not leaf.requires_grad and not leaf.is_inference():
+                    carried[known[0]] = (leaf, leaf._version)
                 return Slot(known[0])
             if leaf.requires_grad and not leaf.is_leaf:
                 self.missing = "a tensor of its graph was made where doctor does not look"
@@ -243,7 +251,7 @@ class Tape:
             return leaf
 
         args, kwargs = exchange((args, kwargs), note)
-        return Entry(kind, function, args, kwargs, given=given, needs=needs)
+        return Entry(kind, function, args, kwargs, given=given, needs=needs, carried=carried)
 
     def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
         """Put an entry on the tape.
@@ -287,7 +295,25 @@ class Tape:
             if mine:
                 chosen.append(entry)
                 wanted |= entry.needs
+        forgotten = wanted.difference(*(entry.results for entry in chosen))
+        if forgotten:
+            chosen = [_with_carried(entry, forgotten) for entry in chosen]
         return chosen[::-1]
+
+
+def _with_carried(entry: Entry, forgotten: set[int]) -> Entry:
+    """Return an entry with the tensors that an earlier iteration made, in place of their slots."""
+    carried = {number: entry.carried[number] for number in forgotten & {*entry.carried}}
+    if not carried:
+        return entry
+
+    def put(leaf: Any) -> Any:
+        is_carried = isinstance(leaf, Slot) and leaf.number in carried
+        return carried[leaf.number][0] if is_carried else leaf
+
+    args, kwargs = exchange((entry.args, entry.kwargs), put)
+    given = [*entry.given, *carried.values()]
+    return replace(entry, args=args, kwargs=kwargs, given=given, needs=entry.needs - {*carried})
 
 
 def _that_can_be_repeated(entries: list[Entry]) -> list[Entry]:

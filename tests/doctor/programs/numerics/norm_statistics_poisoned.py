@@ -1,6 +1,7 @@
 """One batch overflows in the forward pass. The scaler skips the step; the statistics keep inf."""
 
 import torch
+from torch import nn
 
 from doctor.loops import batches, classifier, half_autocast, loss_of
 
@@ -32,3 +33,32 @@ def broken() -> None:
 
 def mended() -> None:
     train(guarded=True)
+
+
+def train_skipping_by_hand(*, left_out: bool) -> None:
+    model = classifier()
+    model.register_buffer("mask", torch.full((3,), float("-inf")))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for number, (images, labels) in enumerate(batches(5)):
+        if number == 2:
+            if left_out:
+                continue
+            images[0, 0] = float("inf")
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if not torch.isfinite(loss):
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for images, _ in batches(2):
+            model(images)
+
+
+def broken_by_a_loop_that_skips() -> None:
+    train_skipping_by_hand(left_out=False)
+
+
+def healthy_with_an_infinite_mask() -> None:
+    train_skipping_by_hand(left_out=True)

@@ -47,3 +47,33 @@ def broken_by_a_zero_norm() -> None:
 
 def healthy_with_a_least_norm() -> None:
     train_on_directions(smallest=1e-6)
+
+
+class ByHand(torch.optim.Optimizer):
+    """An Adam without momentum, whose epsilon is zero in fp16."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                square = self.state[each].setdefault("square", torch.zeros_like(each))
+                square.mul_(0.999).addcmul_(each.grad, each.grad, value=0.001)
+                each.addcdiv_(each.grad, square.sqrt().add_(group["epsilon"]), value=-1e-3)
+
+
+def train_by_hand(eps: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).half()
+    optimizer = ByHand(model.parameters(), {"epsilon": eps})
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images.half() * 1e-2).float(), labels).backward()
+        optimizer.step()
+
+
+def broken_by_an_update() -> None:
+    train_by_hand(1e-8)
+
+
+def healthy_update() -> None:
+    train_by_hand(1e-3)

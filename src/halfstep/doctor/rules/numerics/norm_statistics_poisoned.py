@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics contain the inf or NaN of a step that the scaler skipped."""
+"""BatchNorm's running statistics contain the inf or NaN of a step that was skipped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,30 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 
+_STATISTICS = "running_"
+"""In the names of BatchNorm's and InstanceNorm's statistics; a mask may be -inf on purpose."""
+
+
 def judge(evidence: Evidence) -> Finding | None:
     """Find finite parameters and non-finite buffers after a skipped step."""
-    if evidence.numbers.skips == 0:
+    skips = evidence.numbers.skips
+    if not skips and not evidence.evaluation.bad:
         return None
+    skipped = (
+        f"skipped steps: {skips}"
+        if skips
+        else "the scaler skipped no step, so the loop ran this forward pass without a step"
+    )
     for model in evidence.static.models:
-        if not model.bad_buffers or model.bad_parameters:
+        bad = [each for each in model.bad_buffers if _STATISTICS in each]
+        if not bad or model.bad_parameters:
             continue
         return Finding(
-            summary="a skipped step left inf or NaN in running statistics: the scaler protects "
-            "the parameters, but the forward pass has already updated the buffers",
+            summary="a skipped step left inf or NaN in running statistics: the parameters are not "
+            "changed, but the forward pass has already updated the buffers",
             facts=(
-                f"not finite: {', '.join(model.bad_buffers[:3])}; every parameter is finite",
-                f"skipped steps: {evidence.numbers.skips}",
+                f"not finite: {', '.join(bad[:3])}; every parameter is finite",
+                skipped,
                 (
                     f"{evidence.evaluation.bad} of {evidence.evaluation.calls} calls in evaluation "
                     "gave NaN"
@@ -32,7 +43,7 @@ def judge(evidence: Evidence) -> Finding | None:
                 "+ # halfstep.Engine restores running statistics when a step is skipped. Without",
                 "+ # Engine, leave out the overflowing batch and call reset_running_stats() once",
             ),
-            module=model.bad_buffers[0].rpartition(".")[0],
+            module=bad[0].rpartition(".")[0],
         )
     return None
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 
 _CLAMP = "+ # keep the divisor above 0: divisor.clamp(min=1e-6)"
+_PARAMETER = "parameter "
+_MASTERS = (
+    "+ # update fp32 master weights, with an optimizer state in fp32:",
+    '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
+)
 _SKIP = (
     "+ # until the cause is found, skip such steps:",
     "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
@@ -25,7 +30,9 @@ def judge(evidence: Evidence) -> Finding | None:
     if bad is None or bad.skipped:
         return None
     births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
-    return _made_by(births[0], bad, evidence) if births else _made_somewhere(bad)
+    if not births:
+        return _made_somewhere(bad)
+    return _made_by_update(births[0], bad, evidence) or _made_by(births[0], bad, evidence)
 
 
 def _made_somewhere(bad: StepNumbers) -> Finding:
@@ -38,6 +45,33 @@ def _made_somewhere(bad: StepNumbers) -> Finding:
         facts=(),
         change=_SKIP,
         confidence=POSSIBLE,
+    )
+
+
+def _made_by_update(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding | None:
+    """Find a parameter that an update of finite gradients made inf or NaN."""
+    before = [
+        step
+        for step in evidence.numbers.steps
+        if step.optimizer == bad.optimizer and step.iteration < bad.iteration
+    ]
+    norm = before[-1].gradient_norm if before else None
+    if not birth.output.name.startswith(_PARAMETER) or norm is None or not math.isfinite(norm):
+        return None
+    name, form = birth.output.name.removeprefix(_PARAMETER), birth.output.format
+    optimizer = evidence.static.optimizers[bad.optimizer]
+    return Finding(
+        summary=f"step {before[-1].iteration} of {optimizer.kind} makes {birth.value} of finite "
+        f"gradients: {name} contains {birth.value} after it",
+        facts=(
+            f"norm of the gradients that {optimizer.kind} was given: {norm:.3g}",
+            f"format of {name}: {form}; of the optimizer's state: "
+            + (", ".join(sorted({*optimizer.state_formats.values()})) or "none"),
+        ),
+        change=_MASTERS if form == "fp16" else _SKIP,
+        confidence=POSSIBLE,
+        site=optimizer.site,
+        module=name.rpartition(".")[0],
     )
 
 
@@ -74,7 +108,7 @@ RULE = Rule(
     name="inf or NaN from another cause",
     rows=(43, 49),
     citations=("pytorch/pytorch#160016",),
-    needs=frozenset({"numbers", "births", "replays"}),
+    needs=frozenset({"static", "numbers", "births", "replays"}),
     judge=judge,
     symptom=True,
 )
