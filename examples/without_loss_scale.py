@@ -8,7 +8,7 @@ on the same batches, in three settings:
   the updates are the same. In fp16, gradients underflow, and recipes without a loss scale reach a
   lower accuracy.
 - `adamw`: AdamW with its default eps of 1e-8, which is zero in fp16. An optimizer that works on
-  fp16 parameters divides zero by zero, and the weights are NaN at the second step.
+  fp16 parameters divides by zero, and the loss is NaN at the second step.
 
     python examples/without_loss_scale.py    # about ten seconds on two cores
 """

@@ -188,7 +188,7 @@ class Settlement:
         remedy = ", or write recipe='bf16'" if self._overflows_early else ""
         return (
             f"{which} collapsed at step {outcome.step}: {reason}. "
-            f"Last non-finite gradients: {shown or 'of a loss with a scale of its own'}. "
+            f"Gradients not finite in that step: {shown or 'of a loss with a scale of its own'}. "
             + (
                 "Look for inf or NaN in the inputs, the loss or the forward pass; lower the "
                 f"learning rate{remedy}"

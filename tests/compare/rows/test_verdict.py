@@ -248,7 +248,7 @@ def test_broken_rows_say_where_and_what_to_try(make_grid):
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
     assert (verdict.kind, verdict.finding) == (
         "broken",
-        "nonfinite in 2 of 2 seeds (first inf or NaN at step 12)",
+        "nonfinite in 2 of 2 seeds (first non-finite loss at step 12)",
     )
 
 
@@ -257,8 +257,8 @@ def test_half_without_a_loss_scale_is_told_of_one(make_grid):
     grid.cells[1].settings["recipe"] = {"name": "o3", "params": "fp16"}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))
     assert str(verdict) == (
-        "o3: nonfinite (first inf or NaN at step 12). Use o2 or fp16, because o3 does not scale "
-        "the loss; or try a lower learning rate"
+        "o3: nonfinite (first non-finite loss at step 12). Use o2 or fp16, because o3 does not "
+        "scale the loss; or try a lower learning rate"
     )
     grid.cells[1].settings["recipe"] = {"name": "x", "params": "fp16", "loss_scale": {"init": 1}}
     (verdict,) = verdicts(grid, rows_by_arm(grid, fill(grid)))

@@ -117,7 +117,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
         )
         said.append(interval_note())
     if any(row.on_front for row in rows):
-        said.append(f"{ON_FRONT} marks rows for which {front_note(results)}.")
+        said.append(f"{ON_FRONT} marks finished rows for which {front_note(results)}.")
     if on_cpu(results):
         said.append("* Memory is the increase of the process's resident memory during training.")
     if any(row.disturbed for row in rows):
@@ -134,9 +134,11 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
 
 def front_note(results: Sequence[Result]) -> str:
     """Say what the mark of the front means."""
-    ways = "both accuracy and time" if on_cpu(results) else "all of accuracy, time and memory"
+    ways, other = "accuracy, time or memory", "another"
+    if on_cpu(results):
+        ways, other = "accuracy or time", "the other"
     aside = " (rehearsed rows are not considered)" if any(map(_is_rehearsed, results)) else ""
-    return f"no other row is at least as good in {ways}, and better in one of them{aside}"
+    return f"no other finished row is better in {ways} without being worse in {other}{aside}"
 
 
 def disturbed_note() -> str:

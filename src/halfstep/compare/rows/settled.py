@@ -129,7 +129,7 @@ def _finite(rows: Sequence[Row]) -> str:
     where = ", ".join(f"{row.arm.label} (step {row.first_nonfinite_step})" for row in broken)
     return (
         f"{len(ended) - len(broken)} of {len(ended)} runs had only finite losses. "
-        f"The other runs, with the step of their first inf or NaN: {where}."
+        f"The other runs, with the step of their first non-finite loss: {where}."
     )
 
 

@@ -99,7 +99,7 @@ def _judge(row: Row, base: Row, baseline: str) -> Verdict:
         how = " and ".join(dict.fromkeys(each.status for each in broken))
         seeds = f" in {len(broken)} of {len(row.results)} seeds" if len(row.results) > 1 else ""
         step = row.first_nonfinite_step
-        where = "" if step is None else f" (first inf or NaN at step {step})"
+        where = "" if step is None else f" (first non-finite loss at step {step})"
         return Verdict("broken", label, f"{how}{seeds}{where}", _remedy(row, base))
     if not any(each.status == "finished" for each in row.results):
         return Verdict("unknown", label, row.status, "the same command repeats the run")
