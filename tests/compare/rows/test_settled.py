@@ -124,8 +124,8 @@ def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
     grid = make_grid(("fp32", "fp16", "o3", "bf16"))
     found = settled(grid, rows_by_arm(grid, fill(grid)))
     assert found.facts[0] == (
-        "3 of 4 runs had only finite losses. The other runs, with the step of their first inf or "
-        "NaN: o3 (step 12)."
+        "3 of 4 runs had only finite losses. The other runs, with the step of their first "
+        "non-finite loss: o3 (step 12)."
     )
     assert [each.label for each in found.verdicts] == ["o3"]
     assert "Optimizer steps skipped because of inf or NaN gradients: 2 under fp16." in found.facts
