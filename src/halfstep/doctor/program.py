@@ -88,7 +88,7 @@ def run_program(
         evidence = watch.close()
     diagnosis = diagnose(evidence)
     _say(diagnosis, evidence, report, page)
-    for line in filter(None, (watch.note, hint)):
+    for line in filter(None, (watch.failure, watch.note, hint)):
         print(line, file=sys.stderr)  # noqa: T201  # a command line
     return code
 

@@ -54,6 +54,8 @@ class Session:
             self._diagnosis = diagnose(self._watch.close())
             if not self._quiet:
                 print_diagnosis(self._diagnosis, sys.stderr)
+                if self._watch.failure:
+                    print(self._watch.failure, file=sys.stderr)  # noqa: T201
         return self._diagnosis
 
     @property

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from doctor.loops import batches, classifier, half_autocast
 from halfstep.doctor import Evidence, Watch, diagnose
@@ -139,3 +140,39 @@ def test_a_hidden_state_that_every_iteration_detaches_and_carries_on(count: int)
             loss.backward()
             optimizer.step()
     assert is_repeated(watch.close())
+
+
+def test_packed_sequences_whose_state_is_carried_on() -> None:
+    with Watch() as watch:
+        torch.manual_seed(0)
+        recurrent, head = nn.LSTM(6, 16, batch_first=True), nn.Linear(16, 3)
+        optimizer = torch.optim.SGD([*recurrent.parameters(), *head.parameters()], lr=0.05)
+        state = None
+        for images, labels in batches(4):
+            packed = pack_padded_sequence(
+                images[:, None].repeat(1, 5, 1),
+                torch.tensor([5, 3, 4, 2, 5, 1, 2, 3]),
+                batch_first=True,
+                enforce_sorted=False,
+            )
+            optimizer.zero_grad()
+            with half_autocast():
+                outputs, state = recurrent(packed, state)
+                padded, lengths = pad_packed_sequence(outputs, batch_first=True)
+                loss = functional.cross_entropy(head(padded[range(8), lengths - 1]), labels)
+            state = tuple(each.detach() for each in state)
+            loss.backward()
+            optimizer.step()
+    assert is_repeated(watch.close())
+    assert not watch.troubles
+
+
+def test_an_error_of_doctors_own_is_said() -> None:
+    watch = Watch()
+    assert not watch.failure
+    with watch, watch._receiver.guard.own():
+        raise KeyError("lost")
+    assert watch.failure == (
+        "doctor itself failed 1 time, so its diagnosis may be incomplete; the first error: "
+        "KeyError: 'lost'"
+    )

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from halfstep.doctor.tensors.local import local
-from halfstep.doctor.tensors.nesting import exchange, tensors_in
+from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
@@ -217,7 +217,11 @@ class Tape:
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
         # Tensors to differentiate by come from outside, however they were filled.
-        if entry is None or entry[0]() is not tensor or (tensor.is_leaf and tensor.requires_grad):
+        if (
+            entry is None
+            or entry[0]() is not tensor
+            or (tensor.requires_grad and not is_in_graph(tensor))
+        ):
             return None
         if entry[1] not in self._alive:  # What made it is forgotten: it is given from outside now.
             return None
@@ -240,7 +244,7 @@ class Tape:
                 if known[0] < self._first and not leaf.requires_grad and not leaf.is_inference():
                     carried[known[0]] = (leaf, leaf._version)
                 return Slot(known[0])
-            if leaf.requires_grad and not leaf.is_leaf:
+            if is_in_graph(leaf):
                 self.missing = "a tensor of its graph was made where doctor does not look"
             if leaf.is_inference():
                 return leaf

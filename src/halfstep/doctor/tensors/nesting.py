@@ -26,6 +26,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def is_in_graph(tensor: torch.Tensor) -> bool:
+    """Return whether an operator made a tensor that needs gradients."""
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError:  # a view from no_grad, whose base was changed in place since
+        return False
+
+
 def _collect(value: Any, depth: int, found: list[torch.Tensor]) -> None:
     kind = type(value)  # Every call of the loop comes here: the usual kinds are told by identity.
     if kind in _TENSORS:
@@ -67,4 +75,7 @@ def exchange(value: Any, change: Callable[[Any], Any]) -> Any:
         return {name: exchange(each, change) for name, each in value.items()}
     if kind in _LEAVES or isinstance(value, torch.Tensor):
         return change(value)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        # Not kind(...): PackedSequence() examines its fields.
+        return tuple.__new__(kind, [exchange(each, change) for each in value])
     return tree_map(change, value, is_leaf=lambda leaf: isinstance(leaf, torch.Tensor))

@@ -13,7 +13,7 @@ from halfstep.doctor.signals.calls import Calls
 from halfstep.doctor.signals.overflows import Overflows
 from halfstep.doctor.signals.own_scales import OwnScales
 from halfstep.doctor.tape.tape import autocast_state
-from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.doctor.tensors.nesting import is_in_graph, tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Hearing:
             made: Those in its result.
         """
         floats = self.calls.count(call.function.__name__, given, made)
-        needs_gradients = any(each.requires_grad and not each.is_leaf for each in floats)
+        needs_gradients = any(map(is_in_graph, floats))
         if not floats or not (needs_gradients or self._tape.holds(given)):
             return
         if needs_gradients:

@@ -85,6 +85,16 @@ class Watch:
         """Errors in doctor's own work, with their tracebacks; the program continued."""
         return self._receiver.guard.troubles
 
+    @property
+    def failure(self) -> str:
+        """One line on the errors in doctor's own work; "" without any."""
+        if not self.troubles:
+            return ""
+        return (
+            f"doctor itself failed {counted(len(self.troubles), 'time')}, so its diagnosis may be "
+            f"incomplete; the first error: {self.troubles[0].splitlines()[-1]}"
+        )
+
     def start(self) -> Watch:
         """Begin to watch."""
         with _lock:
