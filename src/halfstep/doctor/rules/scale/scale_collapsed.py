@@ -25,6 +25,8 @@ def _by_scaler(evidence: Evidence) -> Finding | None:
     numbers = evidence.numbers
     if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
         return None
+    if numbers.smallest_scale is None:  # skipped by the trainer, without a loss scale
+        return None
     unscaled = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
     if any(each.finite for each in unscaled):
         return None
