@@ -121,10 +121,10 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of the parameters up to the first bad step.
+    """Growth of the parameters up to the first bad step, or up to the last step without one.
 
     Attributes:
-        iteration: The bad step; -1 without one.
+        iteration: This step; -1 if no step could be examined.
         parameters: The parameters that existed from the start.
     """
 

@@ -177,6 +177,7 @@ class Investigation:
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
             )
         elif not error:
+            self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
             self.births += births

@@ -62,3 +62,23 @@ def broken_while_the_loss_scale_is_too_high() -> None:
 
 def healthy_under_fp16_autocast() -> None:
     train_in_fp16(0.1)
+
+
+def train_without_overflow(rate: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for images, labels in batches(40):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+
+def broken_without_overflow() -> None:
+    train_without_overflow(200.0)
+
+
+def healthy_in_bf16() -> None:
+    train_without_overflow(0.1)

@@ -1,8 +1,9 @@
-"""The learning rate is too high: the loss grows until it overflows, in every format."""
+"""The learning rate is too high: the loss grows, in every format, and may overflow in the end."""
 
 from __future__ import annotations
 
 from math import isfinite
+from statistics import median
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
 
 GROWTH = 30.0
 LOOK_BACK = 8
+STILL_ABOVE = 2.0
 # Learning does not increase norms of parameters this much and this fast.
 FACTOR = 8.0
 FACTOR_A_STEP = 1.05
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss or parameters that grew before the first non-finite step."""
+    """Find a loss or parameters that grew before the first non-finite step, or until the end."""
     bad = evidence.numbers.first_bad
     if bad is None:
-        return None
+        return _by_last_losses(evidence)
     return _by_loss(evidence, bad) or _by_parameters(evidence)
 
 
@@ -56,6 +58,31 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
         change=_change(bad.learning_rate),
         confidence=LIKELY,
         ruled_out=("precision, because the loss grew before any overflow",),
+    )
+
+
+def _by_last_losses(evidence: Evidence) -> Finding | None:
+    """Find finite losses that grew with the parameters and end above the first loss."""
+    numbers, growth, exact = evidence.numbers, evidence.growth, evidence.precision.exact_loss
+    losses = [each.loss for each in numbers.steps if each.loss is not None]
+    if len({each.optimizer for each in numbers.steps}) != 1 or len(losses) <= LOOK_BACK:
+        return None
+    first, largest, last = losses[0], max(losses), losses[-LOOK_BACK:]
+    if exact is None or min(losses) < 0 or growth.factor < FACTOR:
+        return None
+    if largest < GROWTH * first or min(median(last), exact) < STILL_ABOVE * first:
+        return None
+    rate = numbers.steps[-1].learning_rate
+    return Finding(
+        summary=f"at a learning rate of {rate:g}, the loss grew from {first:.3g} to {largest:.3g} "
+        f"and the parameters became {growth.factor:.3g} times larger",
+        facts=(
+            f"last losses: {', '.join(f'{each:.3g}' for each in last)}",
+            f"loss of the last step in fp32: {exact:.3g}",
+        ),
+        change=_change(rate),
+        confidence=LIKELY,
+        ruled_out=("overflow, because every loss was finite",),
     )
 
 
@@ -104,7 +131,7 @@ RULE = Rule(
     name="training diverged",
     rows=(49,),
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
-    needs=frozenset({"numbers", "replays", "growth"}),
+    needs=frozenset({"numbers", "replays", "growth", "precision"}),
     judge=judge,
     explains=("ACTIVATIONS_TOO_LARGE", "ATTENTION_LOGITS_OVERFLOW", "EXP_OVERFLOW"),
 )
