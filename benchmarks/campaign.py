@@ -239,7 +239,7 @@ def _migrated(result: dict[str, Any]) -> str:
 def _verified(result: dict[str, Any]) -> str:
     of = result["summary"]
     safe, unsafe = (
-        f"{of[what]['good']} of {sum(of[what].values())}" for what in ("safe", "unsafe")
+        f"{of[what].get('good', 0)} of {sum(of[what].values())}" for what in ("safe", "unsafe")
     )
     return f"passes {safe} safe recipes and {unsafe} unsafe ones"
 

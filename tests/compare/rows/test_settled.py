@@ -120,6 +120,16 @@ def test_a_recipe_that_is_faster_here_is_the_one_to_use_here(make_grid):
     assert told.facts[-1] == "Recipe to use, as far as one seed tells: fp16 on this machine."
 
 
+def test_speeds_relative_to_a_rehearsed_baseline_are_not_told(make_grid):
+    grid = make_grid(("bf16", "fp16"))
+    rows = rows_by_arm(grid, fill(grid))
+    (base,) = (each for each in rows if each.is_baseline)
+    assert base.rehearsed
+    facts = settled(grid, rows).facts
+    assert any(each.startswith("Rehearsed (emulated) on this machine: bf16. ") for each in facts)
+    assert not any(each.startswith(("Speed on this machine", "Recipe to use")) for each in facts)
+
+
 def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):
     grid = make_grid(("fp32", "fp16", "o3", "bf16"))
     found = settled(grid, rows_by_arm(grid, fill(grid)))
@@ -147,6 +157,8 @@ def test_runs_without_a_count_of_images_are_told_in_points(make_grid):
         "Differences of the best accuracy, compared with fp32, in points: -1.00 under fp16."
         in found.facts
     )
+    # A loss that may be more than chance: no row is worth more seeds.
+    assert found.commands[0][0].startswith("halfstep advise")
 
 
 def test_several_seeds_and_nothing_to_compare_are_left_to_the_verdicts(make_grid):

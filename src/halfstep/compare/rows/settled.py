@@ -62,14 +62,20 @@ def settled(
         return None
     by_arm = {row.arm: row for row in rows}
     clear = [row for row in compared if _is_clear(row, by_arm[grid.baseline(row.arm)])]
-    not_worse = [row for row in compared if row not in clear or _gain(row) > 0]
+    # Without the number of images, chance cannot be judged: any loss counts.
+    not_worse = [
+        row
+        for row in compared
+        if _gain(row) >= 0 or (row not in clear and _images(row) is not None)
+    ]
+    here = _native_speeds(grid, compared, by_arm)
     facts = [
         _finite(rows),
         *_accuracies(grid, [row for row in compared if row not in clear], clear),
         *_skipped(rows),
-        *_speeds(compared, rows),
+        *_speeds(here, rows),
         *(sentence for each in predicted for sentence in _there(each)),
-        *_to_use(grid, not_worse, predicted),
+        *_to_use(grid, rows, here, not_worse, predicted),
     ]
     return Settled(
         tuple(facts),
@@ -181,13 +187,26 @@ def _skipped(rows: Sequence[Row]) -> list[str]:
     return [f"Optimizer steps skipped because of inf or NaN gradients: {', '.join(some)}."]
 
 
-def _speeds(compared: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+def _native_speeds(
+    grid: Grid, compared: Sequence[Row], by_arm: Mapping[Arm, Row]
+) -> dict[Arm, float]:
+    """Return the speeds relative to the baseline, where neither row nor baseline is rehearsed."""
+    return {
+        row.arm: row.speed.mean
+        for row in compared
+        if row.speed
+        and not row.disturbed
+        and not row.rehearsed
+        and not by_arm[grid.baseline(row.arm)].rehearsed
+    }
+
+
+def _speeds(here: Mapping[Arm, float], rows: Sequence[Row]) -> list[str]:
     """Say how fast the rows were here, where this machine supports their formats."""
     rehearsed = [row for row in rows if row.rehearsed]
-    native = [row for row in compared if not row.rehearsed and row.speed and not row.disturbed]
     said = []
-    if native:
-        each = ", ".join(f"{_times(row)} under {row.arm.label}" for row in native)
+    if here:
+        each = ", ".join(f"{ratio(speed)}x under {arm.label}" for arm, speed in here.items())
         said.append(f"Speed on this machine, relative to the baseline: {each}.")
     if rehearsed:
         said.append(
@@ -195,10 +214,6 @@ def _speeds(compared: Sequence[Row], rows: Sequence[Row]) -> list[str]:
             "predict their speed on hardware with these formats."
         )
     return said
-
-
-def _times(row: Row) -> str:
-    return "" if row.speed is None else f"{ratio(row.speed.mean)}x"
 
 
 def _there(prediction: Prediction) -> list[str]:
@@ -216,25 +231,29 @@ def _there(prediction: Prediction) -> list[str]:
     return [f"{there} no recipe has a speed-up."]
 
 
-def _to_use(grid: Grid, not_worse: Sequence[Row], predicted: Sequence[Prediction]) -> list[str]:
+def _to_use(
+    grid: Grid,
+    rows: Sequence[Row],
+    here: Mapping[Arm, float],
+    not_worse: Sequence[Row],
+    predicted: Sequence[Prediction],
+) -> list[str]:
     """Say which recipe to train under, here and on each GPU; nothing of several options."""
     if len(grid.points) > 1:
         return []
     base = grid.arms[0].recipe
-    here = {
-        row.arm: row.speed.mean
-        for row in not_worse
-        if row.speed and not row.rehearsed and not row.disturbed and row.speed.mean >= GAIN
-    }
-    said = [f"{_fastest(here, base)} on this machine"]
     compared = {row.arm for row in not_worse}
+    faster = {arm: speed for arm, speed in here.items() if arm in compared and speed >= GAIN}
+    said = []
+    if not any(row.is_baseline and row.rehearsed for row in rows):
+        said.append(f"{_fastest(faster, base)} on this machine")
     for prediction in predicted:
         known = [each for each in prediction.rows if each.speed_up is not None]
         gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
         there = {arm: gain for arm, gain in gains.items() if arm in compared}
         if known:
             said.append(f"{_fastest(there, base)} on {prediction.gpu} (predicted)")
-    return [f"Recipe to use, as far as one seed tells: {', '.join(said)}."]
+    return [f"Recipe to use, as far as one seed tells: {', '.join(said)}."] if said else []
 
 
 def _fastest(speeds: Mapping[Arm, float], base: str) -> str:
