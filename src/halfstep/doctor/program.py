@@ -70,6 +70,8 @@ def run_program(
     error: BaseException | None = None
     code = 0
     prepared, hint = _prepare(argv), _hint(argv)
+    if hint:  # The program may run for long.
+        print(hint, file=sys.stderr)  # noqa: T201  # a command line
     watch.start()
     with Progress(lambda: watch.state):
         try:
@@ -88,7 +90,7 @@ def run_program(
         evidence = watch.close()
     diagnosis = diagnose(evidence)
     _say(diagnosis, evidence, report, page)
-    for line in filter(None, (watch.failure, watch.note, hint)):
+    for line in filter(None, (watch.failure, watch.note)):
         print(line, file=sys.stderr)  # noqa: T201  # a command line
     return code
 
@@ -157,7 +159,9 @@ def _prepare(argv: Sequence[str]) -> Any:
     if path.is_dir():
         raise UserError(f"{argv[0]} is neither a run's directory nor a bundle; write {USAGE}")
     if not path.is_file():
-        raise UserError(f"there is no file {argv[0]}; write {USAGE}")
+        is_option = argv[0].startswith("-")
+        what = "halfstep doctor has no option" if is_option else "there is no file"
+        raise UserError(f"{what} {argv[0]}; write {USAGE}")
     sys.argv = list(argv)
     sys.path.insert(0, str(path.resolve().parent))
     return lambda: _run_script(path)

@@ -102,6 +102,7 @@ class Birth:
         lineage: These operators and those further upstream, nearest first.
         on_purpose: Whether an input had infinities that the program wrote on purpose.
         swallowed: Operators of the forward that made its output finite again.
+        iteration: The step that was replayed; -1 if unknown.
         site: The line that called it, possibly in a library.
         user_site: The user's line that led there.
         phase_step: What was replayed: "training" or "evaluation".
@@ -130,6 +131,7 @@ class Birth:
     lineage: tuple[Maker, ...] = ()
     on_purpose: bool = False
     swallowed: tuple[str, ...] = ()
+    iteration: int = -1
 
     @property
     def overflowed(self) -> bool:
@@ -180,8 +182,10 @@ class Birth:
 
     @property
     def appears(self) -> str:
-        """The value that it made and the place, as text."""
-        return f"{self.value} appears {self.where}"
+        """The value that it made, the place and the step, as text."""
+        known = self.iteration >= 0 and self.phase_step == "training"
+        when = f" in step {self.iteration}" if known else ""
+        return f"{self.value} appears {self.where}{when}"
 
     def upstream(self, *ops: str) -> list[Maker]:
         """Return the upstream operators whose names start with one of these."""

@@ -98,7 +98,7 @@ class Replayer(Runs):
             recorder.finish(
                 losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale
             )
-        return tracer.verdict(outcome.ends), tracer
+        return self._births(tracer, outcome), tracer
 
     def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
         """Compare a finite step's loss and gradients with those in fp32.

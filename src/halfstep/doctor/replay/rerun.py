@@ -66,7 +66,7 @@ class Rerun(Runs):
         names: dict[int, str] = {}
         tracer = RecordedTracer(lambda: ("", ""), names, __file__, Positions())
         outcome = self._run(tracer, names=names)
-        return tracer.verdict(outcome.ends)
+        return self._births(tracer, outcome)
 
     def _run(
         self, mode: Any = None, scale: float | None = None, names: dict[int, str] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,9 @@ from halfstep.doctor.tensors.widen import Widen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from halfstep.doctor.record import Birth
+    from halfstep.doctor.replay.tracer import Tracer
 
 
 @dataclass(slots=True)
@@ -90,6 +93,11 @@ class Runs(ABC):
     def at_scale(self, scale: float) -> Replay:
         """Run it at another loss scale."""
         return self._replay("lower scale", self._run(scale=scale))
+
+    def _births(self, tracer: Tracer, outcome: Outcome) -> tuple[Birth, ...]:
+        """Return the births of a traced run, with the number of the step."""
+        births = tracer.verdict(outcome.ends)
+        return tuple(replace(each, iteration=self.iteration) for each in births)
 
     def _replay(self, name: str, outcome: Outcome, *, same: bool | None = None) -> Replay:
         loss = outcome.losses[-1].double().sum().item() / outcome.scale if outcome.losses else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import HALVES
 from halfstep.doctor.record.sites import place
+from halfstep.doctor.remedies import fp16_eps
 from halfstep.doctor.verdict import Finding, Rule
 from halfstep.formats import FORMATS
 
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 _WRITES_EPS = ("aten.add", "aten.clamp", "aten.rsub", "aten.sub", "aten.full", "aten.scalar_tensor")
-_DIVIDES = {"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.log", "aten.log2", "aten.log10"}
+_DIVIDES = {
+    "aten.div",
+    "aten.reciprocal",
+    "aten.rsqrt",
+    "aten.pow",
+    "aten.log",
+    "aten.log2",
+    "aten.log10",
+}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -38,13 +47,14 @@ def judge(evidence: Evidence) -> Finding | None:
         if not divided or not lost or not any(each.zeros for each in birth.inputs):
             continue
         site, eps, form = lost[0]
+        eps16 = fp16_eps(birth.forward_op or birth.op)
         written = f"an eps of {eps:g}" if eps else "an eps that is a tensor"
         return Finding(
             summary=f"{written} is 0 in {form}: {birth.operator} gets 0 and returns {birth.value}",
             facts=(birth.appears, f"the eps is used {place('', site)}"),
             change=(
                 f"- {site.text}" if site else f"- x / (norm + {eps or 1e-8:g})",
-                "+ # the same line with an eps of 1e-4, or computed in fp32",
+                f"+ # the same line in fp32, or with an eps of {eps16} or more",
             ),
             site=site,
             module=birth.module,

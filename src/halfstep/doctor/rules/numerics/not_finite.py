@@ -20,7 +20,8 @@ _MASTERS = (
 )
 _SKIP = (
     "+ # until the cause is found, skip such steps:",
-    "+ if torch.isfinite(loss) and torch.isfinite(norm): optimizer.step()",
+    "+ norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
+    "+ if torch.isfinite(norm): optimizer.step()",
 )
 
 
