@@ -164,10 +164,10 @@ def test_memory_of_a_real_half_step_is_what_its_trace_says(name: str) -> None:
 
 def test_the_largest_batch_just_fits() -> None:
     small, large = (Trace((), batch, 0, 0, batch * 10_000_000) for batch in (8, 16))
-    card = gpu("t4")
-    most = largest_batch(small, large, card)
-    assert needed(Trace((), most, 0, 0, most * 10_000_000)) <= usable(card)
-    assert needed(Trace((), most + 1, 0, 0, (most + 1) * 10_000_000)) > usable(card)
+    limit = usable(gpu("t4"))
+    most = largest_batch(small, large, limit)
+    assert needed(Trace((), most, 0, 0, most * 10_000_000)) <= limit
+    assert needed(Trace((), most + 1, 0, 0, (most + 1) * 10_000_000)) > limit
 
 
 def test_a_recipe_that_is_rehearsed_by_other_operators_is_refused() -> None:
@@ -220,13 +220,13 @@ def test_the_cost_is_shown_before_recipes_are_tried(
         raise UserError("tried after that")
 
     monkeypatch.setattr(advice, "advise", interrupted)
-    assert main(["advise", "digits", "--recipes", "bf16,fp8", "--gpu", "t4"]) == 2
+    assert main(["advise", "digits", "--recipes", "fp16,fp8", "--gpu", "t4"]) == 2
     shown = capsys.readouterr()
     assert "tried after that" in shown.err
     assert "advise now examines which recipes are safe for the model" in shown.out
     assert [line.split()[0] for line in shown.out.splitlines() if "[" in line and "." in line][
         :2
-    ] == ["fp32", "bf16"]
+    ] == ["fp32", "fp16"]
     assert "fp8" not in shown.out  # which a CPU cannot trace, and which is no error here
 
 

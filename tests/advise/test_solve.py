@@ -133,16 +133,18 @@ def test_wider_exceptions_are_taken_where_they_spare_casts_and_hold(
 
 def test_memory_rules_out_what_does_not_fit(square: Subject, found: Answer) -> None:
     assert found.advice is not None
-    forecaster = Forecaster(square, batch=BATCH, largest=False)
     needs = sorted(cost.memory for cost in found.choices[0].costs)
     reference = found.choices[0].reference.memory
     limit = needs[0] + 1
     assert limit < reference
-    (choice,) = solving.solve(square, found.advice, [T4], forecaster, memory=limit)
-    assert not choice.reference_fits
+    limited = Forecaster(square, batch=BATCH, memory=limit, largest=False)
+    (choice,) = solving.solve(square, found.advice, [T4], limited)
+    assert not choice.reference.fits
+    assert choice.reference.verdict == "does not fit"
     assert all(option.cost.memory <= limit for option in choice.options)
     assert sum("GiB" in why for why in choice.left.values()) >= 1
-    (nothing,) = solving.solve(square, found.advice, [T4], forecaster, memory=1.0)
+    tiny = Forecaster(square, batch=BATCH, memory=1.0, largest=False)
+    (nothing,) = solving.solve(square, found.advice, [T4], tiny)
     assert nothing.best is None
     assert nothing.as_json()["recipe"] is None
 

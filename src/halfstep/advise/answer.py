@@ -95,7 +95,6 @@ def answer(
     *,
     forecaster: Forecaster | None = None,
     batch: int | None = None,
-    memory: float | None = None,
     seed: int = 0,
     budget: float | None = None,
     tell: Tell = silent,
@@ -108,7 +107,6 @@ def answer(
         gpus: On which GPUs that are not here.
         forecaster: What has traced steps of the subject already; a new one by default.
         batch: For a new one: samples of the step that is costed.
-        memory: Bytes that it may take; what the GPU has by default.
         seed: Of whatever is random.
         budget: Seconds after which no recipe is examined any more; None for no limit.
         tell: Is told what is done next.
@@ -128,7 +126,7 @@ def answer(
     found = Answer(subject, advice, unexamined=advice.unexamined, needed=advice.needed)
     if not gpus:
         return found
-    choices = solve(subject, advice, gpus, forecaster, memory=memory, seed=seed)
+    choices = solve(subject, advice, gpus, forecaster, seed=seed)
     costs = tuple(cost for choice in choices for cost in (choice.reference, *choice.costs))
     return replace(found, costs=costs, choices=tuple(choices))
 

@@ -97,6 +97,8 @@ def _predict(
     except Exception as error:  # noqa: BLE001  # a model of the user's may fail in any way
         said = str(error) if isinstance(error, ValueError) else in_a_line(error)
         return Predicted(arm, fingerprint, reason=said)
+    if each.lacks:
+        return Predicted(arm, fingerprint, reason=f"{gpu.name} has no units for {each.lacks}")
     return Predicted(
         arm,
         fingerprint,

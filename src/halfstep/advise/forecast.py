@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.cost import step_time
 from halfstep.advise.interval import around, half_width, speed_up
-from halfstep.advise.memory import largest_batch, needed, usable
+from halfstep.advise.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.step import samples, traced_at
 from halfstep.advise.workload import workload
 from halfstep.files import json_text
@@ -45,6 +45,7 @@ class Forecast:
         speed_up: Over the step in fp32, with products in TF32 where the GPU has that; None for that
             step itself.
         memory: Bytes of the process at the step's peak.
+        limit: Bytes that it may take.
         largest_batch: About how many samples of a micro-step fit; 0 where not even one does, None
             where nobody asked.
         unknown: Operators whose cost is a guess from their bytes, and how many of each.
@@ -59,6 +60,7 @@ class Forecast:
     bound: Bound
     speed_up: Interval | None
     memory: int
+    limit: int
     largest_batch: int | None
     unknown: dict[str, int]
     lacks: str = ""
@@ -75,8 +77,8 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits into the GPU's memory."""
-        return self.memory <= usable(self.gpu)
+        """Whether the step takes no more memory than it may."""
+        return self.memory <= self.limit
 
     @property
     def verdict(self) -> str:
@@ -84,21 +86,32 @@ class Forecast:
         said = [f"no {self.lacks} units"] if self.lacks else []
         if not self.fits:
             said.append("does not fit")
-        if self.speed_up is not None and self.speed_up.value < GAIN:
+        if not self.lacks and self.speed_up is not None and self.speed_up.value < GAIN:
             said.append("no gain")
         return ", ".join(said)
 
+    @property
+    def remarks(self) -> list[str]:
+        """What the step spends most of its time on if that is known, and the verdict."""
+        known = [] if self.lacks else [self.bound]
+        return [*known, *filter(None, self.verdict.split(", "))]
+
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data, in seconds, samples a second and bytes."""
+        """Return it as plain data, in seconds, samples a second and bytes.
+
+        Times are None where the GPU has no units for the format: the constants are not fitted to
+        such products.
+        """
+        timed = not self.lacks
         return {
             "recipe": self.recipe,
             "gpu": self.gpu.key,
             "batch": self.batch,
             "accumulate": self.accumulate,
-            "predicted_seconds": self.seconds.as_json(),
-            "predicted_samples_per_second": self.rate.as_json(),
-            "predicted_bound": self.bound,
-            "predicted_speed_up": self.speed_up and self.speed_up.as_json(),
+            "predicted_seconds": self.seconds.as_json() if timed else None,
+            "predicted_samples_per_second": self.rate.as_json() if timed else None,
+            "predicted_bound": self.bound if timed else None,
+            "predicted_speed_up": self.speed_up.as_json() if self.speed_up and timed else None,
             "predicted_memory_bytes": self.memory,
             "predicted_largest_batch": self.largest_batch,
             "fits": self.fits,
@@ -113,6 +126,7 @@ class Forecaster:
     Args:
         subject: What is trained; it is left as it is.
         batch: Samples of a micro-step; those of the subject's first batch by default.
+        memory: Bytes that a step may take; what the GPU has by default.
         largest: Whether to look for the largest batch that fits, which takes a second trace.
         tell: Is told the recipe that is traced next.
 
@@ -125,11 +139,13 @@ class Forecaster:
         subject: Subject,
         *,
         batch: int | None = None,
+        memory: float | None = None,
         largest: bool = True,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._subject = subject
         self._batch = batch or samples(subject.batches[0])
+        self._memory = memory
         self._largest = largest
         self.tell = tell
         self._traces: dict[str, tuple[Trace, ...]] = {}
@@ -178,6 +194,7 @@ class Forecaster:
         full: Workload | None,
     ) -> Forecast:
         time = step_time(work)
+        limit = usable(gpu) if self._memory is None else round(min(usable(gpu), self._memory))
         return Forecast(
             recipe=name,
             gpu=gpu,
@@ -187,7 +204,8 @@ class Forecaster:
             bound=time.bound,
             speed_up=speed_up(full, work, gpu, SHARE) if full else None,
             memory=needed(traces[0]),
-            largest_batch=largest_batch(traces[0], traces[1], gpu) if self._largest else None,
+            limit=limit,
+            largest_batch=largest_batch(traces[0], traces[1], limit) if self._largest else None,
             unknown=traces[0].unknown,
         )
 
@@ -242,3 +260,13 @@ def forecasts(
             if name != reference.recipe
         ]
     return made
+
+
+def none_fits(reference: Forecast) -> str:
+    """Say that no recipe fits, and what would help."""
+    if reference.limit <= CONTEXT:
+        return (
+            f"no recipe fits into {reference.limit / 2**30:.1f} GiB: PyTorch alone takes about "
+            f"{CONTEXT / 2**30:.0f} GiB; raise --max-memory"
+        )
+    return "no recipe fits into memory; take a smaller batch"

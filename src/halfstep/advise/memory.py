@@ -36,16 +36,16 @@ def usable(gpu: Gpu) -> int:
     return round(gpu.bytes * USABLE)
 
 
-def largest_batch(small: Trace, large: Trace, gpu: Gpu) -> int:
+def largest_batch(small: Trace, large: Trace, limit: int) -> int:
     """Return about how many samples fit, from the peaks of two batches; 0 where not even one does.
 
     Args:
         small: A step of fewer samples.
         large: The same step of more.
-        gpu: Where it is to run.
+        limit: Bytes that a process may take.
     """
     each = (needed(large) - needed(small)) / (large.batch - small.batch)
     if each <= 0:
-        return large.batch if needed(large) <= usable(gpu) else 0
+        return large.batch if needed(large) <= limit else 0
     fixed = needed(small) - each * small.batch
-    return max(0, int((usable(gpu) - fixed) / each))
+    return max(0, int((limit - fixed) / each))

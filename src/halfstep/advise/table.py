@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from halfstep.advise.forecast import GAIN
-from halfstep.advise.memory import usable
+from halfstep.advise.forecast import GAIN, none_fits
 from halfstep.show import units
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ _COLUMNS = (
     "speed-up\nover {over}",
     "GiB",
     "largest\nbatch",
-    "bound by",
+    "bound by,\nremark",
 )
-_OF_TEXT = ("recipe", "bound by")
+_OF_TEXT = (_COLUMNS[0], _COLUMNS[-1])
 _MANY = 100_000
 """Samples beyond which nobody trains with a batch, and its width is only lost to the table."""
 
@@ -76,15 +75,14 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         for each in rows:
             table.add_row(
                 each.recipe,
-                _interval(each.seconds, units.predicted_milliseconds),
-                units.two_digits(each.rate.value),
-                _interval(each.speed_up, units.ratio) if each.speed_up else "1",
+                *_times(each),
                 f"{each.memory / 2**30:.1f}",
                 largest_batch(each),
-                "\n".join(filter(None, [each.bound, *each.verdict.split(", ")])),
+                "\n".join(each.remarks),
             )
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
+        console.print()
     for line in notes if CHANGED in notes else (_NOTE, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
@@ -98,27 +96,25 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         )
 
 
-def fastest(found: Sequence[Forecast], memory: float | None, examine: str) -> list[str]:
+def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
     """Say for each GPU which recipe is predicted to be fastest, and that its safety is not known.
 
     Args:
         found: The forecasts; the first one of each GPU is that in fp32 or tf32.
-        memory: Bytes that a step may take; what the GPU has by default.
         examine: The command that examines the safety.
     """
     said = []
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         reference, *others = rows
-        limit = usable(gpu) if memory is None else min(usable(gpu), memory)
-        fitting = [each for each in others if each.memory <= limit and not each.lacks]
+        fitting = [each for each in others if each.fits and not each.lacks]
         best = min(fitting, key=lambda each: each.seconds.value, default=reference)
-        if reference.memory <= limit and best.seconds.value * GAIN > reference.seconds.value:
+        if reference.fits and best.seconds.value * GAIN > reference.seconds.value:
             said.append(
                 f"on {gpu.name}: no recipe that fits is predicted to be faster than "
                 f"{reference.recipe}; which recipes are safe for the model was not examined"
             )
         elif best is reference:
-            said.append(f"on {gpu.name}: no recipe fits into memory; take a smaller batch")
+            said.append(f"on {gpu.name}: {none_fits(reference)}")
         else:
             assert best.speed_up is not None
             low, value, high = map(units.ratio, best.speed_up)
@@ -133,6 +129,17 @@ def fastest(found: Sequence[Forecast], memory: float | None, examine: str) -> li
 def changed(found: Sequence[Forecast], shown: Sequence[Forecast]) -> list[Forecast]:
     """Return the forecasts whose figures are not in the tables shown; a loss scale changes none."""
     return [each for each in found if replace(each, recipe=each.recipe.rstrip("*")) not in shown]
+
+
+def _times(found: Forecast) -> tuple[str, str, str]:
+    """Write time, rate and speed-up; none of them is known without units for the format."""
+    if found.lacks:
+        return units.MISSING, units.MISSING, units.MISSING
+    return (
+        _interval(found.seconds, units.predicted_milliseconds),
+        units.two_digits(found.rate.value),
+        _interval(found.speed_up, units.ratio) if found.speed_up else "1",
+    )
 
 
 def _interval(given: Interval, write: Callable[[float], str]) -> str:

@@ -194,11 +194,11 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         )
         if len(about.batches) < BATCHES:
             typer.echo(f"advise: {_few(len(about.batches), BATCHES)}", err=True)
-        forecaster = forecast.Forecaster(about, batch=batch_size, tell=tell)
+        memory = max_memory and max_memory * GIB
+        forecaster = forecast.Forecaster(about, batch=batch_size, memory=memory, tell=tell)
         if there:
             costs = forecast.forecasts(forecaster, names, there, partly=not cost_only)
     console = Console()
-    memory = max_memory and max_memory * GIB
     given = {
         "--batches": batches,
         "--loss": loss,
@@ -213,7 +213,6 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
             console,
             about.name,
             costs,
-            memory,
             _command(subject, options or (), given) if cost_only else None,
         )
     before_search = time.monotonic() - began
@@ -227,7 +226,6 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
                 names,
                 there,
                 forecaster=forecaster,
-                memory=memory,
                 seed=seed,
                 budget=left(),
                 tell=tell,
@@ -282,7 +280,6 @@ def _print_costs(
     console: "Console",
     subject: str,
     costs: "Sequence[Forecast]",
-    memory: float | None,
     examine: str | None,
 ) -> None:
     """Print the predicted costs, and the fastest recipes if nothing else is examined."""
@@ -292,7 +289,7 @@ def _print_costs(
         table.show(console, subject, costs, table.TRIED_NEXT)
         return
     table.show(console, subject, costs)
-    for line in table.fastest(costs, memory, examine):
+    for line in table.fastest(costs, examine):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 

@@ -103,6 +103,13 @@ def test_missing_key_names_the_file(tmp_path):
         load(str(file))
 
 
+def test_a_file_with_only_a_recipe_is_told_where_it_belongs(tmp_path):
+    file = tmp_path / "t4.yaml"
+    file.write_text("recipe: {base: o2}\n")
+    with pytest.raises(UserError, match=r"only a recipe: write it into a config, or pass it to En"):
+        load(str(file))
+
+
 def test_section_without_its_name_is_told_so(tmp_path):
     file = tmp_path / "f.yaml"
     file.write_text(

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halfstep.advise.choose.advice import NOT_EXAMINED
+from halfstep.advise.forecast import none_fits
 from halfstep.plurals import counted
 from halfstep.show import units
 from halfstep.train.config import text
@@ -95,7 +96,8 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     trials = found.recommended if found.choices else found.advice_with_exceptions
     for trial in trials:
-        console.print(Text(f"# {trial.base}, in a config:", style="dim"))
+        where = "in a config" if found.subject.config else "for Engine(..., recipe=...)"
+        console.print(Text(f"# {trial.base}, {where}:", style="dim"))
         console.print(Text(text.dump({"recipe": trial.spec}).rstrip()), soft_wrap=True)
 
 
@@ -103,11 +105,14 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     """Say in a line what to train under on a GPU, what is predicted of it, and what to mind."""
     where = f"on {choice.gpu.name}"
     best = choice.best
-    if best is None and not choice.reference_fits:
-        return f"{where}: no recipe fits into memory; take a smaller batch"
+    if best is None and not choice.reference.fits:
+        return f"{where}: {none_fits(choice.reference)}"
     if best is None:
         waits = choice.reference.bound == "host"
-        hint = "; launching the kernels takes longer than running them: try a larger --batch-size"
+        hint = (
+            "; the CPU takes longer to launch the kernels than the GPU to run them: try a larger "
+            "--batch-size"
+        )
         return (
             f"{where}: use {choice.reference.recipe}; no {_others(advice)} is predicted to be "
             f"faster{hint if waits else ''}"
@@ -123,7 +128,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     return (
         f"{where}: use {best.trial.base}{beside}, predicted to be {value} [{low}, {high}] times as "
         f"fast as {choice.reference.recipe} and to need {cost.memory / 2**30:.1f} of "
-        f"{choice.limit / 2**30:.1f} GiB{alike}{''.join(f'; warning: {each}' for each in warnings)}"
+        f"{cost.limit / 2**30:.1f} GiB{alike}{''.join(f'; warning: {each}' for each in warnings)}"
     )
 
 

@@ -16,7 +16,6 @@ from halfstep.advise.choose.advice import MOST_PASSES, NOT_EXAMINED
 from halfstep.advise.choose.drift import followed
 from halfstep.advise.choose.rehearse import rehearse
 from halfstep.advise.forecast import GAIN
-from halfstep.advise.memory import usable
 from halfstep.errors import UserError
 from halfstep.recipe import recipe as find_recipe
 
@@ -55,7 +54,6 @@ class Choice:
             where fp32 does not.
         left: Why other recipes are not among them.
         costs: Of every recipe that the model survives, with its exceptions.
-        limit: Bytes that a step may take.
     """
 
     gpu: Gpu
@@ -63,7 +61,6 @@ class Choice:
     options: tuple[Option, ...]
     left: dict[str, str]
     costs: tuple[Forecast, ...]
-    limit: int
 
     @property
     def best(self) -> Option | None:
@@ -79,11 +76,6 @@ class Choice:
             if each.cost.seconds.value <= AS_FAST * self.options[0].cost.seconds.value
         )
 
-    @property
-    def reference_fits(self) -> bool:
-        """Whether fp32 stays within the limit of memory."""
-        return self.reference.memory <= self.limit
-
     def without(self, recipe: str, reason: str) -> Choice:
         """Return the choice where a recipe is out of the question."""
         others = tuple(each for each in self.options if each.trial.base != recipe)
@@ -91,7 +83,7 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data; the recipe is None where nothing can be trained with."""
-        stay = self.reference.recipe if self.reference_fits else None
+        stay = self.reference.recipe if self.reference.fits else None
         return {
             "gpu": self.gpu.key,
             "recipe": self.best.trial.base if self.best else stay,
@@ -99,7 +91,7 @@ class Choice:
             "predicted": (self.best.cost if self.best else self.reference).as_json(),
             "next": [each.trial.base for each in self.options[1:]],
             "left": self.left,
-            "memory_limit_bytes": self.limit,
+            "memory_limit_bytes": self.reference.limit,
         }
 
 
@@ -109,7 +101,6 @@ def solve(
     gpus: Sequence[Gpu],
     forecaster: Forecaster,
     *,
-    memory: float | None = None,
     seed: int = 0,
 ) -> list[Choice]:
     """Choose for each GPU among the recipes that survive.
@@ -119,7 +110,6 @@ def solve(
         advice: The recipes, their exceptions, and the damage that is left under them.
         gpus: Where.
         forecaster: Predicts steps of the subject.
-        memory: Bytes that a step may take; what the GPU has by default.
         seed: Of what recipes draw at random.
 
     Raises:
@@ -138,7 +128,6 @@ def solve(
 
     found = []
     for gpu in gpus:
-        limit = round(min(usable(gpu), memory or usable(gpu)))
         reference = forecaster.reference(gpu)
         left = {trial.base: trial.rejected for trial in advice.trials if trial.rejected}
         left |= dict.fromkeys(advice.unexamined, NOT_EXAMINED)
@@ -150,14 +139,14 @@ def solve(
                 left[trial.base] = str(error)
                 continue
             costs.append(option.cost)
-            reason = _why_not(option, reference, limit)
+            reason = _why_not(option, reference)
             if reason:
                 left[trial.base] = reason
             else:
                 options.append(option)
         options.sort(key=lambda option: option.cost.seconds.value)
         options = _without_warning_first(options, advice)
-        found.append(Choice(gpu, reference, tuple(options), left, tuple(costs), limit))
+        found.append(Choice(gpu, reference, tuple(options), left, tuple(costs)))
     return found
 
 
@@ -200,15 +189,15 @@ def _without_warning_first(options: list[Option], advice: Advice) -> list[Option
     return options
 
 
-def _why_not(option: Option, reference: Forecast, limit: int) -> str:
+def _why_not(option: Option, reference: Forecast) -> str:
     cost, format_ = option.cost, option.trial.recipe.product_format
     if format_ != "fp32" and not cost.gpu.has(format_):
         return f"{cost.gpu.name} has no units for {format_}"
-    if cost.memory > limit:
-        needed, most = cost.memory / 2**30, limit / 2**30
+    if not cost.fits:
+        needed, most = cost.memory / 2**30, cost.limit / 2**30
         return f"predicted to need {needed:.1f} GiB; the limit is {most:.1f} GiB"
     faster = reference.seconds.value / cost.seconds.value
-    if reference.memory <= limit and faster < GAIN:
+    if reference.fits and faster < GAIN:
         return f"no gain: predicted {faster:.2f} times as fast as {reference.recipe}"
     return ""
 

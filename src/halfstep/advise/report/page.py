@@ -62,7 +62,7 @@ def page(found: Answer) -> str:
         chosen=[
             {
                 "said": chosen(choice, advice),
-                "kind": "use" if choice.best else "keep" if choice.reference_fits else "broken",
+                "kind": "use" if choice.best else "keep" if choice.reference.fits else "broken",
                 "left": choice.left,
                 "at": at,
             }
@@ -148,17 +148,8 @@ def _costs(found: Answer) -> list[dict[str, Any]]:
 
 def _cost(at: int, each: Forecast) -> list[TableCell]:
     source = f"{SOURCE}#predicted.rows.{at}."
-    speed_up, largest = each.speed_up, each.largest_batch
     return [
-        _interval(
-            each.seconds,
-            f"{MARK} ms/step",
-            f"{source}predicted_seconds",
-            units.predicted_milliseconds,
-        ),
-        _interval(speed_up, f"{MARK} speed x", f"{source}predicted_speed_up", units.ratio)
-        if speed_up
-        else TableCell("1", value=1.0, label=f"{MARK} speed x"),
+        *_times(each, source),
         TableCell(
             f"{MARK}{each.memory / 2**30:.1f}",
             value=each.memory,
@@ -167,16 +158,32 @@ def _cost(at: int, each: Forecast) -> list[TableCell]:
         ),
         TableCell(
             largest_batch(each, MARK),
-            value=largest,
+            value=each.largest_batch,
             label=f"{MARK} largest batch",
             source=f"{source}predicted_largest_batch",
         ),
         TableCell(
-            ", ".join(filter(None, (each.bound, each.verdict))),
+            ", ".join(each.remarks),
             value=each.bound,
-            label="predicted bound",
+            label="predicted bound, remark",
             source=f"{source}predicted_bound",
         ),
+    ]
+
+
+def _times(each: Forecast, source: str) -> list[TableCell]:
+    """Return the time of a step and its speed-up; neither is known without units for the format."""
+    labels = f"{MARK} ms/step", f"{MARK} speed x"
+    if each.lacks:
+        return [TableCell(units.MISSING, label=label) for label in labels]
+    seconds = _interval(
+        each.seconds, labels[0], f"{source}predicted_seconds", units.predicted_milliseconds
+    )
+    if each.speed_up is None:
+        return [seconds, TableCell("1", value=1.0, label=labels[1])]
+    return [
+        seconds,
+        _interval(each.speed_up, labels[1], f"{source}predicted_speed_up", units.ratio),
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MARK = "≈"
 """Stands before every predicted figure, in every output."""
-BOUND = "predicted|bound"
+BOUND = "predicted|bound, remark"
 """The one header of a predicted figure that is text."""
 
 
@@ -155,7 +155,7 @@ def headers(prediction: Prediction, grid: Grid) -> list[str]:
         "best %|measured",
         f"{MARK}|ms/step",
         f"{MARK} speed|x {prediction.over}",
-        f"{MARK}|MiB",
+        f"{MARK} MiB",
         BOUND,
     ]
 

@@ -227,7 +227,8 @@ def _there(prediction: Prediction) -> list[str]:
         best = max(gains, key=_speed_up)
         return [f"{there} {best.arm.label} has the largest speed-up."]
     if all(each.bound == "host" for each in known):
-        return [f"{there} kernel launches limit the step time, so no recipe is faster."]
+        why = "because the CPU takes longer to launch the kernels than the GPU to run them"
+        return [f"{there} no recipe is faster, {why}."]
     return [f"{there} no recipe has a speed-up."]
 
 
@@ -252,7 +253,9 @@ def _to_use(
         gains = {each.arm: _speed_up(each) for each in known if not each.verdict}
         there = {arm: gain for arm, gain in gains.items() if arm in compared}
         if known:
-            said.append(f"{_fastest(there, base)} on {prediction.gpu} (predicted)")
+            # With TF32, fp32 is a waste of the GPU's units.
+            slow = prediction.over if base == "fp32" else base
+            said.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
     return [f"Recipe to use, as far as one seed tells: {', '.join(said)}."] if said else []
 
 

@@ -11,7 +11,7 @@ import functools
 import math
 import statistics
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,7 @@ class Estimate:
         seeds_needed: About how many seeds would tell a difference of this size from zero; None
             where they already do, where one seed says nothing about the noise, where the mean is
             exactly zero, and where it is more than `MOST_SEEDS`.
+        sd: The sample standard deviation; None for one seed.
     """
 
     mean: float
@@ -48,11 +49,23 @@ class Estimate:
     high: float | None
     seeds: int
     seeds_needed: int | None = None
+    sd: float | None = None
 
     @property
     def covers_zero(self) -> bool:
         """Whether zero is in the interval; one seed rules nothing out."""
         return self.low is None or self.high is None or self.low <= 0.0 <= self.high
+
+    def seeds_to_exceed(self, bar: float) -> int | None:
+        """Return about how many seeds would show that the mean is above `bar`.
+
+        More than there are, and None where one seed says nothing about the noise, where the mean is
+        not above the bar, and where it is more than `MOST_SEEDS`.
+        """
+        if not self.sd or self.mean <= bar:
+            return None
+        needed = seeds_needed(self.mean - bar, self.sd)
+        return needed and max(needed, self.seeds + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +121,12 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     if count == 1:
         return Estimate(mean, None, None, 1)
     low, high = interval(np.array(values), confidence).tolist()
-    found = Estimate(mean, low, high, count)
+    sd = statistics.stdev(values)
+    found = Estimate(mean, low, high, count, sd=sd)
     if not found.covers_zero or mean == 0.0:
         return found
-    needed = seeds_needed(mean, statistics.stdev(values), confidence=confidence)
-    return Estimate(mean, low, high, count, needed and max(needed, count + 1))
+    needed = seeds_needed(mean, sd, confidence=confidence)
+    return replace(found, seeds_needed=needed and max(needed, count + 1))
 
 
 def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio | None:

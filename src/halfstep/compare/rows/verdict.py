@@ -126,8 +126,9 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
         return "worse", f"keep {baseline}{unless if gained else ''}"
     if difference.low < -TOLERABLE:
-        hidden = percent(-difference.low)
-        return "unknown", f"run more seeds: a loss of {hidden} points is still possible"
+        hidden, needed = percent(-difference.low), difference.seeds_to_exceed(-TOLERABLE)
+        enough = f" (about {needed} in all)" if needed else ""
+        return "unknown", f"run more seeds{enough}: a loss of {hidden} points is still possible"
     if row.rehearsed:
         there = "hardware that supports it, and measure the speed there"
         return "use", f"train with {row.recipe} on {there}"

@@ -17,6 +17,9 @@ from halfstep.errors import closest
 Source = tuple[str, Mapping[str, Any]]
 """A label to print ("digits.yaml", "--options") and the values that came from there."""
 
+_OF_RECIPES = {"name", "description", "recipe"}
+"""Keys of a file that has only a recipe; the first two are given to every file."""
+
 
 def one_line(
     error: ValidationError,
@@ -39,6 +42,8 @@ def one_line(
         said = _unknown_key(dotted, section, first["loc"], config)
     elif first["type"] == "missing":
         said = f"{dotted} is missing; write it in the file or as --options {dotted}=..."
+        if any(values.keys() == _OF_RECIPES for label, values in sources if label in files):
+            said += ". The file has only a recipe: write it into a config, or pass it to Engine"
     elif first["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         said = _unknown_kind(first, dotted)
     elif first["type"] == "value_error":
