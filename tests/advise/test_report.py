@@ -264,6 +264,20 @@ def test_only_costs_that_exceptions_changed_are_printed_again(
     assert "datasheet" not in again
 
 
+def test_a_batch_that_the_model_cannot_take_is_said_without_fake_tensors(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PROGRAM.replace("randn(16, 6)", "randn(16, 7)")
+    assert text != PROGRAM
+    program = Program(here, "wrong_batches", text)
+    assert program.advise("--gpu", "t4", "--cost-only") == 2
+    said = capsys.readouterr().err
+    assert "wrong_batches.py:build fails on a batch even in fp32: " in said
+    assert "fake" not in said
+    assert program.advise("--optimizer", "sdg", "--gpu", "t4") == 2
+    assert capsys.readouterr().err.startswith("error: optimizer.name is 'sdg'")
+
+
 def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,9 @@ changed; only shapes, formats and layouts of its tensors are read.
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +24,7 @@ from halfstep.errors import UserError
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from halfstep.advise.subject import Subject
     from halfstep.advise.trace import Trace
@@ -71,17 +73,34 @@ def traced_at(
             f"the cost of {found.name} cannot be predicted: a CPU and a GPU run different "
             f"operators for {', '.join(found.untraceable)}; leave {found.name} out of --recipes"
         )
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True):
-        warnings.simplefilter("ignore")  # of rehearsals, which are not run
-        try:
-            # oneDNN has an LSTM of its own, for fp32 alone.
-            with torch.backends.mkldnn.flags(enabled=False):
-                return _steps(subject, found, batches, exact=exact)
-        except RuntimeError as error:
-            said = str(error).strip().partition("\n")[0]
-            raise UserError(
-                f"{subject.name} cannot be traced under {found.name} with fake tensors: {said}"
-            ) from error
+    try:
+        # oneDNN has an LSTM of its own, for fp32 alone.
+        with (
+            _quiet(),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            torch.backends.mkldnn.flags(enabled=False),
+        ):
+            return _steps(subject, found, batches, exact=exact)
+    except RuntimeError as error:
+        subject.loss_of(subject.copied(), subject.batches[0])  # Or the subject itself fails.
+        said = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{subject.name} cannot be traced under {found.name} with tensors that have no "
+            f"values: {said}"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence warnings of rehearsals, which are not run, and torch's log of a failed operator."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = before
 
 
 def _steps(

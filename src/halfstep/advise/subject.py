@@ -280,6 +280,7 @@ def of_code(
         raise UserError(f"{model} returns {type(made).__name__}; allowed: a torch.nn.Module")
     if not any(param.requires_grad for param in made.parameters()):
         raise UserError(f"{model} returns a model without a parameter to train")
+    optim.build_optimizer(chosen, made, classes=0, fused=False)  # An unknown name fails now.
     with RandomNumbers(seed).drawn(), failing(f"{batches} fails"):
         first = list(itertools.islice(make_batches(), BATCHES))
 

@@ -160,7 +160,22 @@ def _message(error: BaseException) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "halfstep"
     said = " ".join(error.format_message().split()).rstrip(".")
-    return f"{said}; see {command} --help"
+    return f"{said}{_key_of_config(error, context)}; see {command} --help"
+
+
+def _key_of_config(error: BaseException, context: Any) -> str:
+    """Say how to set a key of the config that was given as an option of its own."""
+    option = str(getattr(error, "option_name", ""))
+    near = any(each.startswith(option) for each in getattr(error, "possibilities", None) or ())
+    takes_options = context and any(each.name == "options" for each in context.command.params)
+    if not option or near or not takes_options:
+        return ""
+    from halfstep.train.config.errors import keys
+    from halfstep.train.config.schema import Config
+
+    given = option.lstrip("-").replace("-", "_")
+    known = [key for key in keys(Config) if key.rpartition(".")[2] == given]
+    return f"; to set {known[0]} of the config, write --options {known[0]}=..." if known else ""
 
 
 def _fail(line: str, code: int) -> int:

@@ -49,8 +49,8 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
     if evidence.environment.scaler_off:
         notes.add(
             "to check the loss scale without a GPU, write torch.amp.GradScaler('cpu') and "
-            "torch.autocast('cpu', dtype=torch.float16), and train inside halfstep.cpu_half(), as "
-            "PyTorch's own fp16 is slow on a CPU"
+            "torch.autocast('cpu', dtype=torch.float16); if fp16 is then too slow, train inside "
+            "`with halfstep.cpu_half():`"
         )
     if evidence.environment.hold_back:
         notes |= {
