@@ -69,8 +69,7 @@ def test_version_is_the_packages(halfstep):
         (["train", "digits", "--sed", "1"], "error: No such option: --sed"),
         (
             ["compare", "digits", "--epochs", "1"],
-            "error: No such option: --epochs (Possible options: --export, --processes); to set "
-            "epochs of the config, write --options epochs=...",
+            "error: No such option: --epochs (Possible options: --export, --processes); to set epo",
         ),
         (["train", "digits", "--seed", "x"], "error: Invalid value for '--seed'"),
         (["configs", "extra"], "error: Got unexpected extra argument"),
