@@ -24,7 +24,7 @@ class Accumulator(Part):
     place = 60
     traceable = False
     purpose = "Format in which hardware accumulates fp16 products; fp32 if not set."
-    allowed = {"fp16": "each sum of 16 products is rounded to fp16"}
+    allowed = {"fp16": "the running sum is rounded to fp16 after every 16 products"}
 
     def contradiction(self, whole: Whole) -> str | None:
         """There must be fp16 products to sum."""
