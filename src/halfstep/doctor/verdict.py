@@ -52,6 +52,7 @@ class Rule:
         judge: Returns a finding, or None.
         explains: Codes of causes that are consequences of this one and are then not reported.
         symptom: Whether several causes have this symptom: it is reported only if no cause is found.
+        harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
     """
 
     code: str
@@ -62,6 +63,7 @@ class Rule:
     judge: Callable[[Evidence], Finding | None]
     explains: tuple[str, ...] = ()
     symptom: bool = False
+    harmless: bool = False
 
     def read(self, evidence: Evidence) -> Finding | None:
         """Judge by only the signals that the rule needs."""

@@ -6,6 +6,7 @@ A module of `programs` may have more than its two: functions named `broken_...` 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -42,11 +43,41 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
     assert codes(watched(code, name, errors=())) == []
 
 
-def test_a_divisor_of_zero_is_named() -> None:
-    evidence = watched("NOT_FINITE", "broken_by_a_zero_norm", errors=())
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken_cleared_before_the_step", "- optimizer.zero_grad(set_to_none=to_none)"),
+        ("broken_by_a_loss_outside_the_graph", "without detach(), item() or torch.no_grad()"),
+    ],
+)
+def test_why_there_are_no_gradients_decides_what_to_change(name: str, said: str) -> None:
+    evidence = watched("NO_GRADIENTS", name, errors=Exception)
     finding = diagnose(evidence).verdicts[0].finding
-    assert any("divisor contains" in fact for fact in finding.facts)
-    assert "clamp" in finding.change[0]
+    assert any(said in line for line in finding.change)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [("broken", True), ("broken_in_the_branch_that_where_leaves_out", False)],
+)
+def test_an_argument_outside_the_domain_says_whether_rounding_is_the_cause(name, rounding) -> None:
+    evidence = watched("OUTSIDE_DOMAIN", name, errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert any("rounding moved the argument" in fact for fact in finding.facts) == rounding
+    assert any("torch.where(condition, x" in line for line in finding.change) != rounding
+
+
+def test_the_derivative_of_an_arccosine_is_not_called_one_at_zero() -> None:
+    evidence = watched("ROOT_AT_ZERO", "broken_by_an_angle_of_zero", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert finding.summary.startswith("the derivative of acos at 1 and -1 is infinite")
+    assert "clamp(-1 + 1e-6, 1 - 1e-6)" in finding.change[-1]
+
+
+def test_a_scaler_that_is_not_saved_does_not_hide_a_bad_step() -> None:
+    skipped = watched("NOT_FINITE", "broken_in_a_skipped_step", errors=())
+    saves = watched("SCALER_NOT_SAVED", "broken", errors=()).saves
+    assert codes(replace(skipped, saves=saves)) == ["SCALER_NOT_SAVED", "NOT_FINITE"]
 
 
 def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:

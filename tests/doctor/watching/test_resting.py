@@ -153,6 +153,7 @@ NAMED = {
     "corrupt batch, clipped": ["CORRUPT_BATCH"],
     "bad backward": ["NOT_FINITE"],
     "bad backward in bf16": ["NOT_FINITE"],
+    "overflow in fp16": ["NOT_FINITE"],
     "log of zero": ["LOG_OF_ZERO"],
 }
 

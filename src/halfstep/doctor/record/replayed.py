@@ -197,8 +197,9 @@ class Replay:
     """One replay of a step.
 
     Attributes:
-        name: "plain", "eager", "fp32", "tf32 off", "lower scale", or "first size": every parameter
-            scaled to its norm before the first step.
+        name: "plain", "eager", "fp32", "tf32 off", "lower scale", "smaller loss" (of a step without
+            a loss scale), or "first size": every parameter scaled to its norm before the first
+            step.
         iteration: The step that it repeats.
         why: The reason for the replay.
         finite: Whether loss and gradients are finite.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST = 4
 GROWN = 2.0
+_MOVED = "the last step is not finite with the parameters that its update made"
 
 
 class Investigation:
@@ -123,6 +124,8 @@ class Investigation:
         if scale is not None and scale != 1:
             self.replays.append(replayer.at_scale(1.0))
             self._was_only_scale = not plain.finite and self.replays[-1].finite
+        elif scale is None and not plain.finite and _is_number(plain.loss):
+            self.replays.append(replayer.with_smaller_loss())
         self.replays.append(replayer.fp32())
         if not plain.finite:
             self._look_at_sizes(replayer, parameters)
@@ -172,6 +175,9 @@ class Investigation:
         if plain.note:
             if not error or plain.note != error:  # Else it has only ended the same way.
                 self.replays.append(plain)
+        elif not plain.finite and plain.same is False:
+            # Masks of the step are kept, but its parameters have been updated since.
+            self.precision = Precision(note=_MOVED)
         elif not plain.finite:
             self.step(
                 entries, parameters, iteration, "the last step is not finite", scale=plain.scale
@@ -249,6 +255,10 @@ class Investigation:
                 name = "batch" if entry.kind == "module" else entry.kind
                 what = "batch" if tensor.ndim else "number"  # A scale or a weight of the loop's.
                 self.inputs.append(_bad(what, name, tensor, iteration))
+
+
+def _is_number(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)
 
 
 def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # The names in torch, halfstep and other libraries are the same.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
+SMALLER = 2.0**-16
 _FREED = "Trying to backward through the graph a second time"
 _INCOMPLETE = (
     "a tensor in the graph of the loss comes from an earlier step, or from a call that doctor does "
@@ -132,6 +133,10 @@ class Replayer(Runs):
         )
         return precision, births
 
+    def with_smaller_loss(self) -> Replay:
+        """Run a step without a loss scale, with its loss multiplied by `SMALLER`."""
+        return self._replay("smaller loss", self._run(scale=SMALLER))
+
     def at_first_size(self, grown: Iterable[Grown]) -> Replay:
         """Run the step with parameters scaled to their norms before the first step."""
         factors = {each.parameter: each.before / each.after for each in grown if each.after}
@@ -200,6 +205,7 @@ class Replayer(Runs):
         self, outcome: Outcome, scale: float | None, mode: Any, leaves: dict[int, torch.Tensor]
     ) -> None:
         slots: dict[int, torch.Tensor] = {}
+        is_scaled = any(each.kind == "scale" for each in self._entries)
         fill = _filling(slots, leaves, wide=isinstance(mode, Widen))
         result: Any = None
         for entry in self._entries:
@@ -209,7 +215,10 @@ class Replayer(Runs):
             if entry.random is not None:
                 entry.random.restore()
             if entry.kind == "backward":
-                self._differentiate(outcome, args[0], kwargs.get("grad_tensors"), leaves)
+                losses = args[0]
+                if scale is not None and not is_scaled:
+                    outcome.scale, losses = scale, _multiplied(losses, scale)
+                self._differentiate(outcome, losses, kwargs.get("grad_tensors"), leaves)
                 continue
             with _autocast(entry.autocast), torch.enable_grad():
                 if entry.kind == "scale":

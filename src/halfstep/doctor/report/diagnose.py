@@ -20,13 +20,15 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()
+    harmful: set[str] = set()
     for rule in rules():
         finding = rule.read(evidence)
         if finding is not None:
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
-    if any(each.code not in symptoms for each in found):
+            harmful |= {rule.code} if not (rule.symptom or rule.harmless) else set()
+    if harmful:
         explained |= symptoms
     causes = [each for each in found if each.code not in explained]
     return Diagnosis(

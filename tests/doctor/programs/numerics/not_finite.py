@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from doctor.loops import batches, classifier
+from doctor.loops import batches, classifier, half_autocast
 
 CODE = "NOT_FINITE"
 
@@ -29,24 +29,40 @@ def mended() -> None:
     train(guarded=True)
 
 
-def train_on_directions(smallest: float) -> None:
-    torch.manual_seed(0)
-    model, head = nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 3)
-    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
-    for images, labels in batches(12):
-        features = model(images)
-        length = features.norm(dim=1, keepdim=True).clamp(min=smallest)
+def train_with_a_scaler(factor: float, init_scale: float) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
+    for number, (images, _) in enumerate(batches(12)):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(head(features / length), labels).backward()
-        optimizer.step()
+        with half_autocast():
+            outputs = model(images).float()
+        loss = (outputs * (factor if number == 9 else 1.0)).pow(4).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
 
-def broken_by_a_zero_norm() -> None:
-    train_on_directions(smallest=0.0)
+def broken_in_a_skipped_step() -> None:
+    train_with_a_scaler(factor=1e12, init_scale=64.0)
 
 
-def healthy_with_a_least_norm() -> None:
-    train_on_directions(smallest=1e-6)
+def broken_in_a_gradient_that_no_scale_makes_finite() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for number, (images, _) in enumerate(batches(12)):
+        optimizer.zero_grad()
+        with half_autocast():
+            outputs = model(images).float()
+        loss = (outputs * (1e5 if number % 3 == 2 else 1.0)).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def healthy_search_of_a_loss_scale() -> None:
+    train_with_a_scaler(factor=1.0, init_scale=2.0**24)
 
 
 class ByHand(torch.optim.Optimizer):

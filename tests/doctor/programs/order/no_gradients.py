@@ -81,3 +81,49 @@ def healthy_only_the_head_is_trained_of_a_model_that_is_not_frozen() -> None:
         nn.functional.cross_entropy(model(images) / temperature, labels).backward()
         optimizer.step()
         other.step()
+
+
+def train_and_clear(*, scaled: bool, to_none: bool, where: str) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=scaled)
+    for number, (images, labels) in enumerate(batches(4)):
+        loss = loss_of(model, images, labels)
+        scaler.scale(loss).backward()
+        if where == "before the step" or (where == "in one step" and number == 2):
+            optimizer.zero_grad(set_to_none=to_none)
+        scaler.step(optimizer)
+        scaler.update()
+        if where != "before the step":
+            optimizer.zero_grad(set_to_none=to_none)
+
+
+def broken_cleared_before_the_step() -> None:
+    train_and_clear(scaled=True, to_none=True, where="before the step")
+
+
+def broken_cleared_to_zeros_before_the_step() -> None:
+    train_and_clear(scaled=True, to_none=False, where="before the step")
+
+
+def broken_cleared_before_the_step_without_a_scaler() -> None:
+    train_and_clear(scaled=False, to_none=True, where="before the step")
+
+
+def healthy_cleared_after_the_step() -> None:
+    train_and_clear(scaled=True, to_none=True, where="after the step")
+
+
+def healthy_one_step_without_gradients() -> None:
+    train_and_clear(scaled=True, to_none=False, where="in one step")
+
+
+def broken_by_a_loss_outside_the_graph() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for images, labels in batches(4):
+        loss = torch.tensor(loss_of(model, images, labels).item(), requires_grad=True)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

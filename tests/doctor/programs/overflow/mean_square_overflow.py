@@ -1,6 +1,7 @@
 """A root mean square norm in fp16."""
 
 import torch
+from torch import nn
 
 from doctor.loops import Around, batches, half_steps, loss_of
 
@@ -64,3 +65,11 @@ def broken_beside_a_residual() -> None:
 
 def healthy_where_it_counts_for_nothing() -> None:
     half_steps(Around(lambda features: features + normed(features.half() * 900) / 8192))
+
+
+def broken_in_a_loss() -> None:
+    half_steps(nn.Linear(6, 3), lambda outputs, _: ((outputs - 300) ** 2).mean())
+
+
+def healthy_loss_in_fp32() -> None:
+    half_steps(nn.Linear(6, 3), lambda outputs, _: ((outputs.float() - 300) ** 2).mean())

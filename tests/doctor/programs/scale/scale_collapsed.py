@@ -1,4 +1,4 @@
-"""A loss that is NaN at any loss scale: the arc cosine of a number above 1."""
+"""A loss that is inf at any loss scale: the fourth power of large numbers."""
 
 import torch
 from torch import nn
@@ -16,9 +16,8 @@ def train(*, bounded: bool, count: int = 10) -> None:
     for images, _ in batches(count):
         optimizer.zero_grad()
         with half_autocast():
-            outputs = model(images * 10).float()
-            cosine = outputs.tanh() * 0.9 if bounded else outputs
-            loss = cosine.acos().mean()
+            outputs = model(images).float()
+            loss = (outputs.tanh() if bounded else outputs * 1e12).pow(4).mean()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -38,9 +37,8 @@ def train_by_hand(*, bounded: bool) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scale = 64.0
     for images, _ in batches(10):
-        outputs = model(images * 10)
-        cosine = outputs.tanh() * 0.9 if bounded else outputs
-        loss = cosine.acos().mean() * scale
+        outputs = model(images)
+        loss = (outputs.tanh() if bounded else outputs * 1e12).pow(4).mean() * scale
         optimizer.zero_grad()
         loss.backward()
         if all(each.grad.isfinite().all() for each in model.parameters()):

@@ -50,4 +50,5 @@ RULE = Rule(
     citations=("d8ahazard/sd_dreambooth_extension#1415",),
     needs=frozenset({"averages"}),
     judge=judge,
+    harmless=True,
 )

@@ -44,4 +44,5 @@ RULE = Rule(
     citations=("tensorflow/models#7407", "allenai/allennlp#4929"),
     needs=frozenset({"precision"}),
     judge=judge,
+    harmless=True,
 )

@@ -35,4 +35,5 @@ RULE = Rule(
     citations=("huggingface/pytorch-image-models#1586", "hiyouga/LLaMA-Factory#3474"),
     needs=frozenset({"overflows"}),
     judge=judge,
+    harmless=True,
 )

@@ -86,5 +86,5 @@ RULE = Rule(
     citations=("tensorflow/tensorflow#38357", "huggingface/pytorch-image-models#1586"),
     needs=frozenset({"loop", "numbers", "calls", "births", "replays"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE",),
+    explains=("ACTIVATIONS_TOO_LARGE", "MEAN_SQUARE_OVERFLOW"),
 )

@@ -77,4 +77,5 @@ RULE = Rule(
     citations=("pytorch/ao#1124", "pytorch/torchtune#2254"),
     needs=frozenset({"samples", "numbers"}),
     judge=judge,
+    harmless=True,
 )

@@ -1,4 +1,4 @@
-"""The derivative of a reciprocal, a root or a logarithm near zero exceeds the range of fp16."""
+"""The derivative of a quotient, a root or a logarithm near zero exceeds the range of fp16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from halfstep.doctor.verdict import Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
-_STEEP = {"aten.rsqrt", "aten.reciprocal", "aten.log", "aten.log2", "aten.log10"}
+_STEEP = {
+    "aten.div",
+    "aten.reciprocal",
+    "aten.sqrt",
+    "aten.rsqrt",
+    "aten.log",
+    "aten.log2",
+    "aten.log10",
+}
 _MAX = 65504.0
 
 
@@ -23,14 +31,15 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if birth.output.format != "fp16" or not _is_steep(birth):
             continue
-        op, eps = birth.forward_op.removeprefix("aten."), fp16_eps(birth.forward_op)
+        op = birth.forward_op.removeprefix("aten.")
+        eps = "" if op == "div" else f", or with an eps of {fp16_eps(birth.forward_op)} or more"
         return Finding(
             summary=f"the derivative of {op} near 0 overflows: {birth.operator} in the backward "
             f"pass gives up to {birth.exact:.3g}, and the maximum of fp16 is {_MAX:g}",
             facts=(birth.appears,),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),
-                f"+ # the same line in fp32, or with an eps of {eps} or more",
+                f"+ # the same line in fp32{eps}",
             ),
             site=birth.user_site,
             module=birth.module,

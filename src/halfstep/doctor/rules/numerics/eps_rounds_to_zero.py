@@ -72,5 +72,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births"}),
     judge=judge,
-    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "LOSS_IN_FP16"),
+    explains=("LOG_OF_ZERO", "ROOT_AT_ZERO", "LOSS_IN_FP16", "DIVISION_BY_ZERO"),
 )

@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import POSSIBLE, Finding, Rule
-from halfstep.plurals import counted
 
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, StepNumbers
 
 
-_CLAMP = "+ # keep the divisor above 0: divisor.clamp(min=1e-6)"
+_APPLIED = "the optimizer applies it to the weights"
+_LEFT_OUT = "the step is skipped; the loss scale is not the cause"
 _PARAMETER = "parameter "
 _MASTERS = (
     "+ # update fp32 master weights, with an optimizer state in fp32:",
@@ -26,20 +26,28 @@ _SKIP = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step that applied inf or NaN, and the operator that made them."""
+    """Find a step with inf or NaN that no smaller loss scale prevents, and their operator."""
+    births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
     bad = evidence.numbers.first_bad
     if bad is None or bad.skipped:
-        return None
-    births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
+        return _skipped(births, bad, evidence)
     if not births:
         return _made_somewhere(bad)
-    return _made_by_update(births[0], bad, evidence) or _made_by(births[0], bad, evidence)
+    return _made_by_update(births[0], bad, evidence) or _made_by(births[0], evidence, _APPLIED)
+
+
+def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -> Finding | None:
+    """Return the operator of a skipped step, unless the loss scale is the cause."""
+    lower = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
+    in_loss = bad is not None and _is_bad(bad.loss)
+    if not births or not (in_loss or lower) or any(each.finite for each in lower):
+        return None
+    return _made_by(births[0], evidence, _LEFT_OUT)
 
 
 def _made_somewhere(bad: StepNumbers) -> Finding:
     """Return what is known without a replay that shows the operator."""
-    is_loss = bad.loss is not None and not math.isfinite(bad.loss)
-    what = f"the loss is {bad.loss}" if is_loss else "a gradient is inf or NaN"
+    what = f"the loss is {bad.loss}" if _is_bad(bad.loss) else "a gradient is inf or NaN"
     return Finding(
         summary=f"in step {bad.iteration}, {what}, and the optimizer applies the gradients to the "
         "weights; doctor could not find the operator that is the cause",
@@ -47,6 +55,10 @@ def _made_somewhere(bad: StepNumbers) -> Finding:
         change=_SKIP,
         confidence=POSSIBLE,
     )
+
+
+def _is_bad(loss: float | None) -> bool:
+    return loss is not None and not math.isfinite(loss)
 
 
 def _made_by_update(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding | None:
@@ -76,7 +88,7 @@ def _made_by_update(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Findi
     )
 
 
-def _made_by(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding:
+def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
     exact = [each for each in evidence.replays if each.name == "fp32" and not each.note]
     comparison: tuple[str, ...] = ()
     if exact:
@@ -86,18 +98,16 @@ def _made_by(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding:
             else "the same step in fp32 is not finite either: the cause is not the precision but "
             "the data, the learning rate or the formula",
         )
-    zeros = birth.inputs[1].zeros if birth.op == "aten.div" and len(birth.inputs) > 1 else 0
     largest = [f"{each.largest:.4g}" for each in birth.inputs if each.largest is not None]
     return Finding(
-        summary=f"in step {bad.iteration}, {birth.value} first appears in "
-        f"{birth.op or 'the input'} ({birth.phase}), and the optimizer applies it to the weights",
+        summary=f"in step {birth.iteration}, {birth.value} first appears in "
+        f"{birth.op or 'the input'} ({birth.phase}), and {then}",
         facts=(
             birth.appears,
             *comparison,
-            *((f"the divisor contains {counted(zeros, 'zero')}",) if zeros else ()),
             *((f"largest inputs of the operator: {', '.join(largest)}",) if largest else ()),
         ),
-        change=(_CLAMP if zeros else "+ # inspect that batch and that line", *_SKIP),
+        change=("+ # inspect that batch and that line", *(_SKIP if then == _APPLIED else ())),
         confidence=POSSIBLE,
         site=birth.user_site,
         module=birth.module,

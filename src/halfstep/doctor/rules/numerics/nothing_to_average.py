@@ -64,4 +64,5 @@ RULE = Rule(
     ),
     needs=frozenset({"births"}),
     judge=judge,
+    explains=("DIVISION_BY_ZERO",),
 )

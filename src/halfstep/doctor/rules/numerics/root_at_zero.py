@@ -18,27 +18,36 @@ _ROOTS = {
     "aten.linalg_vector_norm",
     "aten.std",
     "aten._cdist_forward",
-    "aten.acos",
-    "aten.asin",
 }
+_ARCS = {"aten.acos", "aten.asin"}
+_CHANGE = ("- torch.sqrt(x)", "+ torch.sqrt(x + 1e-6)")
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a birth in the backward pass of a root of zero."""
     for birth in evidence.births:
-        if not birth.culprit or birth.phase != "backward" or birth.forward_op not in _ROOTS:
+        if not birth.culprit or birth.phase != "backward":
+            continue
+        if birth.forward_op not in _ROOTS | _ARCS:
             continue
         zeros = max((each.zeros for each in birth.inputs), default=0)
         if not zeros:
             continue
+        op = birth.forward_op.removeprefix("aten.")
+        is_arc = birth.forward_op in _ARCS
         return Finding(
-            summary=f"the derivative of {birth.forward_op.removeprefix('aten.')} at 0 is infinite: "
+            summary=f"the derivative of {op} at {'1 and -1' if is_arc else '0'} is infinite: "
             f"the forward pass is finite, but the gradient is {birth.value}",
             facts=(
                 f"{birth.op} in {birth.node} gets {counted(zeros, 'zero')}",
                 birth.appears,
             ),
-            change=("- torch.sqrt(x)", "+ torch.sqrt(x + 1e-6)"),
+            change=(
+                f"- torch.{op}(x)",
+                f"+ torch.{op}(x.float().clamp(-1 + 1e-6, 1 - 1e-6))",
+            )
+            if is_arc
+            else _CHANGE,
             site=birth.user_site,
             module=birth.module,
         )

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.order import raised
+from halfstep.doctor.record.order import optimizer_name, raised
 from halfstep.doctor.verdict import LIKELY, Finding, Rule
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Loop, OptimizerFacts
+    from collections.abc import Iterable
 
-_CHANGE = (
+    from halfstep.doctor.record import Event, Evidence, Fact, Loop, OptimizerFacts
+
+_REFUSED = "No inf checks were recorded for this optimizer"
+_ANOTHER_MODEL = (
     "+ # create the optimizer after the last change to the model, from trainable parameters:",
     "+ optimizer = Optimizer([p for p in model.parameters() if p.requires_grad])",
-    "+ # in a step without a loss, also skip scaler.step() and scaler.update()",
 )
+_ANOTHER_GRAPH = (
+    "+ # compute the loss from the model without detach(), item() or torch.no_grad(), and train",
+    "+ # parameters that require gradients: parameter.requires_grad_()",
+)
+_NO_LOSS = ("+ # in a step without a loss, also skip scaler.step() and scaler.update()",)
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a refused step, an optimizer without gradients, or an optimizer of an older model."""
-    refused = raised(evidence.loop, "No inf checks were recorded for this optimizer")
+    zero = _cleared_too_early(evidence.loop)
+    if zero is not None:
+        return _cleared(evidence.loop, zero)
+    refused = raised(evidence.loop, _REFUSED)
     if refused is not None:
         shape, event = refused
+        missing = [
+            (number, each)
+            for number, each in enumerate(evidence.static.optimizers)
+            if each.without_gradient
+        ]
         return Finding(
             summary="scaler.step() was called for an optimizer without gradients: its parameters "
-            "are frozen, are unused in the loss, or do not belong to the model",
+            "are frozen, do not affect the loss, or do not belong to the model",
             facts=(
                 str(event.facts["error"]),
-                *(
-                    f"optimizer {number}: {_missing(each)}"
-                    for number, each in enumerate(evidence.static.optimizers)
-                    if each.without_gradient
-                ),
+                *(f"optimizer {number}: {_missing(each)}" for number, each in missing),
                 f"this first happened in step {shape.first}",
             ),
-            change=_CHANGE,
+            change=(*_remedy(each for _, each in missing), *_NO_LOSS),
             site=event.site,
         )
     for number, optimizer in enumerate(evidence.static.optimizers):
@@ -47,6 +58,51 @@ def judge(evidence: Evidence) -> Finding | None:
             missed = f"{', '.join(forgotten[:3])} get gradients, but belong to no optimizer"
             return _silent(evidence, number, f"{_missing(optimizer)}; {missed}")
     return None
+
+
+def _cleared_too_early(loop: Loop) -> Event | None:
+    """Return the call that clears gradients after backward, before every step of an optimizer."""
+    steps: dict[Fact, list[Event | None]] = {}
+    for shape in loop.shapes:
+        reached: set[str] = set()
+        cleared: dict[Fact, Event] = {}
+        for event in shape.events:
+            number = event.facts.get("optimizer")
+            if event.kind == "backward":
+                reached = {*str(event.facts["reaches"]).split(",")}
+                cleared = {key: each for key, each in cleared.items() if str(key) not in reached}
+            elif event.kind == "zero" and str(number) in reached:
+                cleared[number] = event
+            elif _is_step(event):
+                steps.setdefault(number, []).append(cleared.get(number))
+    found = [[each for each in calls if each is not None] for calls in steps.values()]
+    return next(
+        (mine[0] for mine, calls in zip(found, steps.values(), strict=True) if mine == calls), None
+    )
+
+
+def _is_step(event: Event) -> bool:
+    if event.kind == "raised":
+        return _REFUSED in str(event.facts["error"])
+    return event.kind in {"scaler step", "step"} and not event.facts.get("by_scaler")
+
+
+def _cleared(loop: Loop, zero: Event) -> Finding:
+    return Finding(
+        summary="the gradients are cleared between backward() and the step of the optimizer, so "
+        "the model does not train",
+        facts=(f"the gradients were cleared at this place {loop.share(zero, 'optimizer')}",),
+        change=(
+            f"- {zero.site.text}" if zero.site else "- optimizer.zero_grad()",
+            "+ # before the first backward() of a step, or after the step of the optimizer:",
+            f"+ {optimizer_name(loop, zero.facts['optimizer'])}.zero_grad()",
+        ),
+        site=zero.site,
+    )
+
+
+def _remedy(optimizers: Iterable[OptimizerFacts]) -> tuple[str, ...]:
+    return _ANOTHER_MODEL if any(each.foreign for each in optimizers) else _ANOTHER_GRAPH
 
 
 def _never_had(loop: Loop, number: int) -> bool:
@@ -70,7 +126,7 @@ def _silent(evidence: Evidence, number: int, fact: str) -> Finding:
         summary="the optimizer steps on parameters that never get a gradient: the loss "
         "depends on other parameters",
         facts=(fact,),
-        change=_CHANGE,
+        change=(*_remedy([evidence.static.optimizers[number]]), *_NO_LOSS),
         confidence=LIKELY,
         site=steps[0].site if steps else None,
     )
@@ -83,4 +139,5 @@ RULE = Rule(
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
     needs=frozenset({"loop", "static"}),
     judge=judge,
+    explains=("WEIGHT_CAST_WITHOUT_GRADIENT",),
 )

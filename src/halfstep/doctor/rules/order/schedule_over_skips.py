@@ -99,4 +99,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#44511", "huggingface/transformers#11106"),
     needs=frozenset({"loop", "static", "numbers"}),
     judge=judge,
+    harmless=True,
 )

@@ -16,13 +16,13 @@ APART = 0.005
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 square that overflows before a mean and a root."""
+    """Find an fp16 square that overflows before a mean, in a loss or below a root."""
     for birth in evidence.lost(APART):
         if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
             continue
         if not any("mean" in each or "sum" in each for each in birth.consumers):
             continue
-        if not _ROOTS & {*birth.consumers, *birth.swallowed}:
+        if not (birth.culprit or _ROOTS & {*birth.consumers, *birth.swallowed}):
             continue
         if any("mean" in each.op for each in birth.lineage if each.distance <= 2):
             continue  # What was centred first is a variance.
@@ -39,8 +39,8 @@ def judge(evidence: Evidence) -> Finding | None:
                 else "division by the root of inf gives 0: the layer returns zeros",
             ),
             change=(
-                "- x.pow(2).mean(-1, keepdim=True)",
-                "+ x.float().pow(2).mean(-1, keepdim=True)",
+                f"- {birth.user_site.text}" if birth.user_site else "- x.pow(2).mean()",
+                "+ # the same line in fp32: x.float().pow(2).mean()",
             ),
             site=birth.user_site,
             module=birth.module,

@@ -93,4 +93,5 @@ RULE = Rule(
     needs=frozenset({"numbers", "replays", "births", "own_scales"}),
     judge=judge,
     symptom=True,
+    explains=("NOT_FINITE",),
 )

@@ -89,4 +89,5 @@ RULE = Rule(
     needs=frozenset({"loop", "static", "numbers"}),
     judge=judge,
     explains=("SCALER_NOT_SAVED",),
+    harmless=True,
 )

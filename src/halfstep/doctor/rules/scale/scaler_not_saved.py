@@ -43,4 +43,5 @@ RULE = Rule(
     citations=("huggingface/transformers#11663", "facebookresearch/detectron2#3686"),
     needs=frozenset({"loop", "saves"}),
     judge=judge,
+    harmless=True,
 )

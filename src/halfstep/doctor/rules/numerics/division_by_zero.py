@@ -1,0 +1,55 @@
+"""A divisor is zero, for example the norm of a vector of zeros, or the range of equal values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Birth, Evidence, TensorSummary
+
+_RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a division of the forward pass whose divisor contains zeros."""
+    for birth in evidence.births:
+        divisor = _divisor(birth)
+        if not birth.culprit or birth.phase != "forward" or divisor is None or not divisor.zeros:
+            continue
+        return Finding(
+            summary=f"{birth.operator} divides by 0: the divisor contains "
+            f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",
+            facts=(
+                birth.appears,
+                "the same step in fp32 is finite: the zeros come from half precision"
+                if evidence.exact_is_finite()
+                else "the same step in fp32 is not finite either",
+            ),
+            change=(
+                *((f"- {birth.user_site.text}",) if birth.user_site else ()),
+                "+ # the same line with a divisor above 0: divisor.float().clamp(min=1e-6)",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _divisor(birth: Birth) -> TensorSummary | None:
+    if birth.op == "aten.div" and len(birth.inputs) > 1:
+        return birth.inputs[1]
+    is_negative_power = birth.op == "aten.pow" and any(each < 0 for each in birth.scalars)
+    return birth.inputs[0] if birth.op in _RECIPROCALS or is_negative_power else None
+
+
+RULE = Rule(
+    code="DIVISION_BY_ZERO",
+    name="a division by zero",
+    rows=(25,),
+    citations=("mihaidusmanu/d2-net#78", "facebookresearch/pytorch_GAN_zoo#89"),
+    needs=frozenset({"births", "replays"}),
+    judge=judge,
+)

@@ -1,0 +1,84 @@
+"""A root, a logarithm or an arccosine gets an argument outside its domain, and returns NaN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Birth, Evidence
+
+_AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
+_ABOVE_0 = ("above 0", "min=1e-6", "1.0")
+_UP_TO_1 = ("between -1 and 1", "-1 + 1e-6, 1 - 1e-6", "0.0")
+# The domain in words, the limits of a clamp that keeps to it, and a number in it.
+_DOMAINS = {
+    "aten.sqrt": _AT_LEAST_0,
+    "aten.pow": _AT_LEAST_0,
+    "aten.rsqrt": _ABOVE_0,
+    "aten.log": _ABOVE_0,
+    "aten.log2": _ABOVE_0,
+    "aten.log10": _ABOVE_0,
+    "aten.log1p": ("above -1", "min=-1 + 1e-6", "0.0"),
+    "aten.acos": _UP_TO_1,
+    "aten.asin": _UP_TO_1,
+    "aten.atanh": _UP_TO_1,
+    "aten.acosh": ("at least 1", "min=1 + 1e-6", "2.0"),
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a NaN of a function that is not defined for its argument."""
+    for birth in evidence.births:
+        if not birth.culprit or birth.phase != "forward" or birth.kind != "nan":
+            continue
+        if birth.op not in _DOMAINS:
+            continue
+        domain, limits, inside = _DOMAINS[birth.op]
+        facts = [
+            birth.appears,
+            "the same step in fp32 is finite: rounding moved the argument out of the domain"
+            if evidence.exact_is_finite()
+            else "the same step in fp32 is not finite either",
+        ]
+        change = [f"- {birth.user_site.text}"] if birth.user_site else []
+        if "aten.where" in birth.swallowed:
+            facts.append(
+                "torch.where removes NaN from the loss, not from the gradient: 0 * NaN = NaN"
+            )
+            change.append(
+                "+ # select the argument, not the result: "
+                f"torch.where(condition, x, {inside}).{birth.operator}()"
+            )
+        else:
+            change.append(
+                f"+ # the same line with its argument in fp32, clamped: x.float().clamp({limits})"
+            )
+        return Finding(
+            summary=f"{birth.operator} returns NaN {counted(birth.output.nans, 'time')}: its "
+            f"argument is {_outermost(birth):.4g}, and must be {domain}",
+            facts=tuple(facts),
+            change=tuple(change),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+def _outermost(birth: Birth) -> float:
+    """Return the argument that is farthest from the domain."""
+    argument = birth.inputs[0]
+    lowest, largest = argument.lowest or 0.0, argument.largest or 0.0
+    return largest if _DOMAINS[birth.op] is _UP_TO_1 and largest > -lowest else lowest
+
+
+RULE = Rule(
+    code="OUTSIDE_DOMAIN",
+    name="an argument outside a function's domain",
+    rows=(31,),
+    citations=("pytorch/pytorch#187297", "anthonymlortiz/lcn#4"),
+    needs=frozenset({"births", "replays"}),
+    judge=judge,
+)

@@ -1,0 +1,60 @@
+"""Directions of feature vectors: where every feature is 0, the length is 0 too."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import Around, batches, half_autocast, half_steps
+
+CODE = "DIVISION_BY_ZERO"
+
+
+def train(smallest: float, *, scaled: bool = True) -> None:
+    torch.manual_seed(0)
+    model, head = nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        with half_autocast():
+            features = model(images).float()
+            length = features.norm(dim=1, keepdim=True).clamp(min=smallest)
+            loss = functional.cross_entropy(head(features / length), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(smallest=0.0)
+
+
+def mended() -> None:
+    train(smallest=1e-3)
+
+
+def broken_without_a_scaler() -> None:
+    train(smallest=0.0, scaled=False)
+
+
+def ranged(features: torch.Tensor, least: float) -> torch.Tensor:
+    """Return features between 0 and 1; rows of equal features have no range."""
+    features = features * (torch.arange(len(features))[:, None] > 0)
+    low, high = features.amin(1, keepdim=True), features.amax(1, keepdim=True)
+    return (features - low) / (high - low).clamp(min=least)
+
+
+def broken_by_equal_features() -> None:
+    half_steps(Around(lambda features: ranged(features.float(), 0.0)))
+
+
+def healthy_with_a_least_range() -> None:
+    half_steps(Around(lambda features: ranged(features.float(), 1e-2)))
+
+
+def broken_by_a_power() -> None:
+    def own(features):
+        kept = features.float() * (torch.arange(len(features))[:, None] > 0)
+        return kept * (kept.square().sum(1, keepdim=True)) ** -0.5
+
+    half_steps(Around(own))

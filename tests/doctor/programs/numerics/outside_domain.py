@@ -1,0 +1,78 @@
+"""A distance from squares: in fp16, a difference of large numbers is less than 0."""
+
+import torch
+from torch import nn
+
+from doctor.loops import Around, batches, half_autocast, half_steps, plain_steps
+
+CODE = "OUTSIDE_DOMAIN"
+
+
+def spread(features: torch.Tensor) -> torch.Tensor:
+    """Return the standard deviation of each row, as the root of E[x^2] - E[x]^2."""
+    mean = features.mean(-1, keepdim=True)
+    return ((features * features).mean(-1, keepdim=True) - mean * mean + 1e-2).sqrt()
+
+
+def far_from_zero(features: torch.Tensor) -> torch.Tensor:
+    return 0.1 * features + 30
+
+
+def broken() -> None:
+    half_steps(Around(lambda features: features / spread(far_from_zero(features).half())))
+
+
+def mended() -> None:
+    half_steps(Around(lambda features: features / spread(far_from_zero(features.float()))))
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(6, 3)
+
+
+def broken_by_arccosine() -> None:
+    half_steps(linear(), lambda outputs, _: (outputs.float() * 10).acos().mean(), count=10)
+
+
+def healthy_arccosine() -> None:
+    half_steps(linear(), lambda outputs, _: (outputs.float().tanh() * 0.9).acos().mean())
+
+
+def root_of_the_positive(outputs: torch.Tensor, inside: float | None) -> torch.Tensor:
+    positive = outputs > 0
+    argument = outputs if inside is None else torch.where(positive, outputs, inside)
+    return torch.where(positive, argument.sqrt(), 0.0).mean()
+
+
+def broken_in_the_branch_that_where_leaves_out() -> None:
+    half_steps(linear(), lambda outputs, _: root_of_the_positive(outputs.float(), None), count=10)
+
+
+def healthy_where_the_argument_is_selected() -> None:
+    half_steps(linear(), lambda outputs, _: root_of_the_positive(outputs.float(), 1.0), count=10)
+
+
+def broken_in_one_batch_without_a_scaler() -> None:
+    def loss(outputs, labels):
+        few = (labels == 0).sum() > 4
+        return (outputs - 20 if few else outputs.square() + 1).log().mean()
+
+    plain_steps(linear(), loss, count=12)
+
+
+def broken_under_a_loss_scale_of_the_loop() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scale = 64.0
+    for images, _ in batches(10):
+        with half_autocast():
+            outputs = model(images * 10).float()
+        optimizer.zero_grad()
+        (outputs.acos().mean() * scale).backward()
+        if all(each.grad.isfinite().all() for each in model.parameters()):
+            for each in model.parameters():
+                each.grad /= scale
+            optimizer.step()
+        else:
+            scale /= 2
