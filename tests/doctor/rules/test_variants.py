@@ -67,6 +67,12 @@ def test_an_argument_outside_the_domain_says_whether_rounding_is_the_cause(name,
     assert any("torch.where(condition, x" in line for line in finding.change) != rounding
 
 
+def test_inputs_that_exceed_the_range_of_fp16_are_to_be_normalised() -> None:
+    evidence = watched("ACTIVATIONS_TOO_LARGE", "broken_by_inputs_beyond_fp16", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert finding.change == ("+ # normalise the inputs before the model: (inputs - mean) / std",)
+
+
 def test_the_derivative_of_an_arccosine_is_not_called_one_at_zero() -> None:
     evidence = watched("ROOT_AT_ZERO", "broken_by_an_angle_of_zero", errors=())
     finding = diagnose(evidence).verdicts[0].finding

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from doctor.loops import batches
+from doctor.loops import batches, classifier, loss_of
 
 CODE = "ACTIVATIONS_TOO_LARGE"
 
@@ -70,5 +70,16 @@ def broken_after_a_search_for_the_loss_scale() -> None:
         with torch.autocast("cpu", dtype=torch.float16):
             loss = nn.functional.cross_entropy(model(images), labels)
         scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_inputs_beyond_fp16() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images * 2.0**20, labels)).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -27,6 +27,12 @@ _OPERATORS = {
     "aten.div",
     "aten.native_dropout",
 }
+_NORMALISE = ("+ # normalise the inputs before the model: (inputs - mean) / std",)
+_CHANGE = (
+    "- torch.autocast(device_type, dtype=torch.float16)",
+    "+ torch.autocast(device_type, dtype=torch.bfloat16)",
+    "+ # or keep this layer in fp32: with torch.autocast(device_type, enabled=False)",
+)
 FIRST = 3
 SHARE = 0.5
 SKIPS = 4
@@ -56,18 +62,16 @@ def judge(evidence: Evidence) -> Finding | None:
             when = f"from step {evidence.growth.iteration} on"
         else:
             continue
+        is_batch = birth.op == "aten._to_copy" and birth.inputs[0].name == "batch"
         return Finding(
             summary=f"{birth.operator} returns values up to {birth.exact:.3g} {when}; "
-            f"the maximum of fp16 is {_LIMIT:g}, so this layer needs bf16 or fp32",
+            f"the maximum of fp16 is {_LIMIT:g}"
+            + ("" if is_batch else ", so this layer needs bf16 or fp32"),
             facts=(
                 birth.appears,
                 "the same step in fp32 is finite",
             ),
-            change=(
-                "- torch.autocast(device_type, dtype=torch.float16)",
-                "+ torch.autocast(device_type, dtype=torch.bfloat16)",
-                "+ # or keep this layer in fp32: with torch.autocast(device_type, enabled=False)",
-            ),
+            change=_NORMALISE if is_batch else _CHANGE,
             confidence=LIKELY,
             site=birth.user_site,
             module=birth.module,
@@ -109,4 +113,5 @@ RULE = Rule(
     citations=("huggingface/transformers#10956", "huggingface/transformers#9295"),
     needs=frozenset({"births", "replays", "numbers", "evaluation", "growth", "own_scales"}),
     judge=judge,
+    explains=("NORM_STATISTICS_POISONED",),
 )
