@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -78,6 +79,21 @@ def test_the_module_for_launchers_takes_the_same_options(script, tmp_path, capsy
     assert "steps of SGD are not held back" in capsys.readouterr().err
 
 
+def test_a_report_says_what_it_contains(script, tmp_path, capsys) -> None:
+    report = tmp_path / "report"
+    spoilt = script().replace("program", "spoilt")
+    Path(spoilt).write_text(
+        Path(script()).read_text().replace("torch.ones(3, 4)", "torch.ones(3, 4) / 0")
+    )
+    for path, said in (
+        (spoilt, f"{report}: diagnosis.html and diagnosis.json, and the step in bundle"),
+        (script(), f"{report}: diagnosis.html and diagnosis.json; no bundle, because"),
+    ):
+        assert main(["doctor", "--report", str(report), path]) == 0
+        assert said in capsys.readouterr().err
+    assert not [*(report / "bundle").iterdir()]  # not that of the program before
+
+
 def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> None:
     (tmp_path / "program.py").write_text("import torch\nprint(torch.ones(2))\n")
     assert main(["doctor", str(tmp_path / "program.py")]) == 0
@@ -98,7 +114,26 @@ def test_a_scaler_that_torch_switched_off_is_said_to_be_unchecked(script, capsys
     said = " ".join(capsys.readouterr().err.split())
     assert (f"doctor: {unchecked} a GPU; nothing else was found" in said) == (not broken)
     assert unchecked in said
-    assert "write torch.amp.GradScaler('cpu') and torch.autocast('cpu'" in said
+    assert "write torch.autocast('cpu', dtype=torch.float16) and torch.amp.GradScaler" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autocast is on where there is CUDA")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_autocast_that_torch_switched_off_is_said_to_be_unchecked(
+    script, capsys, wanted
+) -> None:
+    path = Path(script())
+    text = path.read_text().replace(
+        "import torch\n", f"import torch\ntorch.autocast('cuda', enabled={wanted})\n", 1
+    )
+    path.write_text(text)
+    warns = pytest.warns(UserWarning, match="CUDA") if wanted else contextlib.nullcontext()
+    with warns:
+        assert main(["doctor", str(path)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "half precision was not checked, because PyTorch turns torch.autocast('cuda') off" in said
+    ) == wanted
 
 
 def test_a_program_that_sigterm_ends_is_explained(script, capsys) -> None:

@@ -180,10 +180,6 @@ def test_a_processor_with_half_units_computes_the_same(widened, monkeypatch):
     assert set(widened) == {torch.bfloat16, torch.float16}
 
 
-def test_the_package_exports_it():
-    assert halfstep.cpu_half is cpu_half
-
-
 def losses(dtype, digits, steps=200):
     """Return the loss curve of a small convolutional network, all in `dtype`."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import halfstep
 from halfstep.engine import Engine
 from halfstep.kernels import cuda_policy
 from halfstep.kernels.products import ON
@@ -49,6 +50,14 @@ def test_an_engine_that_fails_to_start_gives_back():
     model = nn.Linear(2, 2)
     with pytest.raises(TypeError):
         Engine(model, torch.optim.LBFGS(model.parameters()), recipe="fp16")
+    assert registered() == (False, False)
+
+
+def test_a_loop_without_an_engine_holds_the_kernels_and_the_policy():
+    with halfstep.cpu_half():
+        assert registered() == (True, True)
+        with torch.autocast("cpu", torch.float16):
+            assert torch.ones(2).pow(2).dtype == torch.float32
     assert registered() == (False, False)
 
 

@@ -264,3 +264,16 @@ def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer)
     if id(optimizer) not in states:
         return []
     return list(states[id(optimizer)]["found_inf_per_device"].values())
+
+
+def is_only_cast_on_cuda(func: Any) -> bool:
+    """Return whether autocast casts an operator on CUDA and leaves it alone on this CPU.
+
+    With few exceptions, these operators compute in fp32 under CUDA's autocast: powers, sums,
+    exponentials, norms.
+
+    Args:
+        func: The overload.
+    """
+    has = func.has_kernel_for_dispatch_key
+    return has(torch._C.DispatchKey.AutocastCUDA) and not has(torch._C.DispatchKey.AutocastCPU)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from halfstep.doctor.bundle.files import write_evidence
+from halfstep.doctor.bundle import files
 from halfstep.doctor.report.diagnose import diagnose
 from halfstep.doctor.report.progress import Progress
 from halfstep.doctor.report.show import as_json, print_diagnosis
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Page = Callable[[Diagnosis, Evidence], str]
 
+_NO_BUNDLE = "no bundle, because no repeated step had inf or NaN in its loss or gradients"
 _OPTIONS = ("--report", "--hold-back")
 """Doctor's own, which somebody may write behind the program."""
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
@@ -66,7 +67,10 @@ def run_program(
     if argv and is_saved(saved := saved_in(Path(argv[0]))):
         refuse_arguments(argv)
         return _explain(saved, report, page)
-    watch = Watch(hold_back=hold_back, bundle=None if report is None else report / name)
+    bundle = None if report is None else report / name
+    if bundle is not None:
+        files.remove(bundle)
+    watch = Watch(hold_back=hold_back, bundle=bundle)
     error: BaseException | None = None
     code = 0
     prepared, hint = _prepare(argv), _hint(argv)
@@ -90,7 +94,8 @@ def run_program(
         evidence = watch.close()
     diagnosis = diagnose(evidence)
     _say(diagnosis, evidence, report, page)
-    for line in filter(None, (watch.failure, watch.note)):
+    written = "" if report is None else _written(report, watch.note or _NO_BUNDLE)
+    for line in filter(None, (watch.failure, written, hint)):
         print(line, file=sys.stderr)  # noqa: T201  # a command line
     return code
 
@@ -138,7 +143,17 @@ def _say(diagnosis: Diagnosis, evidence: Evidence, report: Path | None, page: Pa
         write_atomically(report / _of_rank("diagnosis", ".json"), as_json(diagnosis, evidence))
         if page is not None:
             write_atomically(report / _of_rank("diagnosis", ".html"), page(diagnosis, evidence))
-        write_evidence(report / _of_rank("bundle"), evidence)
+        files.write_evidence(report / _of_rank("bundle"), evidence)
+
+
+def _written(report: Path, why_no_bundle: str) -> str:
+    """Return a line about the files of a report."""
+    names = [_of_rank("diagnosis", suffix) for suffix in (".html", ".json")]
+    found = " and ".join(each for each in names if (report / each).is_file())
+    bundle = report / _of_rank("bundle")
+    if (bundle / files.STEP).is_file():
+        return f"{report}: {found}, and the step in {bundle.name}"
+    return f"{report}: {found}; {why_no_bundle}"
 
 
 def _of_rank(name: str, suffix: str = "") -> str:

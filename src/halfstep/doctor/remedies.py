@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _POWERS = {"aten.rsqrt": "1e-3", "aten.reciprocal": "1e-2"}
 
 
@@ -15,3 +17,25 @@ def fp16_eps(op: str) -> str:
         op: The ATen operator of the forward pass.
     """
     return _POWERS.get(op, "1e-4")
+
+
+_SQUARES = (
+    (r"\b([A-Za-z_][\w.]*)\.(pow\(2(?:\.0)?\)|square\(\))", r"\1.float().\2"),
+    (r"\)\.(pow\(2(?:\.0)?\)|square\(\))", r").float().\1"),
+    (r"\b([A-Za-z_][\w.]*) ?\*\* ?2\b", r"\1.float() ** 2"),
+    (r"\) ?\*\* ?2\b", r").float() ** 2"),
+    (r"\b([A-Za-z_][\w.]*) ?\* ?\1\b(?![\w.(])", r"\1.float() * \1.float()"),
+)
+
+
+def squares_in_fp32(line: str) -> str:
+    """Return a line of code in which squares are computed in fp32, or "" if it shows none.
+
+    Args:
+        line: The line, for example "x.pow(2).mean()".
+    """
+    for pattern, replacement in _SQUARES:
+        changed, count = re.subn(pattern, replacement, line)
+        if count:
+            return changed
+    return ""

@@ -38,13 +38,6 @@ def cpu_half() -> Iterator[None]:
     This replaces convolutions, matrix products and attention: inputs are converted to fp32, and
     each result is rounded once. It applies to all threads of the process until the last such
     context ends. Other dtypes and devices are not affected.
-
-    ```python
-    with halfstep.cpu_half():
-        with torch.autocast("cpu", torch.float16):
-            loss = criterion(model(images), labels)
-        loss.backward()
-    ```
     """
     global _contexts  # noqa: PLW0603  # counted for the process, as the kernels are
     with _lock:
@@ -59,3 +52,8 @@ def cpu_half() -> Iterator[None]:
             if not _contexts:
                 scratch.clear()
                 wide_copies.clear()
+
+
+def in_use() -> bool:
+    """Return whether any such context is open."""
+    return _contexts > 0

@@ -9,9 +9,13 @@ import contextlib
 from dataclasses import replace
 
 import pytest
+import torch
 
+from doctor.loops import batches, classifier, loss_of
 from doctor.rules.test_rules import PROGRAMS, codes
+from halfstep import cpu_half
 from halfstep.doctor import Evidence, Watch, diagnose
+from halfstep.doctor.remedies import squares_in_fp32
 
 
 def variants(prefix: str) -> list[tuple[str, str]]:
@@ -65,6 +69,50 @@ def test_an_argument_outside_the_domain_says_whether_rounding_is_the_cause(name,
     finding = diagnose(evidence).verdicts[0].finding
     assert any("rounding moved the argument" in fact for fact in finding.facts) == rounding
     assert any("torch.where(condition, x" in line for line in finding.change) != rounding
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("h = h / (h.pow(2).sum(-1) + 1e-8)", "h = h / (h.float().pow(2).sum(-1) + 1e-8)"),
+        ("loss = ((out - x) ** 2).mean()", "loss = ((out - x).float() ** 2).mean()"),
+        ("v = (x * x).mean()", "v = (x.float() * x.float()).mean()"),
+        ("s = self.x.square().mean()", "s = self.x.float().square().mean()"),
+        ("z = 2 * y**2", "z = 2 * y.float() ** 2"),
+        ("z = x.pow(20)", ""),
+        ("z = x * x.mean()", ""),
+        ("z = norm(x)", ""),
+    ],
+)
+def test_squares_of_a_line_are_put_into_fp32(line: str, changed: str) -> None:
+    assert squares_in_fp32(line) == changed
+
+
+def test_a_change_has_the_names_of_the_program() -> None:
+    watch = Watch()
+    with watch:
+        net, grad_scaler = classifier(), torch.amp.GradScaler("cpu", init_scale=256.0)
+        opt = torch.optim.SGD(net.parameters(), lr=0.01)
+        for images, labels in batches(4):
+            opt.zero_grad()
+            total = loss_of(net, images, labels)
+            grad_scaler.scale(total).backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            grad_scaler.step(opt)
+            grad_scaler.update()
+    change = diagnose(watch.close()).verdicts[0].finding.change
+    assert "+ grad_scaler.unscale_(opt)" in change
+
+
+@pytest.mark.parametrize("like_cuda", [False, True])
+def test_an_operator_that_is_fp32_on_cuda_is_said_to_be(like_cuda) -> None:
+    watch = Watch()
+    with watch, cpu_half() if like_cuda else contextlib.nullcontext():
+        PROGRAMS["MEAN_SQUARE_OVERFLOW"].broken()
+    diagnosis = diagnose(watch.close())
+    said = any("autocast computes pow in half precision on this CPU" in n for n in diagnosis.notes)
+    assert said != like_cuda
+    assert bool(diagnosis.verdicts) != like_cuda
 
 
 def test_inputs_that_exceed_the_range_of_fp16_are_to_be_normalised() -> None:

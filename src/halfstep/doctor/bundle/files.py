@@ -111,6 +111,12 @@ def write_step(
     write_atomically(directory / STEP, _STEP.dump_json(_Step(about, recorder.recording)))
 
 
+def remove(directory: Path) -> None:
+    """Remove the files of a bundle, if there are any, before another program writes one."""
+    for name in (STEP, TENSORS, EVIDENCE):
+        (directory / name).unlink(missing_ok=True)
+
+
 def write_evidence(directory: Path, evidence: Evidence) -> None:
     """Write the record of the program next to its step, if there is one."""
     if (directory / STEP).is_file():

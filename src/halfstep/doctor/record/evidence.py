@@ -124,6 +124,13 @@ class Evidence:
         replays = [each for each in self.replays if each.name == "fp32" and not each.note]
         return bool(replays) and replays[0].finite
 
+    def fp32_facts(self) -> tuple[str, ...]:
+        """Return whether a bad step is finite in fp32, as text; nothing if unknown."""
+        if not any(each.name == "fp32" and not each.note for each in self.replays):
+            return ()
+        either = "" if self.exact_is_finite() else "not "
+        return (f"the same step in fp32 is {either}finite" + " either" * bool(either),)
+
     def to_json(self) -> str:
         """Return it as JSON; inf and nan are strings."""
         return _ADAPTER.dump_json(self, indent=1).decode()

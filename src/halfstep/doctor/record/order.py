@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from halfstep.doctor.record.static import Fact
 
 
+_CALLS = (
+    ("scaler step", r"(?P<scaler>[\w.]+)\.step\((?P<optimizer>[\w.]+)\)"),
+    ("scale", r"(?P<scaler>[\w.]+)\.scale\((?P<loss>[\w.]+)\)"),
+    ("step", r"^(?P<optimizer>(?!.*\bengine\b)[\w.]+)\.step\(\)"),
+    ("backward", r"^(?P<loss>[\w.]+)\.backward\("),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SecondUnscale:
     """A second `unscale_` of the same optimizer without an `update()` in between.
@@ -62,6 +70,17 @@ def optimizer_name(loop: Loop, number: Fact) -> str:
             if found and event.facts["optimizer"] == number:
                 return found[1]
     return "optimizer"
+
+
+def names(loop: Loop) -> dict[str, str]:
+    """Return the program's names of "scaler", "optimizer" and "loss", where it has one of each."""
+    found: dict[str, set[str]] = {"scaler": set(), "optimizer": set(), "loss": set()}
+    for kind, pattern in _CALLS:
+        for _, event in loop.of(kind):
+            match = re.search(pattern, event.site.text) if event.site else None
+            for what, name in match.groupdict().items() if match else ():
+                found[what].add(name)
+    return {what: each.pop() for what, each in found.items() if len(each) == 1}
 
 
 def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:

@@ -103,6 +103,8 @@ class Birth:
         on_purpose: Whether an input had infinities that the program wrote on purpose.
         swallowed: Operators of the forward that made its output finite again.
         iteration: The step that was replayed; -1 if unknown.
+        is_last: Whether this is the last step, which is examined although it is finite.
+        only_on_cpu: Whether autocast would have cast the operator on CUDA, and did not on this CPU.
         site: The line that called it, possibly in a library.
         user_site: The user's line that led there.
         phase_step: What was replayed: "training" or "evaluation".
@@ -132,6 +134,8 @@ class Birth:
     on_purpose: bool = False
     swallowed: tuple[str, ...] = ()
     iteration: int = -1
+    is_last: bool = False
+    only_on_cpu: bool = False
 
     @property
     def overflowed(self) -> bool:
@@ -184,7 +188,8 @@ class Birth:
     def appears(self) -> str:
         """The value that it made, the place and the step, as text."""
         known = self.iteration >= 0 and self.phase_step == "training"
-        when = f" in step {self.iteration}" if known else ""
+        step = "the last step, step" if self.is_last else "step"
+        when = f" in {step} {self.iteration}" if known else ""
         return f"{self.value} appears {self.where}{when}"
 
     def upstream(self, *ops: str) -> list[Maker]:
@@ -198,8 +203,8 @@ class Replay:
 
     Attributes:
         name: "plain", "eager", "fp32", "tf32 off", "lower scale", "smaller loss" (of a step without
-            a loss scale), or "first size": every parameter scaled to its norm before the first
-            step.
+            a loss scale), "first size" (every parameter scaled to its norm before the first step),
+            or "traced" (only if tracing failed).
         iteration: The step that it repeats.
         why: The reason for the replay.
         finite: Whether loss and gradients are finite.

@@ -20,6 +20,7 @@ class Environment:
         tf32: Whether fp32 products may be computed in TF32.
         hold_back: Whether doctor holds back bad steps.
         scaler_off: Whether a gradient scaler for CUDA is off because there is no GPU.
+        autocast_off: Whether an autocast for CUDA is off because there is no GPU.
     """
 
     torch: str = ""
@@ -28,6 +29,7 @@ class Environment:
     tf32: bool = False
     hold_back: bool = False
     scaler_off: bool = False
+    autocast_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,10 @@ class Investigation:
         if plain.note:
             return
         if not plain.finite:
-            births, tracer = replayer.traced(record=self._bundle is not None)
+            births, tracer, traced = replayer.traced(record=self._bundle is not None)
             self.births += births
+            if traced.note:
+                self.replays.append(traced)
             if tracer.recorder is not None:
                 self._keep(tracer.recorder, replayer)
         if scale is not None and scale != 1:
@@ -145,8 +147,10 @@ class Investigation:
             entries, parameters, self._stack, self._positions, iteration, "evaluation gave NaN"
         )
         with self._repeating(iteration):
-            births, _ = replayer.traced()
+            births, _, traced = replayer.traced()
             self.births += [_in_evaluation(each) for each in births]
+            if traced.note:
+                self.replays.append(traced)
             self.replays.append(replayer.fp32())
 
     def last(
@@ -186,7 +190,7 @@ class Investigation:
             self.growth = Growth(iteration, self._sizes.read(parameters))
             with self._repeating(iteration):
                 self.precision, births = replayer.precision()
-            self.births += births
+            self.births += [replace(each, is_last=True) for each in births]
 
     @contextmanager
     def _repeating(self, iteration: int) -> Iterator[None]:

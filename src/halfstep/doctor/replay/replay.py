@@ -28,6 +28,7 @@ from halfstep.doctor.tape.modules import ModuleStack, unwrapped
 from halfstep.doctor.tape.tape import Entry, Slot, changed_since, given_tensors, random_state
 from halfstep.doctor.tensors.nesting import exchange, tensors_in
 from halfstep.doctor.tensors.widen import HALVES, Widen, widened
+from halfstep.techniques.cpu_half import cpu_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -81,7 +82,7 @@ class Replayer(Runs):
             bare(entry.function) for entry in entries if isinstance(entry.function, nn.Module)
         ]
 
-    def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer]:
+    def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer, Replay]:
         """Run the step without compiled code under the tracer, and record it on request."""
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
@@ -99,7 +100,7 @@ class Replayer(Runs):
             recorder.finish(
                 losses=outcome.losses, gradients=gradients, ends=outcome.ends, scale=outcome.scale
             )
-        return self._births(tracer, outcome), tracer
+        return self._births(tracer, outcome), tracer, self._replay("traced", outcome)
 
     def precision(self) -> tuple[Precision, tuple[Birth, ...]]:
         """Compare a finite step's loss and gradients with those in fp32.
@@ -107,12 +108,13 @@ class Replayer(Runs):
         Returns:
             The comparison, or a note why there is none; and infinities that did no harm.
         """
-        births, tracer = self.traced()
+        births, tracer, traced = self.traced()
         mine = self._run()
         with torch.compiler.set_stance("force_eager"):
             exact = self._run(Widen())
-        if mine.note or exact.note or not mine.losses:
-            note = mine.note or exact.note or "the last step had no backward"
+        note = traced.note or mine.note or exact.note
+        if note or not mine.losses:
+            note = note or "the last step had no backward"
             return Precision(note=note), births
         names = {id(tensor): name for name, tensor in self._parameters.items()}
         agreements = tuple(
@@ -193,6 +195,8 @@ class Replayer(Runs):
         self, outcome: Outcome, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]
     ) -> None:
         with _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
+            if any(each.like_cuda for each in self._entries):
+                stack.enter_context(cpu_half())  # The program's own context may have ended.
             if mode is not None:
                 stack.enter_context(mode)
             try:

@@ -21,10 +21,12 @@ from halfstep.doctor.internals import (
     changes_inputs,
     current_node,
     is_cast,
+    is_only_cast_on_cuda,
     next_sequence_number,
     node_number,
     running_function,
 )
+from halfstep.doctor.record import HALVES as HALF_FORMATS
 from halfstep.doctor.record import Birth, TensorSummary
 from halfstep.doctor.record.sites import Mark, lines_below, site
 from halfstep.doctor.replay.headroom import Headroom
@@ -119,6 +121,7 @@ class Tracer(TorchDispatchMode):
         self.detached: set[str] = set()
         self.recorder = recorder
         self._mark: Mark | None = None
+        self._is_autocast = False
         self._taints: dict[int, frozenset[int]] = {}
         self._lineage = Lineage()
         self._unfilled = Unfilled()
@@ -168,7 +171,7 @@ class Tracer(TorchDispatchMode):
 
     def begin(self, entry: Entry) -> None:
         """Set the loop's call that the next operators belong to."""
-        self._mark = entry.mark
+        self._mark, self._is_autocast = entry.mark, bool(entry.autocast)
         if self.recorder:
             self.recorder.begin(entry)
 
@@ -312,7 +315,14 @@ class Tracer(TorchDispatchMode):
             user_site=site(caller.user_line),
             lineage=self._lineage.of(keys),
             function=caller.function,
+            only_on_cpu=self._is_only_on_cpu(done, output),
         )
+
+    def _is_only_on_cpu(self, done: Applied, output: TensorSummary) -> bool:
+        if not self._is_autocast or done.caller.node or output.format not in HALF_FORMATS:
+            return False
+        on_cpu = all(each.device.type == "cpu" for each in done.inputs)
+        return on_cpu and is_only_cast_on_cuda(done.func)
 
     def _add(self, birth: Birth) -> int:
         self.births.append(birth)

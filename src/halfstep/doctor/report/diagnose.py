@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.order import names
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
-
-SCALER_OFF = (
-    "the loss scale was not checked, because PyTorch turns GradScaler('cuda') off without a GPU"
-)
+    from halfstep.doctor.record import Environment, Evidence
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the diagnosis of a program."""
+    known = names(evidence.loop)
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()
@@ -24,6 +24,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     for rule in rules():
         finding = rule.read(evidence)
         if finding is not None:
+            finding = replace(
+                finding, change=tuple(_renamed(each, known) for each in finding.change)
+            )
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
             symptoms |= {rule.code} if rule.symptom else set()
@@ -34,10 +37,29 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     return Diagnosis(
         verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
         consequences=tuple(each.code for each in found if each.code in explained),
-        headroom=_headroom(evidence),
+        headroom="" if causes else _headroom(evidence),
         notes=_notes(evidence),
-        unchecked=SCALER_OFF if evidence.environment.scaler_off else "",
+        unchecked=_unchecked(evidence.environment),
     )
+
+
+def _renamed(line: str, known: dict[str, str]) -> str:
+    """Return a line of code with the program's names; its comment stays."""
+    code, mark, comment = line.partition("#")
+    for what, name in known.items():
+        code = re.sub(rf"(?<![\w.]){what}(?=\.\w|\)|,)", name, code)
+    return code + mark + comment
+
+
+def _unchecked(environment: Environment) -> str:
+    if environment.autocast_off:
+        scaler = " and GradScaler('cuda')" if environment.scaler_off else ""
+        what, off = "half precision was not", f"torch.autocast('cuda'){scaler}"
+    elif environment.scaler_off:
+        what, off = "the loss scale was not", "GradScaler('cuda')"
+    else:
+        return ""
+    return f"{what} checked, because PyTorch turns {off} off without a GPU"
 
 
 def _notes(evidence: Evidence) -> tuple[str, ...]:
@@ -48,11 +70,22 @@ def _notes(evidence: Evidence) -> tuple[str, ...]:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if "loop" in evidence.signals and not evidence.loop.iterations:
         notes.add("no optimizer made a step, so doctor could not judge the training")
-    if evidence.environment.scaler_off:
+    if evidence.environment.scaler_off or evidence.environment.autocast_off:
         notes.add(
-            "to check the loss scale without a GPU, write torch.amp.GradScaler('cpu') and "
-            "torch.autocast('cpu', dtype=torch.float16); if fp16 is then too slow, train inside "
-            "`with halfstep.cpu_half():`"
+            "to check half precision without a GPU, write torch.autocast('cpu', "
+            "dtype=torch.float16) and torch.amp.GradScaler('cpu'), and train inside `with "
+            "halfstep.cpu_half():`, which makes fp16 fast and lets autocast cast as on CUDA"
+        )
+    only_on_cpu = {
+        each.operator
+        for each in evidence.births
+        if each.only_on_cpu and (each.culprit or each.is_divided)
+    }
+    if only_on_cpu:
+        notes.add(
+            f"autocast computes {' and '.join(sorted(only_on_cpu))} in half precision on this CPU, "
+            "but in fp32 on CUDA; to see what a GPU would do, train inside `with "
+            "halfstep.cpu_half():`"
         )
     if evidence.environment.hold_back:
         notes |= {

@@ -24,6 +24,13 @@ FACTS = 5
 def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
     """Print a diagnosis."""
     console = Console(file=file, highlight=False, soft_wrap=False)
+    with console.capture() as shown:
+        _print(diagnosis, console)
+    # rich fills padded lines with blanks.
+    file.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
+
+
+def _print(diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.verdicts:
         console.print(Text(f"doctor: {diagnosis.headline}"))
     for verdict in diagnosis.verdicts[:FULLY]:

@@ -21,6 +21,7 @@ from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.nesting import exchange, is_in_graph, tensors_in
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
+from halfstep.kernels import cpu_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -138,6 +139,7 @@ class Entry:
         carried: Arguments without a graph that an earlier iteration made, and their versions, by
             slot: in place of calls that are forgotten.
         value: The scale of a loss scale, or the loss of a backward, at the time of the call.
+        like_cuda: Whether half precision on the CPU was computed like on CUDA.
     """
 
     kind: str
@@ -155,6 +157,7 @@ class Entry:
     needs: set[int] = field(default_factory=set)
     carried: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
     value: torch.Tensor | None = None
+    like_cuda: bool = False
 
 
 class Tape:
@@ -255,7 +258,16 @@ class Tape:
             return leaf
 
         args, kwargs = exchange((args, kwargs), note)
-        return Entry(kind, function, args, kwargs, given=given, needs=needs, carried=carried)
+        return Entry(
+            kind,
+            function,
+            args,
+            kwargs,
+            given=given,
+            needs=needs,
+            carried=carried,
+            like_cuda=cpu_half.in_use(),
+        )
 
     def close(self, entry: Entry, result: Any, scale: Multiplier | None) -> None:
         """Put an entry on the tape.

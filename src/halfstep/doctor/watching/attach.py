@@ -245,6 +245,17 @@ class Attachment:
 
             return call
 
+        def noted(original: Any) -> Any:
+            def init(context: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+                original(context, device_type, *args, **kwargs)
+                wanted = args[1] if len(args) > 1 else kwargs.get("enabled", True)
+                self._receiver.is_autocast_off |= (
+                    bool(wanted) and device_type == "cuda" and not torch.cuda.is_available()
+                )
+
+            return init
+
+        self._replace(torch.autocast, "__init__", noted)
         self._replace(torch.autocast, "__enter__", make)
         self._replace(torch.autocast, "__exit__", make)
 

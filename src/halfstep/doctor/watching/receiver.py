@@ -67,6 +67,8 @@ class Receiver:
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
+        is_autocast_off: Whether torch has switched off an autocast for CUDA, because there is no
+            GPU.
     """
 
     def __init__(self, *, hold_back: bool = False, bundle: Path | None = None) -> None:
@@ -105,6 +107,7 @@ class Receiver:
         self._stepping: list[Inside | None] = []
         self._look: Look | None = None
         self._begun = -1
+        self.is_autocast_off = False
 
     def is_outside(self) -> bool:
         """Whether the loop itself runs, in its thread."""

@@ -237,6 +237,7 @@ class Watch:
                 environment(receiver.parties.names().values()),
                 hold_back=receiver.hold_back.on,
                 scaler_off=receiver.scaling.off,
+                autocast_off=receiver.is_autocast_off,
             ),
             static=receiver.parties.freeze(),
             loop=receiver.grammar.freeze(),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Event, Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -34,11 +35,16 @@ def judge(evidence: Evidence) -> Finding | None:
             ),
             change=(
                 f"- {event.site.text}" if event.site else "- loss.backward()",
-                "+ scaler.scale(loss).backward()",
+                f"+ scaler.scale({_loss(event)}).backward()",
             ),
             site=event.site,
         )
     return None
+
+
+def _loss(event: Event) -> str:
+    found = re.match(r"([\w.]+)\.backward\(", event.site.text) if event.site else None
+    return found[1] if found else "loss"
 
 
 RULE = Rule(

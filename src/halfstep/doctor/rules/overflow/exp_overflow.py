@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{birth.operator} of {birth.inputs[0].largest:.4g} is inf in {form}; "
             f"{birth.operator} overflows above {limit:.4g}",
-            facts=(birth.appears,),
+            facts=(birth.appears, *evidence.fp32_facts()),
             change=(
                 f"- {birth.user_site.text}" if birth.user_site else f"- torch.{birth.operator}(x)",
                 "+ # for a softmax, use torch.softmax(x, -1): it subtracts the maximum. Otherwise:",
@@ -48,6 +48,6 @@ RULE = Rule(
     name="an exponential overflows",
     rows=(30,),
     citations=("OpenRLHF/OpenRLHF#1335", "NVIDIA/apex#812"),
-    needs=frozenset({"births"}),
+    needs=frozenset({"births", "replays"}),
     judge=judge,
 )

@@ -1,13 +1,14 @@
-"""A mean of squares is inf in fp16, because the squares overflow."""
+"""A mean or sum of squares is inf in fp16, because the squares overflow."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfstep.doctor.remedies import squares_in_fp32
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence
+    from halfstep.doctor.record import Birth, Evidence
 
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 _ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
@@ -30,27 +31,39 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
         return Finding(
-            summary=f"a mean of squares is computed in fp16: the square of {largest:.4g} is "
-            f"{birth.exact:.4g}, above fp16's maximum of 65504",
+            summary=f"a {_reduction(birth)} of squares is computed in fp16: the square of "
+            f"{largest:.4g} is {birth.exact:.4g}, above fp16's maximum of 65504",
             facts=(
                 birth.appears,
                 "inf or NaN reaches the loss or the gradients"
                 if birth.culprit
                 else "division by the root of inf gives 0: the layer returns zeros",
             ),
-            change=(
-                f"- {birth.user_site.text}" if birth.user_site else "- x.pow(2).mean()",
-                "+ # the same line in fp32: x.float().pow(2).mean()",
-            ),
+            change=_change(birth),
             site=birth.user_site,
             module=birth.module,
         )
     return None
 
 
+def _reduction(birth: Birth) -> str:
+    found = [each for each in birth.consumers if "mean" in each or "sum" in each]
+    return "sum" if "sum" in found[0] else "mean"
+
+
+def _change(birth: Birth) -> tuple[str, ...]:
+    line = birth.user_site.text if birth.user_site else ""
+    if changed := squares_in_fp32(line):
+        return f"- {line}", f"+ {changed}"
+    return (
+        *((f"- {line}",) if line else ()),
+        "+ # the same line with squares in fp32: x.float().pow(2)",
+    )
+
+
 RULE = Rule(
     code="MEAN_SQUARE_OVERFLOW",
-    name="a mean of squares overflows fp16",
+    name="a mean or sum of squares overflows fp16",
     rows=(19,),
     citations=(
         "pytorch/pytorch#133085",
