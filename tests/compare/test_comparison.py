@@ -77,6 +77,19 @@ def test_more_recipes_and_seeds_run_only_the_new_cells(make_grid, training, comp
     assert training.ran == ["fp32 0", "fp16 0", "fp32 1", "fp16 1"]
 
 
+def test_tables_with_runs_that_are_left_out_now_are_kept(make_grid, compare, tmp_path):
+    compare(make_grid())
+    directory = make_grid().cells[0].directory.parent
+    table = (directory / "table.md").read_text()
+    compare(make_grid())
+    assert not (directory / "table-1.md").exists()
+    compare(make_grid(recipes=["fp32"], seeds=[0, 1]))
+    assert (directory / "table-1.md").read_text() == table
+    assert "table-1.md, report-1.html, comparison-1.json" in (tmp_path / "said.txt").read_text()
+    compare(make_grid(seeds=[0, 1]))
+    assert not (directory / "table-2.md").exists()
+
+
 def test_changed_settings_run_again_and_say_so(make_grid, training, compare, tmp_path):
     compare(make_grid(("fp32",)))
     compare(make_grid(("fp32",), lr=0.2))

@@ -10,7 +10,7 @@ from halfstep.compare.cells.progress import CellsDone
 from halfstep.compare.cells.results import Result
 from halfstep.compare.cells.schedule import ThisMachine, run_all
 from halfstep.compare.cells.versions import different_versions
-from halfstep.compare.output.tables import write_tables
+from halfstep.compare.output.tables import keep_tables, write_tables
 from halfstep.compare.rows.predicted import nothing
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def compare(
         CellsDone(console, grid, slots=len(place.slots if place else plan.devices)) as progress,
     ):
         results = [Result(cell, "pending") if fresh else result_of(cell) for cell in grid.cells]
+        if kept := keep_tables(directory, grid):
+            progress.note(f"the tables of the earlier comparison are now {kept}")
         _announce(results, progress, fresh=fresh)
         write_tables(directory, grid, results, predicted)
 

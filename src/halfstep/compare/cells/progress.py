@@ -94,6 +94,10 @@ class CellsDone:
         self._note_duration(result, seconds)
         self._say(result.cell, f"{_outcome(result)}, {duration(seconds)}")
 
+    def note(self, what: str) -> None:
+        """Something that the user should know before the first cell runs."""
+        self._console.print(Text(what), soft_wrap=True)
+
     def warn(self, what: str) -> None:
         """Something is wrong that ends nothing."""
         self._console.print(Text(f"warning: {what}"), soft_wrap=True)

@@ -7,9 +7,10 @@ table.md  table.tex                    report.html  the page to look at
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING
 
-from halfstep.compare.cells.directory import COMPARISON
+from halfstep.compare.cells.directory import COMPARISON, read
 from halfstep.compare.output.records import as_json, csv_text, write_parquet
 from halfstep.compare.output.report.page import page
 from halfstep.compare.output.texts import latex, markdown
@@ -43,6 +44,33 @@ def write_tables(
     write_atomically(directory / "table.tex", latex(grid, results, predicted))
     write_atomically(directory / "cells.csv", csv_text(grid, results))
     write_atomically(directory / REPORT, page(grid, results, predicted))
+
+
+def keep_tables(directory: Path, grid: Grid) -> str:
+    """Copy the tables of an earlier comparison with other runs, which are then rewritten.
+
+    Returns:
+        The names of the copies, as text; "" if every run of it is a run of this comparison.
+
+    Raises:
+        OSError: If a copy cannot be written.
+    """
+    before = read(directory / COMPARISON) or {}
+    now = {(cell.recipe, tuple(cell.arm.point), cell.seed) for cell in grid.cells}
+    cells = before.get("cells", [])
+    if all(
+        (cell.get("recipe"), tuple(cell.get("point", ())), cell.get("seed")) in now
+        for cell in cells
+    ):
+        return ""
+    number = next(each for each in count(1) if not (directory / f"table-{each}.md").exists())
+    names = []
+    for name in (TABLE, REPORT, COMPARISON):
+        original = directory / name
+        if original.is_file():
+            names.append(f"{original.stem}-{number}{original.suffix}")
+            write_atomically(directory / names[-1], original.read_bytes())
+    return ", ".join(names)
 
 
 def parse_exports(text: str | None) -> tuple[str, ...]:

@@ -26,6 +26,9 @@ _CHANCE = 1.96
 """Standard deviations beyond which chance among the images is left out: 95 % of a normal."""
 
 
+RECIPE_TO_USE = "Recipe to use"
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a comparison of one seed tells.
@@ -256,7 +259,7 @@ def _to_use(
             # With TF32, fp32 is a waste of the GPU's units.
             slow = prediction.over if base == "fp32" else base
             said.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
-    return [f"Recipe to use, as far as one seed tells: {', '.join(said)}."] if said else []
+    return [f"{RECIPE_TO_USE}, as far as one seed tells: {', '.join(said)}."] if said else []
 
 
 def _fastest(speeds: Mapping[Arm, float], base: str) -> str:

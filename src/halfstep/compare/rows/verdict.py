@@ -127,8 +127,12 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         return "worse", f"keep {baseline}{unless if gained else ''}"
     if difference.low < -TOLERABLE:
         hidden, needed = percent(-difference.low), difference.seeds_to_exceed(-TOLERABLE)
-        enough = f" (about {needed} in all)" if needed else ""
-        return "unknown", f"run more seeds{enough}: a loss of {hidden} points is still possible"
+        enough = (
+            f"; about {needed} seeds in all would exclude a loss of more than one point"
+            if needed
+            else ""
+        )
+        return "unknown", f"run more seeds: a loss of {hidden} points is still possible{enough}"
     if row.rehearsed:
         there = "hardware that supports it, and measure the speed there"
         return "use", f"train with {row.recipe} on {there}"

@@ -112,10 +112,11 @@ def find(config: str) -> Path:
     if config in known:
         return known[config]
     path = Path(config)
-    if path.suffix == ".py":
+    file, _, function = config.partition(":")
+    if file.endswith(".py"):
         raise UserError(
-            f"{config!r} is a Python file, and a config is YAML; halfstep init DIR writes one, and "
-            f"halfstep advise takes a model of yours as {config}:FUNCTION"
+            f"{file!r} is a Python file, and a config is YAML; halfstep init DIR writes one, and "
+            f"only halfstep advise takes a model of yours: {file}:{function or 'FUNCTION'}"
         )
     if path.is_file():
         return path
