@@ -15,9 +15,11 @@ from halfstep.advise import step
 from halfstep.advise.choose import advice
 from halfstep.advise.forecast import Forecaster, forecast
 from halfstep.advise.gpus import gpu
+from halfstep.advise.interval import around
 from halfstep.advise.memory import largest_batch, needed, usable
 from halfstep.advise.step import traced, traced_at
 from halfstep.advise.subject import Subject
+from halfstep.advise.table import fastest
 from halfstep.advise.trace import Trace
 from halfstep.cli import main
 from halfstep.engine import Engine
@@ -228,6 +230,21 @@ def test_the_cost_is_shown_before_recipes_are_tried(
         :2
     ] == ["fp32", "fp16"]
     assert "fp8" not in shown.out  # which a CPU cannot trace, and which is no error here
+
+
+def test_an_eps_that_is_zero_makes_a_recipe_unsafe_before_it_is_examined() -> None:
+    given = replace(subject(), optimizer=lambda model: torch.optim.AdamW(model.parameters()))
+    found = forecast(given, ["half", "half-bn32", "o2", "fp16"], [gpu("t4")])
+    assert [each.recipe for each in found if each.unsafe] == ["half", "half-bn32"]
+    assert all("unsafe eps" in each.remarks for each in found if each.unsafe)
+    rows = [
+        replace(each, speed_up=each.speed_up and around(9.0, 0.1), seconds=around(1e-6, 0.1))
+        if each.unsafe
+        else each
+        for each in found
+    ]
+    assert "half" not in " ".join(fastest(rows, "halfstep advise net"))
+    assert not any(each.unsafe for each in forecast(subject(), ["half"], [gpu("t4")]))
 
 
 def test_a_loss_scale_of_another_size_costs_no_other_trace() -> None:

@@ -68,6 +68,13 @@ def test_each_site_has_its_line_in_the_models_code() -> None:
     assert ".softmax(-1)" in Path(__file__).read_text().splitlines()[int(number) - 1]
 
 
+def test_a_site_that_several_lines_call_has_all_of_them() -> None:
+    lines = heard(Net())[1]
+    file, _, numbers = lines["attention.matmul"].rpartition(":")
+    text = Path(file).read_text().splitlines()
+    assert ["@" in text[int(number) - 1] for number in numbers.split(", ")] == [True, True]
+
+
 def test_nothing_is_left_on_the_model() -> None:
     model = Net()
     heard(model)

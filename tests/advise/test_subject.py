@@ -123,6 +123,12 @@ def test_function_that_gives_no_batches_to_train_on(advise, batches, said):
     assert said in err
 
 
+def test_a_batch_that_a_trace_cannot_take_is_called_what_it_is(advise):
+    code, err, _ = advise("model", "alone", "--gpu", "t4", "--cost-only")
+    assert code == 2
+    assert "a batch is a Tensor; allowed without --loss" in err
+
+
 @pytest.mark.parametrize(
     ("loss", "said"),
     [

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.cost import step_time
+from halfstep.advise.eps import zero_eps_under
 from halfstep.advise.interval import around, half_width, speed_up
 from halfstep.advise.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.step import samples, traced_at
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 SHARE = 80
 """Percent of outcomes that intervals are to cover."""
+
+UNSAFE = "unsafe eps"
+"""The remark on a recipe under which the optimizer's eps is zero."""
 
 GAIN = 1.05
 """The least speed-up that is called one."""
@@ -50,6 +54,7 @@ class Forecast:
             where nobody asked.
         unknown: Operators whose cost is a guess from their bytes, and how many of each.
         lacks: The format of the recipe's products where the GPU has no units for it.
+        unsafe: Why the recipe is unsafe with the optimizer, whatever the model; "" if it is not.
     """
 
     recipe: str
@@ -64,6 +69,7 @@ class Forecast:
     largest_batch: int | None
     unknown: dict[str, int]
     lacks: str = ""
+    unsafe: str = ""
 
     @property
     def samples(self) -> str:
@@ -94,7 +100,8 @@ class Forecast:
     def remarks(self) -> list[str]:
         """What the step spends most of its time on if that is known, and the verdict."""
         known = [] if self.lacks else [self.bound]
-        return [*known, *filter(None, self.verdict.split(", "))]
+        flaw = [UNSAFE] if self.unsafe else []
+        return [*known, *filter(None, self.verdict.split(", ")), *flaw]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data, in seconds, samples a second and bytes.
@@ -116,6 +123,7 @@ class Forecast:
             "predicted_largest_batch": self.largest_batch,
             "fits": self.fits,
             "verdict": self.verdict,
+            "unsafe": self.unsafe,
             "unknown_operators": self.unknown,
         }
 
@@ -148,6 +156,7 @@ class Forecaster:
         self._memory = memory
         self._largest = largest
         self.tell = tell
+        self._optimizer = subject.optimizer(subject.model)
         self._traces: dict[str, tuple[Trace, ...]] = {}
 
     def reference(self, gpu: Gpu) -> Forecast:
@@ -169,7 +178,8 @@ class Forecaster:
         work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
-        return replace(found, lacks=lacks)
+        unsafe = zero_eps_under(recipe, self._optimizer)
+        return replace(found, lacks=lacks, unsafe=unsafe)
 
     def _full(self, gpu: Gpu) -> Workload:
         return workload(self._traced(find_recipe("fp32"))[0].calls, gpu, tf32=True)

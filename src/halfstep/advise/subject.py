@@ -341,9 +341,9 @@ def _without_function(path: str, field: str) -> UserError:
 
 def _cross_entropy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-        raise UserError(
-            f"a batch is a {type(batch).__name__}; allowed without --loss: (inputs, targets)"
-        )
+        # A trace passes fake tensors, which the user did not make.
+        given = "Tensor" if isinstance(batch, torch.Tensor) else type(batch).__name__
+        raise UserError(f"a batch is a {given}; allowed without --loss: (inputs, targets)")
     inputs, targets = batch
     outputs = model(inputs)
     if targets.is_floating_point() and targets.shape != outputs.shape:

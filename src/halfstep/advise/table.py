@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from halfstep.advise.forecast import GAIN, none_fits
+from halfstep.advise.forecast import GAIN, UNSAFE, none_fits
 from halfstep.show import units
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 _NOTE = (
     "All figures are predicted from the operators of one step and the GPU's datasheet; nothing was "
-    "run on the GPU. 80 % of the intervals [low, high] should contain the true value."
+    "run on the GPU. 80 % of the intervals [low, high] should contain the true value. GiB includes "
+    "1 GiB that PyTorch takes on any GPU."
+)
+HOST = (
+    "host: the CPU takes longer to launch the kernels than the GPU to run them; a larger batch "
+    "makes better use of the GPU."
 )
 TRIED_NEXT = (
     "This table shows only the predicted cost. advise now examines which recipes are safe for the "
@@ -83,10 +88,13 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
         console.print()
-    for line in notes if CHANGED in notes else (_NOTE, *notes):
+    hosted = (HOST,) if any("host" in each.remarks for each in found) else ()
+    for line in notes if CHANGED in notes else (_NOTE, *hosted, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)
+    for flaw in dict.fromkeys(each.unsafe for each in found if each.unsafe):
+        console.print(f"{UNSAFE}: {flaw}", soft_wrap=True, markup=False, highlight=False)
     guessed = {name: count for each in found for name, count in each.unknown.items()}
     for name, count in sorted(guessed.items()):
         console.print(
@@ -106,7 +114,7 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
     said = []
     for gpu, rows in groupby(found, key=lambda each: each.gpu):
         reference, *others = rows
-        fitting = [each for each in others if each.fits and not each.lacks]
+        fitting = [each for each in others if each.fits and not (each.lacks or each.unsafe)]
         best = min(fitting, key=lambda each: each.seconds.value, default=reference)
         if reference.fits and best.seconds.value * GAIN > reference.seconds.value:
             said.append(

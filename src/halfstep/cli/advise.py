@@ -96,7 +96,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             min=1,
             metavar="N",
-            help="With --gpu: samples per step; default: the size of the first batch.",
+            help="With --gpu: samples per step whose time and memory are predicted; default: the "
+            "size of the first batch. The steps that show which recipes are safe keep their size.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -240,11 +241,20 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         more = f"write --budget {_minutes(before_search + found.needed)} --no-verify to examine all"
         _print(console, found, costs, more)
         if out is not None:
-            console.print(
-                f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True
-            )
+            _print_files(console, found, written, out)
     if found.interrupted:
         raise KeyboardInterrupt
+
+
+def _print_files(console: "Console", found: "Answer", written: list[str], out: Path) -> None:
+    console.print(f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True)
+    bare = [each.gpu.name for each in found.choices if each.best is None]
+    if bare:
+        console.print(
+            f"no recipe file for {', '.join(bare)}: no safe recipe is predicted to be faster there "
+            "than fp32 or tf32",
+            soft_wrap=True,
+        )
 
 
 def _refuse(*, costed: object, tried: object) -> None:

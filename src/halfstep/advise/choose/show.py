@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 ROUNDING = (
     "rounding error: squared error of the gradient, as a share of its variance between batches"
 )
+HEADROOM = (
+    "headroom: by how many powers of two the largest half-precision value is below overflow, and "
+    "the module or operator that computes the value"
+)
 SETTLED = {"good": "as good as fp32", "bad": "worse than fp32", "open": "not settled"}
 
 
@@ -47,7 +51,8 @@ def show(console: Console, found: Answer) -> None:
     for name in advice.unexamined:
         table.add_row(name, "not examined")
     console.print(table)
-    console.print(ROUNDING, soft_wrap=True)
+    for line in (ROUNDING, HEADROOM):
+        console.print(line, soft_wrap=True)
     for trial in advice.trials:
         for line in reasons(trial, advice):
             console.print(f"{trial.base}: {line}", soft_wrap=True, markup=False, highlight=False)
@@ -96,9 +101,12 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     trials = found.recommended if found.choices else found.advice_with_exceptions
     for trial in trials:
-        where = "in a config" if found.subject.config else "for Engine(..., recipe=...)"
+        if found.subject.config:
+            where, lines = "in a config", text.dump({"recipe": trial.spec}).rstrip()
+        else:
+            where, lines = "in Python", f"Engine(model, optimizer, recipe={trial.spec!r})"
         console.print(Text(f"# {trial.base}, {where}:", style="dim"))
-        console.print(Text(text.dump({"recipe": trial.spec}).rstrip()), soft_wrap=True)
+        console.print(Text(lines), soft_wrap=True)
 
 
 def chosen(choice: Choice, advice: Advice | None) -> str:

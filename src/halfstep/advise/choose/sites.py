@@ -64,7 +64,8 @@ class Listener(TorchFunctionMode):
             its keyword arguments, and returns what the operator would.
 
     Attributes:
-        lines: Where in the model's code each site is, as "file:line".
+        lines: Where in the model's code each site is, as "file:line", or "file:line, line" if
+            several lines of the file call it.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Listener(TorchFunctionMode):
         self._path: list[str] = []
         self._counts: dict[Site, int] = {}
         self.lines: dict[Site, str] = {}
+        self._placed: set[CallKey] = set()
 
     def __enter__(self) -> Self:
         self._counts.clear()
@@ -115,9 +117,18 @@ class Listener(TorchFunctionMode):
         site = Site(self._path[-1], name, self._leaves[self._path[-1]])
         index = self._counts.get(site, 0)
         self._counts[site] = index + 1
-        if site not in self.lines:
-            self.lines[site] = _calling_line()
-        return self._hear(CallKey(site, index), func, args, kwargs)
+        key = CallKey(site, index)
+        if key not in self._placed:
+            self._placed.add(key)
+            self._place(site, _calling_line())
+        return self._hear(key, func, args, kwargs)
+
+    def _place(self, site: Site, line: str) -> None:
+        known = self.lines.setdefault(site, line)
+        file, _, numbers = known.rpartition(":")
+        place, _, number = line.rpartition(":")
+        if place == file and number not in numbers.split(", "):
+            self.lines[site] = f"{known}, {number}"
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:

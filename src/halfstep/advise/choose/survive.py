@@ -11,8 +11,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from halfstep.advise.choose.borders import (
     about_to_overflow,
     around,
@@ -43,6 +41,7 @@ from halfstep.advise.choose.whatif import (
     damages,
     formats_under,
 )
+from halfstep.advise.eps import zero_eps
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import Engine
 from halfstep.errors import reason
@@ -103,26 +102,6 @@ def survive(
         inside = [line for site, line in recorded.lines.items() if covered(site, [pattern])]
         trial.lines[pattern] = inside[0] if inside else ""
     return trial
-
-
-def _vanishing_eps(optimizer: torch.optim.Optimizer) -> str:
-    """Say that an optimizer's eps is zero in the format that it steps in; "" where it is not.
-
-    The square of a small gradient is zero there as well, and the update then 0 / 0. Gradients
-    shrink in training, so that this comes later than the recorded steps as often as not.
-    """
-    for group in optimizer.param_groups:
-        eps = group.get("eps", 0.0)
-        if not isinstance(eps, float):  # Adafactor has two, for other uses
-            continue
-        for param in group["params"]:
-            if eps > 0 and float(torch.tensor(eps, dtype=param.dtype)) == 0:
-                return (
-                    f"the optimizer's eps of {eps:g} is zero in {format_name(param.dtype)}, so "
-                    "updates become inf or NaN where gradients are small; keep master "
-                    "weights, as o2 does"
-                )
-    return ""
 
 
 class _Search:
@@ -250,7 +229,9 @@ class _Search:
         optimizer = subject.optimizer(model)
         with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
             if not self._base.keeps_small_updates:
-                self._trial.rejected = _vanishing_eps(optimizer)
+                owned = [each for group in optimizer.param_groups for each in group["params"]]
+                formats = dict.fromkeys(format_name(each.dtype) for each in owned)
+                self._trial.rejected = zero_eps(optimizer, formats)
             if self._trial.rejected:  # whatever its sites do
                 return
             self._spend(FORWARD)
