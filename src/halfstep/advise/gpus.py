@@ -109,7 +109,8 @@ def gpu(name: str) -> Gpu:
     found = names.get(wanted) or squeezed.get(wanted.replace("_", ""))
     if found is None:
         raise UserError(
-            f"no GPU is named {name!r}; allowed: {', '.join(gpus())}{closest(wanted, names)}"
+            f"no GPU is named {name!r}; allowed: {', '.join(gpus())}, and short names such as h100 "
+            f"for h100_sxm{closest(wanted, names)}"
         )
     return found
 
