@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from halfstep.advise.cost import step_time
-from halfstep.advise.eps import zero_eps_under
+from halfstep.advise.eps import zero_eps
 from halfstep.advise.interval import around, half_width, speed_up
 from halfstep.advise.memory import CONTEXT, largest_batch, needed, usable
 from halfstep.advise.step import samples, traced_at
@@ -178,7 +178,7 @@ class Forecaster:
         work = workload(traces[0].calls, gpu, tf32=recipe.product_format == "tf32")
         found = self._one(recipe.name, gpu, traces, work, self._full(gpu))
         lacks = "" if gpu.has(recipe.product_format) else recipe.product_format
-        unsafe = zero_eps_under(recipe, self._optimizer)
+        unsafe = zero_eps(self._optimizer, recipe.optimizer_format)
         return replace(found, lacks=lacks, unsafe=unsafe)
 
     def _full(self, gpu: Gpu) -> Workload:

@@ -157,6 +157,11 @@ class Recipe:
         return _last(part.gradient_format() for part in self.parts)
 
     @property
+    def optimizer_format(self) -> str:
+        """The format in which the optimizer computes its updates."""
+        return _last(part.optimizer_format() for part in self.parts) or "fp32"
+
+    @property
     def keeps_small_updates(self) -> bool:
         """Whether weight updates below half an ulp of a half-precision parameter take effect."""
         return any(part.keeps_small_updates() for part in self.parts)

@@ -45,7 +45,7 @@ from halfstep.advise.eps import zero_eps
 from halfstep.advise.random_numbers import drawn_from
 from halfstep.engine import Engine
 from halfstep.errors import reason
-from halfstep.formats import FORMATS, format_name
+from halfstep.formats import FORMATS
 from halfstep.recipe import recipe as find_recipe
 
 if TYPE_CHECKING:
@@ -228,10 +228,7 @@ class _Search:
         model.load_state_dict(recorded.weights)
         optimizer = subject.optimizer(model)
         with Engine(model, optimizer, recipe=self._with(exceptions)) as engine:
-            if not self._base.keeps_small_updates:
-                owned = [each for group in optimizer.param_groups for each in group["params"]]
-                formats = dict.fromkeys(format_name(each.dtype) for each in owned)
-                self._trial.rejected = zero_eps(optimizer, formats)
+            self._trial.rejected = zero_eps(optimizer, self._base.optimizer_format)
             if self._trial.rejected:  # whatever its sites do
                 return
             self._spend(FORWARD)

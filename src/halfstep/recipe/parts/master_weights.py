@@ -24,6 +24,10 @@ class MasterWeights(Part):
         False: "the optimizer updates the half parameters",
     }
 
+    def optimizer_format(self) -> str | None:
+        """The optimizer steps the copies."""
+        return "fp32" if self.value else None
+
     def contradiction(self, whole: Whole) -> str | None:
         """Only half parameters have masters."""
         return needs_half_params(self, whole) if self.value else None

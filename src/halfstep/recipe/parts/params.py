@@ -34,6 +34,10 @@ class Params(Part):
     def _half(self) -> str | None:
         return None if self.value == "fp32" else str(self.value)
 
+    def optimizer_format(self) -> str | None:
+        """That of the parameters, unless another field changes it."""
+        return self._half
+
     def contradiction(self, whole: Whole) -> str | None:
         """Refuse autocast over parameters that are half already."""
         autocast = whole.get("autocast")

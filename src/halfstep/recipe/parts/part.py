@@ -151,6 +151,10 @@ class Part:
         """Return the format in which `.grad` of half parameters is kept."""
         return None
 
+    def optimizer_format(self) -> str | None:
+        """Return the format in which the optimizer computes its updates."""
+        return None
+
     def keeps_small_updates(self) -> bool:
         """Tell whether updates of less than half an ulp arrive in the long run."""
         return False

@@ -47,6 +47,10 @@ class Update(Part):
         del whole
         yield RoundedUpdate(self.value, seed=seed)
 
+    def optimizer_format(self) -> str | None:
+        """It steps fp32 copies of a few parameters at a time."""
+        return "fp32"
+
     def keeps_small_updates(self) -> bool:
         """They arrive, on average or late: that is what both ways of rounding are for."""
         return True
