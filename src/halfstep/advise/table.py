@@ -25,10 +25,12 @@ _NOTE = (
     "run on the GPU. 80 % of the intervals [low, high] should contain the true value. GiB includes "
     "1 GiB that PyTorch takes on any GPU."
 )
-HOST = (
-    "host: the CPU takes longer to launch the kernels than the GPU to run them; a larger batch "
-    "makes better use of the GPU."
-)
+BOUNDS = {
+    "host": "host: the CPU takes longer to launch the kernels than the GPU to run them; a larger "
+    "batch makes better use of the GPU.",
+    "launches": "launches: most of the step is the fixed time of each kernel, and loss scaling, "
+    "casts and checks add kernels.",
+}
 TRIED_NEXT = (
     "This table shows only the predicted cost. advise now examines which recipes are safe for the "
     "model, in up to 60 forward and backward passes on this machine."
@@ -88,8 +90,8 @@ def show(console: Console, subject: str, found: Sequence[Forecast], *notes: str)
         table.width = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.print(table, crop=False, no_wrap=True)  # wider than the console rather than cut
         console.print()
-    hosted = (HOST,) if any("host" in each.remarks for each in found) else ()
-    for line in notes if CHANGED in notes else (_NOTE, *hosted, *notes):
+    bounds = [said for bound, said in BOUNDS.items() if any(bound in e.remarks for e in found)]
+    for line in notes if CHANGED in notes else (_NOTE, *bounds, *notes):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if any(each.recipe.endswith("*") for each in found):
         console.print(MARKED, soft_wrap=True, markup=False, highlight=False)

@@ -104,7 +104,8 @@ def conclude(console: Console, found: Answer, more: str = "") -> None:
         if found.subject.config:
             where, lines = "in a config", text.dump({"recipe": trial.spec}).rstrip()
         else:
-            where, lines = "in Python", f"Engine(model, optimizer, recipe={trial.spec!r})"
+            given = trial.spec if len(trial.spec) > 1 else trial.base
+            where, lines = "in Python", f"Engine(model, optimizer, recipe={given!r})"
         console.print(Text(f"# {trial.base}, {where}:", style="dim"))
         console.print(Text(lines), soft_wrap=True)
 
@@ -131,12 +132,16 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     beside = f" with {counted(exceptions, 'exception')}" if exceptions else ""
     low, value, high = map(units.ratio, speed_up)
     warnings = advice.warnings(best.trial) if advice else []
-    others = ", ".join(each.trial.base for each in choice.as_fast)
-    alike = f"; about as fast: {others}" if others else ""
+    alike = [each.trial.base for each in choice.as_fast]
+    if speed_up.low < 1:
+        alike.append(choice.reference.recipe)
+    others = ", ".join(alike)
+    more = f"; about as fast: {others}" if others else ""
+    more += "".join(f"; warning: {each}" for each in warnings)
     return (
         f"{where}: use {best.trial.base}{beside}, predicted to be {value} [{low}, {high}] times as "
         f"fast as {choice.reference.recipe} and to need {cost.memory / 2**30:.1f} of "
-        f"{cost.limit / 2**30:.1f} GiB{alike}{''.join(f'; warning: {each}' for each in warnings)}"
+        f"{cost.limit / 2**30:.1f} GiB{more}"
     )
 
 
@@ -206,10 +211,10 @@ def _cells(trial: Trial, advice: Advice) -> list[str]:
     bits, at = trial.headroom
     return [
         verdict(trial, advice),
-        "\n".join(map(_module, trial.exceptions)) if not trial.rejected else "",
+        "\n".join(map(_module, trial.exceptions)) or "-" if not trial.rejected else "",
         units.small_share(damage) if math.isfinite(damage) else "",
         f"{scaling.init:g}" if scaling else "",
-        f"{counted(round(bits), 'bit')} in {at}"
+        f"{counted(round(bits), 'bit')} in {_module(at)}"
         if math.isfinite(bits) and not trial.rejected
         else "",
     ]

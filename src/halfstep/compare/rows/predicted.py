@@ -193,6 +193,7 @@ def notes(prediction: Prediction) -> list[str]:
     said = [
         f"{MARK} predicted, {source}: nothing ran on {prediction.gpu}.",
         f"{MARK} {cover}; memory has no interval.",
+        f"{MARK} memory includes 1 GiB that PyTorch takes on any GPU.",
         f"{MARK} speed is relative to {over}{not_run}.",
     ]
     unknown = {name: each for row in prediction.rows for name, each in row.unknown.items()}

@@ -1,9 +1,10 @@
 """A distance between features that are equal."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from doctor.loops import classifier, plain_steps
+from doctor.loops import classifier, half_autocast, plain_steps
 
 CODE = "ROOT_AT_ZERO"
 
@@ -22,6 +23,25 @@ def broken() -> None:
 
 def mended() -> None:
     train(1e-6)
+
+
+def healthy_search_of_a_loss_scale_with_dead_features() -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(64, 256), nn.Linear(256, 10)
+    parameters = [*body.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    centers = torch.rand(10, 64)
+    for _ in range(8):
+        labels = torch.randint(0, 10, (128,))
+        optimizer.zero_grad()
+        with half_autocast():
+            features = body(centers[labels] + 0.2 * torch.rand(128, 64)).relu()
+            features = (features - features.mean(0)) / torch.sqrt(features.var(0) + 1e-4)
+            loss = functional.cross_entropy(head(features), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
 
 def broken_by_an_angle_of_zero() -> None:

@@ -20,17 +20,20 @@ _ROOTS = {
     "aten._cdist_forward",
 }
 _ARCS = {"aten.acos", "aten.asin"}
-_CHANGE = ("- torch.sqrt(x)", "+ torch.sqrt(x + 1e-6)")
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a birth in the backward pass of a root of zero."""
+    if any(each.name == "lower scale" and each.finite for each in evidence.replays):
+        return None  # The loss scale is the cause.
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "backward":
             continue
-        if birth.forward_op not in _ROOTS | _ARCS:
+        if birth.forward_op not in _ROOTS | _ARCS or birth.overflowed:
             continue
-        zeros = max((each.zeros for each in birth.inputs), default=0)
+        # In a division, zeros of the incoming gradient do no harm.
+        read = birth.inputs[1:] if birth.op == "aten.div" else birth.inputs
+        zeros = max((each.zeros for each in read), default=0)
         if not zeros:
             continue
         op = birth.forward_op.removeprefix("aten.")
@@ -43,11 +46,13 @@ def judge(evidence: Evidence) -> Finding | None:
                 birth.appears,
             ),
             change=(
-                f"- torch.{op}(x)",
-                f"+ torch.{op}(x.float().clamp(-1 + 1e-6, 1 - 1e-6))",
-            )
-            if is_arc
-            else _CHANGE,
+                *((f"- {birth.user_site.text}",) if birth.user_site else ()),
+                f"+ # the same line with an argument away from 1 and -1: "
+                f"torch.{op}(x.float().clamp(-1 + 1e-6, 1 - 1e-6))"
+                if is_arc
+                else "+ # the same line with an argument above 0, in fp32: "
+                "torch.sqrt(x.float() + 1e-6)",
+            ),
             site=birth.user_site,
             module=birth.module,
         )
@@ -59,6 +64,6 @@ RULE = Rule(
     name="the gradient of a root at zero",
     rows=(36,),
     citations=("tensorflow/tensorflow#22048",),
-    needs=frozenset({"births"}),
+    needs=frozenset({"births", "replays"}),
     judge=judge,
 )
