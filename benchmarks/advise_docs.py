@@ -33,7 +33,7 @@ DATA = {
     "en": {
         "set aside": "12 families set aside, RTX 3090",
         "earlier": "the same families, an earlier cost model",
-        "new": "of these, speeds that had never been scored then",
+        "new": "the same, only speeds that no version had been scored on",
         "left out": "each of 31 families left out, RTX 3090",
         "gpu": "ResNet-50 and BERT, the GPU left out",
         "architecture": "ResNet-50 and BERT, its architecture left out",
@@ -41,7 +41,7 @@ DATA = {
     "zh": {
         "set aside": "测试集（12 个系列），RTX 3090",
         "earlier": "同一测试集，较早的开销模型",
-        "new": "其中当时从未评过分的数据",
+        "new": "同上，只取此前没有版本评过分的数据",
         "left out": "按系列交叉验证（31 个系列），RTX 3090",
         "gpu": "ResNet-50 和 BERT，按 GPU 交叉验证",
         "architecture": "ResNet-50 和 BERT，按 GPU 架构交叉验证",

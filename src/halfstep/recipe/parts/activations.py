@@ -32,7 +32,8 @@ class Activations(Part):
         3: "3 bits per element",
         4: "4 bits per element",
         8: "8 bits per element, with very little noise",
-        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; the longest match applies",
+        "{'*': 2, 'layer4.*': 8, 'head': 'whole'}": "by module; 'whole': without "
+        "compression; the longest match applies",
     }
 
     @classmethod
