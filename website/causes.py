@@ -100,13 +100,12 @@ def _page(rule: Rule) -> str:
     marks = f'title="{path.relative_to(ROOT)}" linenums="1"'
     if line := _line(diagnosis, path):
         marks += f' hl_lines="{line}"'
-    about = importlib.import_module(rule.judge.__module__).__doc__ or ""
     parts = [
         f"# {_title(rule.name)}",
         "",
         f"`{rule.code}`",
         "",
-        about.strip(),
+        rule.about,
         "",
         "## What doctor says",
         "",

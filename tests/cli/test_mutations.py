@@ -134,7 +134,7 @@ LINES = [
     "data check --csv train.csv --root . --columns image=image,label=label",
     "data check c.yaml --options data.resolution=8 --json",
     "migrate program.py --to torch --diff",
-    "doctor --list",
+    "doctor --list LOG_OF_ZERO",
     "env",
 ]
 TOKENS = sorted(

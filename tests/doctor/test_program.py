@@ -257,5 +257,15 @@ def test_list_prints_every_cause(capsys) -> None:
 
     assert main(["doctor", "--list"]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) == len(rules())
-    assert all(rule.code in out for rule in rules())
+    assert len(out.splitlines()) == 3 * len(rules())
+    assert all(f"{rule.code} " in out and rule.about in out for rule in rules())
+
+
+def test_list_explains_the_named_causes(capsys) -> None:
+    assert main(["doctor", "--list", "LOG_OF_ZERO"]) == 0
+    code, about, reported = capsys.readouterr().out.splitlines()
+    assert code.split(maxsplit=1)[0] == "LOG_OF_ZERO"
+    assert about.strip() == "A logarithm gets 0: its result is -inf, and its gradient divides by 0."
+    assert "reported in " in reported
+    assert main(["doctor", "--list", "LOG_OF_ZER"]) == 2
+    assert "did you mean 'LOG_OF_ZERO'?" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from halfstep.errors import UserError
+from halfstep.errors import UserError, closest
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,11 @@ def doctor(
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="List the causes that doctor knows, and exit.")
+        bool,
+        typer.Option(
+            "--list",
+            help="Explain the causes that doctor knows, or only those whose codes follow; exit.",
+        ),
     ] = False,
 ) -> None:
     """Run an unchanged PyTorch training program and explain why it broke.
@@ -63,8 +67,18 @@ def doctor(
     if list_:
         from halfstep.doctor.rules import rules
 
+        codes = [rule.code for rule in rules()]
+        for given in program or []:
+            if given not in codes:
+                raise UserError(
+                    f"no cause has the code {given!r}; halfstep doctor --list prints all codes"
+                    f"{closest(given, codes)}"
+                )
         for rule in rules():
-            typer.echo(f"{rule.code:<32} {rule.name}  ({', '.join(rule.citations)})")
+            if not program or rule.code in program:
+                typer.echo(f"{rule.code:<32} {rule.name}")
+                typer.echo(f"    {rule.about}")
+                typer.echo(f"    reported in {', '.join(rule.citations)}")
         return
     if program and (Path(program[0]) / "config.yaml").is_file():
         from halfstep.doctor.program import refuse_arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,11 @@ class Rule:
     explains: tuple[str, ...] = ()
     symptom: bool = False
     harmless: bool = False
+
+    @property
+    def about(self) -> str:
+        """Say in a sentence what happens; it is the docstring of the rule's file."""
+        return " ".join((sys.modules[self.judge.__module__].__doc__ or self.name).split())
 
     def read(self, evidence: Evidence) -> Finding | None:
         """Judge by only the signals that the rule needs."""

@@ -23,7 +23,7 @@ def mixed(make_grid):
 
 def test_markdown_has_a_status_column_and_escapes_what_would_break_it(mixed):
     text = markdown(*mixed)
-    assert "| recipe | best % | final % | to fp32 points | train time |" in text
+    assert "| recipe | best % | final % | vs fp32, points | train time |" in text
     assert "| non-finite at step | status |" in text
     assert r"RuntimeError: it \[said\] so" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}

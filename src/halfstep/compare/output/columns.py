@@ -16,7 +16,7 @@ from halfstep.show import units
 from halfstep.show.units import MISSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from halfstep.compare.cells.results import Result, Spread
     from halfstep.compare.plan.grid import Grid
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 REHEARSED = "†"
 ON_FRONT = "◆"
 DISTURBED = "‡"
+
+MEANINGS = (
+    "best %, final %: validation accuracy after the best and after the last epoch. train time: the "
+    "training steps alone; wall time: from reading the data to the end. halfstep recipes prints "
+    "what each recipe sets."
+)
 
 Cells = tuple[str, ...]
 
@@ -104,7 +110,7 @@ def notes(grid: Grid, results: Sequence[Result]) -> list[str]:
     """What the reader of the table has to know: what a number is, and why a cell did not finish."""
     rows = rows_by_arm(grid, results)
     several = len(grid.seeds) > 1
-    said = []
+    said = [MEANINGS]
     if grid.processes > 1:
         said.append(
             f"Each run trained in {grid.processes} processes, with batches of {grid.processes} "
@@ -161,20 +167,23 @@ def _rehearsals(rows: Sequence[Row]) -> list[str]:
             by_reason.setdefault(reason, []).append(row.recipe)
     if not by_reason:
         return []
+    by_how: dict[str, list[str]] = {}
+    for reason, names in by_reason.items():
+        what, how = _rehearsal(reason, list(dict.fromkeys(names)))
+        by_how.setdefault(how, []).append(what)
     return [
         f"{REHEARSED} rehearsed (emulated): accuracy and skipped steps are valid, speed is not.",
-        *(_rehearsal(reason, dict.fromkeys(names)) for reason, names in by_reason.items()),
+        *(f"{REHEARSED} {', '.join(whats)}: {how}" for how, whats in by_how.items()),
     ]
 
 
-def _rehearsal(reason: str, names: Iterable[str]) -> str:
-    """Write "autocast fp16: rehearsed (how)" of some recipes without a second "rehearsed"."""
+def _rehearsal(reason: str, recipes: list[str]) -> tuple[str, str]:
+    """Split "autocast fp16: rehearsed (how)" of some recipes: what is rehearsed, and how."""
     field, _, how = reason.partition(": rehearsed (")
     if not how:
-        return f"{REHEARSED} {', '.join(names)}: {reason}"
-    recipes = list(names)
+        return ", ".join(recipes), reason
     what = "recipe" if len(recipes) == 1 else "recipes"
-    return f"{REHEARSED} {field} ({what} {', '.join(recipes)}): {how.removesuffix(')')}"
+    return f"{field} ({what} {', '.join(recipes)})", how.removesuffix(")")
 
 
 def _of_measure(measure: Measure, footnote: str) -> Column:
@@ -193,7 +202,7 @@ def _difference(grid: Grid) -> Column:
     first = grid.arms[0].recipe
     to = first if len(first) <= 5 and len(grid.recipes) > 1 else "row 1"
     return Column(
-        f"to {to}|points",
+        f"vs {to},|points",
         lambda row: _interval(row.difference),
         "difference",
         lambda row: None if row.difference is None else row.difference.mean,
