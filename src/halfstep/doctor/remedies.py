@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+from halfstep.doctor.record.source import difference, with_argument
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import OptimizerFacts
+
+_EPS_POSITION = 3  # Adam(params, lr, betas, eps), and all like it
 _POWERS = {"aten.rsqrt": "1e-3", "aten.reciprocal": "1e-2"}
 
 
@@ -17,6 +24,21 @@ def fp16_eps(op: str) -> str:
         op: The ATen operator of the forward pass.
     """
     return _POWERS.get(op, "1e-4")
+
+
+def with_eps(optimizer: OptimizerFacts, eps: str) -> tuple[str, ...]:
+    """Return the change of the program's own statement that gives an optimizer another eps.
+
+    Args:
+        optimizer: The optimizer.
+        eps: The eps, as it is written: "1e-4".
+    """
+    made = optimizer.made_by
+    changed = with_argument(made, optimizer.kind, "eps", eps, position=_EPS_POSITION)
+    if changed is not None:
+        return difference(made, changed)
+    unchanged = [f"  {line}" for line in made.splitlines()]
+    return (*unchanged, f"+ # give {optimizer.kind} the argument eps={eps}")
 
 
 _SQUARES = (

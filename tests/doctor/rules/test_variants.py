@@ -135,7 +135,7 @@ def test_a_scaler_that_is_not_saved_does_not_hide_a_bad_step() -> None:
 
 
 def test_an_update_that_makes_inf_of_finite_gradients_is_named() -> None:
-    evidence = watched("NOT_FINITE", "broken_by_an_update", errors=())
+    evidence = watched("UPDATE_NOT_FINITE", "broken_by_an_update_in_fp16", errors=())
     finding = diagnose(evidence).verdicts[0].finding
     assert "ByHand makes inf of finite gradients" in finding.summary
     assert 'recipe="o2"' in finding.change[-1]

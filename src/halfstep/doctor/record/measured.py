@@ -45,6 +45,8 @@ class Numbers:
         longest_run_of_skips: Largest number of skipped steps in a row.
         smallest_scale: The smallest loss scale seen.
         first_bad: The first step with a non-finite loss or gradient; None without one.
+        before_bad: The last step before it in which its optimizer changed parameters; None without
+            one.
     """
 
     steps: tuple[StepNumbers, ...] = ()
@@ -52,6 +54,7 @@ class Numbers:
     longest_run_of_skips: int = 0
     smallest_scale: float | None = None
     first_bad: StepNumbers | None = None
+    before_bad: StepNumbers | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,6 +341,7 @@ class Bad:
         index: Index of the first such element.
         count: Number of such elements.
         iteration: The iteration in which it was seen.
+        makers: The loop's calls outside of a graph that made it, the latest first; none for data.
     """
 
     what: str
@@ -349,6 +350,7 @@ class Bad:
     index: tuple[int, ...]
     count: int
     iteration: int
+    makers: tuple[Maker, ...] = ()
 
     @property
     def value(self) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from halfstep.doctor.bundle.recorder import Recorder
+    from halfstep.doctor.record import Maker
+    from halfstep.doctor.signals.origins import Origins
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.signals.sizes import Sizes
     from halfstep.doctor.tape.modules import ModuleStack
@@ -39,6 +41,7 @@ class Investigation:
         stack: Follows modules while a step is traced.
         positions: Receives casts while a step is traced.
         sizes: Knows the norms of parameters before the first step.
+        origins: Knows the calls outside of a graph that made a tensor.
         bundle: Directory for the first bad step that can be recorded; None for none.
 
     Attributes:
@@ -51,6 +54,7 @@ class Investigation:
         stack: ModuleStack,
         positions: Positions,
         sizes: Sizes,
+        origins: Origins,
         bundle: Path | None = None,
     ) -> None:
         self._bundle = bundle
@@ -59,6 +63,7 @@ class Investigation:
         self._stack = stack
         self._positions = positions
         self._sizes = sizes
+        self._origins = origins
         self._count = 0
         self._was_only_scale = False
         self.births: list[Birth] = []
@@ -258,7 +263,8 @@ class Investigation:
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
                 what = "batch" if tensor.ndim else "number"  # A scale or a weight of the loop's.
-                self.inputs.append(_bad(what, name, tensor, iteration))
+                makers = self._origins.of(tensor)
+                self.inputs.append(_bad(what, name, tensor, iteration, makers))
 
 
 def _is_number(loss: float | None) -> bool:
@@ -272,7 +278,9 @@ def _is_mask(entry: Entry, tensor: torch.Tensor) -> bool:
     return counted.nans == 0 and counted.infs == counted.negative_infs
 
 
-def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
+def _bad(
+    what: str, name: str, tensor: torch.Tensor, iteration: int, makers: tuple[Maker, ...] = ()
+) -> Bad:
     tensor = local(tensor)
     wrong = ~tensor.detach().isfinite()
     first = wrong.nonzero()[0].tolist()
@@ -283,6 +291,7 @@ def _bad(what: str, name: str, tensor: torch.Tensor, iteration: int) -> Bad:
         index=tuple(first),
         count=int(wrong.sum()),
         iteration=iteration,
+        makers=makers,
     )
 
 

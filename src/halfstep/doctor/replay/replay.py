@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # The names in torch, halfstep and other libraries are the same.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 SMALLER = 2.0**-16
+_BATCH, _CONSTANT = "batch", "constant"
 _FREED = "Trying to backward through the graph a second time"
 _INCOMPLETE = (
     "a tensor in the graph of the loss comes from an earlier step, or from a call that doctor does "
@@ -151,7 +152,7 @@ class Replayer(Runs):
 
     def _names(self) -> dict[int, str]:
         names = {
-            storage_key(each): "batch" if entry.kind == "module" else "constant"
+            storage_key(each): _BATCH if entry.kind == "module" else _CONSTANT
             for entry, each in given_tensors(self._entries)
         }
         for model in map(unwrapped, self.models):
@@ -160,7 +161,8 @@ class Replayer(Runs):
             for name, parameter in model.named_parameters():
                 names[storage_key(parameter)] = f"parameter {name}"
         for name, tensor in self._parameters.items():
-            names.setdefault(storage_key(tensor), f"parameter {name}")
+            if names.get(storage_key(tensor)) in (None, _BATCH, _CONSTANT):
+                names[storage_key(tensor)] = f"parameter {name}"
         return names
 
     def _run(
@@ -194,7 +196,8 @@ class Replayer(Runs):
     def _attempt(
         self, outcome: Outcome, mode: Any, scale: float | None, leaves: dict[int, torch.Tensor]
     ) -> None:
-        with _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
+        quiet = torch.autograd.set_detect_anomaly(False)
+        with quiet, _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
             if any(each.like_cuda for each in self._entries):
                 stack.enter_context(cpu_half())  # The program's own context may have ended.
             if mode is not None:

@@ -38,7 +38,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         verdicts=tuple(sorted(causes, key=lambda each: ORDER.index(each.finding.confidence))),
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
-        notes=_notes(evidence),
+        notes=_notes(evidence, found=bool(causes)),
         unchecked=_unchecked(evidence.environment),
     )
 
@@ -62,13 +62,13 @@ def _unchecked(environment: Environment) -> str:
     return f"{what} checked, because PyTorch turns {off} off without a GPU"
 
 
-def _notes(evidence: Evidence) -> tuple[str, ...]:
+def _notes(evidence: Evidence, *, found: bool) -> tuple[str, ...]:
     notes = {
         f"the step could not be replayed: {each.note}" for each in evidence.replays if each.note
     }
     if evidence.precision.note:
         notes.add(f"headroom is not known: {evidence.precision.note}")
-    if "loop" in evidence.signals and not evidence.loop.iterations:
+    if not found and "loop" in evidence.signals and not evidence.loop.iterations:
         notes.add("no optimizer made a step, so doctor could not judge the training")
     if evidence.environment.scaler_off or evidence.environment.autocast_off:
         notes.add(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,6 +75,7 @@ class Series:
         self._skips = self._run = self._longest = 0
         self._smallest: float | None = None
         self._first_bad: StepNumbers | None = None
+        self._before_bad: StepNumbers | None = None
         self.troubles = 0
 
     def take(
@@ -180,6 +182,8 @@ class Series:
             skipped=skipped,
             learning_rate=reading.learning_rate,
         )
+        if self._first_bad is None and not is_good(step):
+            self._first_bad, self._before_bad = step, self._last_update(step.optimizer)
         if len(self._first) < FIRST:
             self._first.append(step)
         else:
@@ -189,12 +193,18 @@ class Series:
         self._run = self._run + 1 if skipped else 0
         self._skips += skipped
         self._longest = max(self._longest, self._run)
-        if self._first_bad is None and not is_good(step):
-            self._first_bad = step
         if skipped or not is_good(step):
             self.troubles += 1
             self._troubled[reading.optimizer] = self._taken[reading.optimizer]
             self._on_bad(step)
+
+    def _last_update(self, optimizer: int) -> StepNumbers | None:
+        """Return the latest step in which an optimizer changed its parameters; None without one."""
+        for each in chain(reversed(self._latest), reversed(self._first)):
+            step = _numbers(each)
+            if step.optimizer == optimizer and not step.skipped:
+                return step
+        return None
 
     @property
     def first_bad(self) -> StepNumbers | None:
@@ -223,6 +233,7 @@ class Series:
             longest_run_of_skips=self._longest,
             smallest_scale=self._smallest,
             first_bad=self._first_bad,
+            before_bad=self._before_bad,
         )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record.sites import Mark
     from halfstep.doctor.signals.grammar import Grammar
+    from halfstep.doctor.signals.origins import Origins
     from halfstep.doctor.signals.parties import Parties
     from halfstep.doctor.signals.positions import Positions
     from halfstep.doctor.tape.listener import Call
@@ -52,6 +53,7 @@ class Hearing:
         parties: Knows the parameters.
         scaling: Knows the loss scale.
         positions: Receives whole numbers in half formats.
+        origins: Receives calls outside of a graph.
         begin: Called before a call that may begin an iteration.
 
     Attributes:
@@ -68,6 +70,7 @@ class Hearing:
         parties: Parties,
         scaling: Scaling,
         positions: Positions,
+        origins: Origins,
         *,
         begin: Callable[[], None],
     ) -> None:
@@ -76,6 +79,7 @@ class Hearing:
         self._parties = parties
         self._scaling = scaling
         self._positions = positions
+        self._origins = origins
         self._begin = begin
         self.calls = Calls()
         self.averages = Averages()
@@ -132,7 +136,10 @@ class Hearing:
         """
         floats = self.calls.count(call.function.__name__, given, made)
         needs_gradients = any(map(is_in_graph, floats))
-        if not floats or not (needs_gradients or self._tape.holds(given)):
+        if not floats:
+            return
+        if not (needs_gradients or self._tape.holds(given)):
+            self._origins.note(call.function.__name__, given, floats)
             return
         if needs_gradients:
             self._begin()

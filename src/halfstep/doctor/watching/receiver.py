@@ -19,6 +19,7 @@ from halfstep.doctor.signals.closely import Look, Samples, is_sampled
 from halfstep.doctor.signals.evaluations import Evaluations
 from halfstep.doctor.signals.facts import gradients_of, state_step
 from halfstep.doctor.signals.grammar import Grammar
+from halfstep.doctor.signals.origins import Origins
 from halfstep.doctor.signals.parties import Parties
 from halfstep.doctor.signals.positions import Positions
 from halfstep.doctor.signals.saves import Saves
@@ -84,7 +85,10 @@ class Receiver:
         self.positions = Positions()
         self.elsewhere = Elsewhere(threading.get_ident())
         self.parties = Parties()
-        self.investigation = Investigation(self.stack, self.positions, self.parties.sizes, bundle)
+        origins = Origins()
+        self.investigation = Investigation(
+            self.stack, self.positions, self.parties.sizes, origins, bundle
+        )
         self.measuring = Measuring(
             self.grammar, self.tape, self.parties, self.investigation, whole=hold_back
         )
@@ -102,6 +106,7 @@ class Receiver:
             self.parties,
             self.scaling,
             self.positions,
+            origins,
             begin=self.begin,
         )
         self._stepping: list[Inside | None] = []

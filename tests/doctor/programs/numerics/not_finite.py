@@ -1,7 +1,6 @@
 """The loss of one batch overflows fp32, and the step is applied to the weights."""
 
 import torch
-from torch import nn
 
 from doctor.loops import batches, classifier, half_autocast
 
@@ -63,33 +62,3 @@ def broken_in_a_gradient_that_no_scale_makes_finite() -> None:
 
 def healthy_search_of_a_loss_scale() -> None:
     train_with_a_scaler(factor=1.0, init_scale=2.0**24)
-
-
-class ByHand(torch.optim.Optimizer):
-    """An Adam without momentum, whose epsilon is zero in fp16."""
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            for each in group["params"]:
-                square = self.state[each].setdefault("square", torch.zeros_like(each))
-                square.mul_(0.999).addcmul_(each.grad, each.grad, value=0.001)
-                each.addcdiv_(each.grad, square.sqrt().add_(group["epsilon"]), value=-1e-3)
-
-
-def train_by_hand(eps: float) -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(6, 3).half()
-    optimizer = ByHand(model.parameters(), {"epsilon": eps})
-    for images, labels in batches(6):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images.half() * 1e-2).float(), labels).backward()
-        optimizer.step()
-
-
-def broken_by_an_update() -> None:
-    train_by_hand(1e-8)
-
-
-def healthy_update() -> None:
-    train_by_hand(1e-3)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.source import difference, with_argument
+from halfstep.doctor.remedies import with_eps
 from halfstep.doctor.verdict import CERTAIN, LIKELY, Finding, Rule
 from halfstep.formats import FORMATS
 from halfstep.plurals import counted
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, OptimizerFacts
+    from halfstep.doctor.record import Evidence
 
 AUTOCAST = "+ # keep the parameters in fp32 and use autocast; or"
 EPS = "1e-4"
-EPS_POSITION = 3  # Adam(params, lr, betas, eps), and all like it
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -38,22 +37,12 @@ def judge(evidence: Evidence) -> Finding | None:
                 facts=tuple(facts),
                 change=(
                     "+ # keep the parameters in fp32 and use autocast; or",
-                    *_change(optimizer),
+                    *with_eps(optimizer, EPS),
                 ),
                 confidence=CERTAIN if broken else LIKELY,
                 site=optimizer.site,
             )
     return None
-
-
-def _change(optimizer: OptimizerFacts) -> tuple[str, ...]:
-    """Return the program's own statement with another eps."""
-    made = optimizer.made_by
-    larger = with_argument(made, optimizer.kind, "eps", EPS, position=EPS_POSITION)
-    if larger is not None:
-        return difference(made, larger)
-    unchanged = [f"  {line}" for line in made.splitlines()]
-    return (*unchanged, f"+ # give {optimizer.kind} the argument eps={EPS}")
 
 
 RULE = Rule(
@@ -63,4 +52,5 @@ RULE = Rule(
     citations=("pytorch/pytorch#8860", "openai/CLIP#40"),
     needs=frozenset({"static"}),
     judge=judge,
+    explains=("UPDATE_NOT_FINITE",),
 )

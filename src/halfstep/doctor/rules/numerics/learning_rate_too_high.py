@@ -133,5 +133,10 @@ RULE = Rule(
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
     needs=frozenset({"numbers", "replays", "growth", "precision"}),
     judge=judge,
-    explains=("ACTIVATIONS_TOO_LARGE", "ATTENTION_LOGITS_OVERFLOW", "EXP_OVERFLOW"),
+    explains=(
+        "ACTIVATIONS_TOO_LARGE",
+        "ATTENTION_LOGITS_OVERFLOW",
+        "EXP_OVERFLOW",
+        "UPDATE_NOT_FINITE",
+    ),
 )

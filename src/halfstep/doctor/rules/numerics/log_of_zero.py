@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence
 
 _LOGS = {"aten.log", "aten.log2", "aten.log10"}
-_PLUS_ONE = "aten.log1p"
+_PLUS_ONE, _LOGIT = "aten.log1p", "aten.logit"
+_POLES = {_PLUS_ONE: "-1", _LOGIT: "0 or 1"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -23,8 +24,8 @@ def judge(evidence: Evidence) -> Finding | None:
         fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
         precise = bool(fp32) and fp32[0].finite
         return Finding(
-            summary=f"{birth.operator} gets exactly {'-1' if birth.op == _PLUS_ONE else '0'} in "
-            f"{form}, and returns -inf {counted(birth.output.infs, 'time')}",
+            summary=f"{birth.operator} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
+            f"returns {birth.value} {counted(birth.output.infs, 'time')}",
             facts=(
                 birth.appears,
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
@@ -32,19 +33,29 @@ def judge(evidence: Evidence) -> Finding | None:
                 if precise
                 else "the same step in fp32 is not finite either",
             ),
-            change=(
-                "+ # use log_softmax or a loss that takes logits: neither computes the probability",
-                "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
-            ),
+            change=_change(birth),
             site=birth.user_site,
             module=birth.module,
         )
     return None
 
 
+def _change(birth: Birth) -> tuple[str, ...]:
+    if birth.op == _LOGIT:
+        return ("+ # use the logits themselves, or limit the argument: torch.logit(x, eps=1e-3)",)
+    if "aten.div" in birth.producers[:1]:
+        return ("+ # p * log(p / q) with 0 for p = 0: torch.xlogy(p, p) - p * torch.log(q)",)
+    return (
+        "+ # use log_softmax or a loss that takes logits: neither computes the probability",
+        "+ loss = torch.nn.functional.cross_entropy(logits, labels)",
+    )
+
+
 def _is_of_zero(birth: Birth) -> bool:
     if birth.op == _PLUS_ONE:
         return birth.inputs[0].lowest == -1
+    if birth.op == _LOGIT:
+        return birth.kind == "inf"
     return birth.op in _LOGS and birth.inputs[0].zeros > 0
 
 

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 
 _APPLIED = "the optimizer applies it to the weights"
 _LEFT_OUT = "the step is skipped; the loss scale is not the cause"
-_PARAMETER = "parameter "
-_MASTERS = (
-    "+ # update fp32 master weights, with an optimizer state in fp32:",
-    '+ engine = halfstep.Engine(model, optimizer, recipe="o2")',
-)
 _SKIP = (
     "+ # until the cause is found, skip such steps:",
     "+ norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
@@ -33,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return _skipped(births, bad, evidence)
     if not births:
         return _made_somewhere(bad)
-    return _made_by_update(births[0], bad, evidence) or _made_by(births[0], evidence, _APPLIED)
+    return _made_by(births[0], evidence, _APPLIED)
 
 
 def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -> Finding | None:
@@ -59,33 +54,6 @@ def _made_somewhere(bad: StepNumbers) -> Finding:
 
 def _is_bad(loss: float | None) -> bool:
     return loss is not None and not math.isfinite(loss)
-
-
-def _made_by_update(birth: Birth, bad: StepNumbers, evidence: Evidence) -> Finding | None:
-    """Find a parameter that an update of finite gradients made inf or NaN."""
-    before = [
-        step
-        for step in evidence.numbers.steps
-        if step.optimizer == bad.optimizer and step.iteration < bad.iteration
-    ]
-    norm = before[-1].gradient_norm if before else None
-    if not birth.output.name.startswith(_PARAMETER) or norm is None or not math.isfinite(norm):
-        return None
-    name, form = birth.output.name.removeprefix(_PARAMETER), birth.output.format
-    optimizer = evidence.static.optimizers[bad.optimizer]
-    return Finding(
-        summary=f"step {before[-1].iteration} of {optimizer.kind} makes {birth.value} of finite "
-        f"gradients: {name} contains {birth.value} after it",
-        facts=(
-            f"norm of the gradients that {optimizer.kind} was given: {norm:.3g}",
-            f"format of {name}: {form}; of the optimizer's state: "
-            + (", ".join(sorted({*optimizer.state_formats.values()})) or "none"),
-        ),
-        change=_MASTERS if form == "fp16" else _SKIP,
-        confidence=POSSIBLE,
-        site=optimizer.site,
-        module=name.rpartition(".")[0],
-    )
 
 
 def _made_by(birth: Birth, evidence: Evidence, then: str) -> Finding:
@@ -119,7 +87,7 @@ RULE = Rule(
     name="inf or NaN from another cause",
     rows=(43, 49),
     citations=("pytorch/pytorch#160016",),
-    needs=frozenset({"static", "numbers", "births", "replays"}),
+    needs=frozenset({"numbers", "births", "replays"}),
     judge=judge,
     symptom=True,
 )

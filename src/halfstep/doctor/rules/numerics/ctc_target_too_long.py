@@ -1,0 +1,44 @@
+"""The target of a CTC loss is longer than its input, so that no alignment exists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a CTC loss that is inf for finite log-probabilities."""
+    for birth in evidence.births:
+        if not birth.culprit or not birth.op.endswith("_ctc_loss") or birth.phase != "forward":
+            continue
+        losses, infs = birth.output.shape[0] if birth.output.shape else 1, birth.output.infs
+        return Finding(
+            summary=f"ctc_loss is inf for {infs} of {counted(losses, 'sample')}: the input has "
+            "fewer time steps than the target needs",
+            facts=(
+                birth.appears,
+                "a target needs one time step for each label, and one more between equal labels",
+            ),
+            change=(
+                "+ # count such samples as 0: nn.CTCLoss(zero_infinity=True)",
+                "+ # or give the model more time steps, for example with a smaller stride",
+            ),
+            site=birth.user_site,
+            module=birth.module,
+        )
+    return None
+
+
+RULE = Rule(
+    code="CTC_TARGET_TOO_LONG",
+    name="a CTC target longer than its input",
+    rows=(34,),
+    citations=("FangShancheng/ABINet#65", "ypwhs/captcha_break#29"),
+    needs=frozenset({"births"}),
+    judge=judge,
+)

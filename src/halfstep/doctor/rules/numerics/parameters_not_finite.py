@@ -1,0 +1,52 @@
+"""A parameter contains inf or NaN before the first update: it was loaded or made so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import Finding, Rule
+from halfstep.plurals import counted
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_PARAMETER = "parameter "
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find a parameter that makes a step non-finite, and that no update has changed."""
+    birth = next((each for each in evidence.births if each.culprit and not each.op), None)
+    if birth is None or not birth.output.name.startswith(_PARAMETER):
+        return None
+    if any(
+        not each.skipped and each.iteration < birth.iteration for each in evidence.numbers.steps
+    ):
+        return None
+    name = birth.output.name.removeprefix(_PARAMETER)
+    bad = next((each for each in evidence.inputs if each.name == name), None)
+    others = [each.name for each in evidence.inputs if each.what == "parameter" and each is not bad]
+    values = counted(birth.output.nans + birth.output.infs, f"{birth.value} value")
+    return Finding(
+        summary=f"{name} contains {values} before the first update; its shape is "
+        f"{[*birth.output.shape]}",
+        facts=(
+            *((f"the first one is at index {[*bad.index]}",) if bad else ()),
+            *((f"also not finite: {', '.join(others[:3])}",) if others else ()),
+        ),
+        change=(
+            f"+ # if {name} is loaded: its checkpoint is not finite: fp16 ends at 65504",
+            f"+ # if {name} is made with torch.empty: fill it, for example with nn.init.normal_",
+        ),
+        module=name.rpartition(".")[0],
+    )
+
+
+RULE = Rule(
+    code="PARAMETERS_NOT_FINITE",
+    name="parameters with inf or NaN from the start",
+    rows=(35,),
+    citations=("gordicaleksa/pytorch-GAT#11", "sauradip/STALE#16"),
+    needs=frozenset({"births", "inputs", "numbers"}),
+    judge=judge,
+    explains=("SCHEDULE_MOVES_OVER_SKIPS", "NORM_STATISTICS_POISONED"),
+)

@@ -1,0 +1,64 @@
+"""The loop divides its batch by the range of each column, and one column is constant."""
+
+import torch
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "COMPUTED_INPUT_NOT_FINITE"
+
+
+def train(prepare, weigh=None) -> None:
+    """Train on prepared images; `weigh` gives weights of the samples' losses."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        if weigh is None:
+            loss = loss_of(model, prepare(images), labels)
+        else:
+            with torch.autocast("cpu", dtype=torch.float16):
+                losses = functional.cross_entropy(model(images), labels, reduction="none")
+                loss = (losses * weigh(images)).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def in_range(images: torch.Tensor, least: float) -> torch.Tensor:
+    images = images * torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    low, high = images.amin(0), images.amax(0)
+    return (images - low) / (high - low).clamp(min=least)
+
+
+def broken() -> None:
+    train(lambda images: in_range(images, 0.0))
+
+
+def mended() -> None:
+    train(lambda images: in_range(images, 1e-6))
+
+
+def broken_by_a_cast() -> None:
+    train(lambda images: (images.abs() * 1e5).half())
+
+
+def broken_by_the_weights_of_a_loss() -> None:
+    train(None, lambda images: (images[:, 0] * 0).reciprocal().square())
+
+
+def healthy_with_weights_of_a_loss() -> None:
+    train(None, lambda images: images[:, 0].abs().add(1).reciprocal())
+
+
+def healthy_with_a_mask_by_logarithm() -> None:
+    """The logarithm of a mask is -inf where the mask is 0, and softmax needs exactly that."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        mask = torch.ones(3).scatter(0, (labels[0] + 1) % 3, 0.0).log()
+        optimizer.zero_grad()
+        chosen = torch.softmax(model(images) + mask, -1)[:1, labels[0]]
+        (-chosen.clamp(min=1e-3).log()).mean().backward()
+        optimizer.step()

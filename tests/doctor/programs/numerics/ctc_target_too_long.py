@@ -1,0 +1,44 @@
+"""One target has more labels than its input has time steps."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import half_autocast
+
+CODE = "CTC_TARGET_TOO_LONG"
+STEPS = 8
+
+
+def train(longest: int, *, zero_infinity: bool = False) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    targets = torch.arange(longest).expand(2, -1) % 4 + 1
+    for _ in range(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            chances = model(torch.randn(STEPS, 2, 6)).log_softmax(-1)
+            loss = functional.ctc_loss(
+                chances,
+                targets,
+                input_lengths=torch.tensor([STEPS, STEPS]),
+                target_lengths=torch.tensor([4, longest]),
+                zero_infinity=zero_infinity,
+            )
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(longest=10)
+
+
+def mended() -> None:
+    train(longest=7)
+
+
+def healthy_that_leaves_such_samples_out() -> None:
+    train(longest=10, zero_infinity=True)

@@ -1,0 +1,39 @@
+"""A checkpoint that was saved in fp16 contains inf in place of a weight above 65504."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from doctor.loops import batches, classifier, half_autocast, half_steps
+
+CODE = "PARAMETERS_NOT_FINITE"
+
+
+def from_checkpoint(weight: float) -> nn.Module:
+    model = classifier()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state["3.weight"][1, 4] = weight
+    model.load_state_dict({name: value.half() for name, value in state.items()})
+    return model
+
+
+def broken() -> None:
+    half_steps(from_checkpoint(7e4))
+
+
+def mended() -> None:
+    half_steps(from_checkpoint(0.1))
+
+
+def broken_by_a_parameter_outside_of_the_model() -> None:
+    model = classifier()
+    gain = nn.Parameter(torch.full((3,), float("nan")))  # torch.empty may contain it
+    optimizer = torch.optim.SGD([*model.parameters(), gain], lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = functional.cross_entropy(model(images) * gain, labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -1,0 +1,81 @@
+"""A schedule divides by the number of steps that are left, and the last learning rate is inf."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "UPDATE_NOT_FINITE"
+
+
+def train(last: float) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    rates = [0.01, 0.01, 0.01, last, 0.01, 0.01]
+    for rate, (images, labels) in zip(rates, batches(6), strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken() -> None:
+    train(float("inf"))
+
+
+def mended() -> None:
+    train(0.02)
+
+
+def train_with_eps(eps: float) -> None:
+    """Train with Adam; the dead units have gradients of exactly 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    nn.init.constant_(model[0].bias, -30.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=eps)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def broken_by_an_eps_of_zero() -> None:
+    train_with_eps(0.0)
+
+
+def healthy_with_dead_units() -> None:
+    train_with_eps(1e-8)
+
+
+class ByHand(torch.optim.Optimizer):
+    """An Adam without momentum, whose epsilon is zero in fp16."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                square = self.state[each].setdefault("square", torch.zeros_like(each))
+                square.mul_(0.999).addcmul_(each.grad, each.grad, value=0.001)
+                each.addcdiv_(each.grad, square.sqrt().add_(group["epsilon"]), value=-1e-3)
+
+
+def train_by_hand(eps: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).half()
+    optimizer = ByHand(model.parameters(), {"epsilon": eps})
+    for images, labels in batches(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images.half() * 1e-2).float(), labels).backward()
+        optimizer.step()
+
+
+def broken_by_an_update_in_fp16() -> None:
+    train_by_hand(1e-8)
+
+
+def healthy_update_in_fp16() -> None:
+    train_by_hand(1e-3)

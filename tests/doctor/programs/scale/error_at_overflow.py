@@ -1,0 +1,38 @@
+"""Clipping raises an error for the first steps, in which the scaler searches for its scale."""
+
+import torch
+from torch import nn
+
+from doctor.loops import batches, classifier, loss_of
+
+CODE = "ERROR_AT_OVERFLOW"
+
+
+def train(*, raises: bool, scale: float = 2.0**24, detects: bool = False) -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    with torch.autograd.set_detect_anomaly(detects):
+        for images, labels in batches(16):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, images, labels)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=raises)
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def broken() -> None:
+    train(raises=True)
+
+
+def mended() -> None:
+    train(raises=False)
+
+
+def broken_by_anomaly_detection() -> None:
+    train(raises=False, detects=True)
+
+
+def healthy_at_a_low_scale() -> None:
+    train(raises=True, scale=1024.0, detects=True)
