@@ -85,7 +85,10 @@ def test_tables_with_runs_that_are_left_out_now_are_kept(make_grid, compare, tmp
     assert not (directory / "table-1.md").exists()
     compare(make_grid(recipes=["fp32"], seeds=[0, 1]))
     assert (directory / "table-1.md").read_text() == table
-    assert "table-1.md, report-1.html, comparison-1.json" in (tmp_path / "said.txt").read_text()
+    assert (
+        "table-1.md, report-1.html, comparison-1.json, table-1.tex, cells-1.csv"
+        in (tmp_path / "said.txt").read_text()
+    )
     compare(make_grid(seeds=[0, 1]))
     assert not (directory / "table-2.md").exists()
 

@@ -92,6 +92,9 @@ def test_a_report_says_what_it_contains(script, tmp_path, capsys) -> None:
         assert main(["doctor", "--report", str(report), path]) == 0
         assert said in capsys.readouterr().err
     assert not [*(report / "bundle").iterdir()]  # not that of the program before
+    assert main(["doctor", "--report", str(report), spoilt]) == 0
+    assert main(["doctor", "--report", str(report), "mistyped.py"]) == 2
+    assert [*(report / "bundle").iterdir()]
 
 
 def test_a_program_without_a_step_is_not_called_healthy(tmp_path, capsys) -> None:

@@ -57,7 +57,7 @@ def test_a_loop_without_an_engine_holds_the_kernels_and_the_policy():
     with halfstep.cpu_half():
         assert registered() == (True, True)
         with torch.autocast("cpu", torch.float16):
-            assert torch.ones(2).pow(2).dtype == torch.float32
+            assert torch.ones(2).half().pow(2).dtype == torch.float32
     assert registered() == (False, False)
 
 

@@ -248,13 +248,18 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
 
 def _print_files(console: "Console", found: "Answer", written: list[str], out: Path) -> None:
     console.print(f"{', '.join(written[:-1])} and {written[-1]} are in {out}", soft_wrap=True)
-    bare = [each.gpu.name for each in found.choices if each.best is None]
-    if bare:
-        console.print(
-            f"no recipe file for {', '.join(bare)}: no safe recipe is predicted to be faster there "
-            "than fp32 or tf32",
-            soft_wrap=True,
-        )
+    reasons = {
+        True: "no safe recipe is predicted to be faster there than fp32 or tf32",
+        False: "no recipe fits into memory there",
+    }
+    for fits, reason in reasons.items():
+        bare = [
+            each.gpu.name
+            for each in found.choices
+            if each.best is None and each.reference.fits is fits
+        ]
+        if bare:
+            console.print(f"no recipe file for {', '.join(bare)}: {reason}", soft_wrap=True)
 
 
 def _refuse(*, costed: object, tried: object) -> None:

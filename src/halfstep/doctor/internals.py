@@ -16,6 +16,7 @@ from torch.utils import checkpoint
 from torch.utils.data._utils import fetch
 
 from halfstep.doctor.tensors.nesting import tensors_in
+from halfstep.kernels.cuda_policy import LOWER, WIDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,13 +268,14 @@ def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer)
 
 
 def is_only_cast_on_cuda(func: Any) -> bool:
-    """Return whether autocast casts an operator on CUDA and leaves it alone on this CPU.
+    """Return whether autocast casts an operator to fp32 on CUDA and leaves it alone on this CPU.
 
-    With few exceptions, these operators compute in fp32 under CUDA's autocast: powers, sums,
-    exponentials, norms.
+    Such operators are powers, sums, exponentials and norms.
 
     Args:
         func: The overload.
     """
+    if func.overloadpacket.__name__ in LOWER | WIDEST:
+        return False
     has = func.has_kernel_for_dispatch_key
     return has(torch._C.DispatchKey.AutocastCUDA) and not has(torch._C.DispatchKey.AutocastCPU)

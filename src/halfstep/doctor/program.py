@@ -67,13 +67,13 @@ def run_program(
     if argv and is_saved(saved := saved_in(Path(argv[0]))):
         refuse_arguments(argv)
         return _explain(saved, report, page)
+    prepared, hint = _prepare(argv), _hint(argv)
     bundle = None if report is None else report / name
     if bundle is not None:
         files.remove(bundle)
     watch = Watch(hold_back=hold_back, bundle=bundle)
     error: BaseException | None = None
     code = 0
-    prepared, hint = _prepare(argv), _hint(argv)
     if hint:  # The program may run for long.
         print(hint, file=sys.stderr)  # noqa: T201  # a command line
     watch.start()

@@ -42,22 +42,27 @@ def with_eps(optimizer: OptimizerFacts, eps: str) -> tuple[str, ...]:
 
 
 _SQUARES = (
-    (r"\b([A-Za-z_][\w.]*)\.(pow\(2(?:\.0)?\)|square\(\))", r"\1.float().\2"),
+    (r"(?<![\w.])([A-Za-z_][\w.]*)\.(pow\(2(?:\.0)?\)|square\(\))", r"\1.float().\2"),
     (r"\)\.(pow\(2(?:\.0)?\)|square\(\))", r").float().\1"),
-    (r"\b([A-Za-z_][\w.]*) ?\*\* ?2\b", r"\1.float() ** 2"),
-    (r"\) ?\*\* ?2\b", r").float() ** 2"),
-    (r"\b([A-Za-z_][\w.]*) ?\* ?\1\b(?![\w.(])", r"\1.float() * \1.float()"),
+    (r"(?<![\w.])([A-Za-z_][\w.]*) ?\*\* ?2(?![\w.])", r"\1.float() ** 2"),
+    (r"\) ?\*\* ?2(?![\w.])", r").float() ** 2"),
+    (
+        r"(?<![\w.])([A-Za-z_][\w.]*) ?\* ?\1\b(?![\w.(\[]| ?\*\*)",
+        r"\1.float() * \1.float()",
+    ),
 )
 
 
 def squares_in_fp32(line: str) -> str:
-    """Return a line of code in which squares are computed in fp32, or "" if it shows none.
+    """Return a line of code in which its square is computed in fp32.
 
     Args:
         line: The line, for example "x.pow(2).mean()".
+
+    Returns:
+        The changed line; "" if the line shows no square, or several.
     """
-    for pattern, replacement in _SQUARES:
-        changed, count = re.subn(pattern, replacement, line)
-        if count:
-            return changed
-    return ""
+    found = [re.subn(pattern, replacement, line) for pattern, replacement in _SQUARES]
+    if sum(count for _, count in found) != 1:
+        return ""
+    return next(changed for changed, count in found if count)

@@ -48,6 +48,38 @@ def test_what_only_looks_like_the_cause_gets_none(code: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "name", "right"),
+    [
+        ("MEAN_SQUARE_OVERFLOW", "product_of_two", "ACTIVATIONS_TOO_LARGE"),
+        ("MEAN_SQUARE_OVERFLOW", "cube", "SCALE_COLLAPSED"),
+        ("DIVISION_BY_ZERO", "overflow_beside_zeros", "SCALE_COLLAPSED"),
+        ("OUTSIDE_DOMAIN", "powers_of_a_negative_number", "NOT_FINITE"),
+    ],
+)
+def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> None:
+    assert codes(watched(code, name, errors=())) == [right]
+
+
+def test_an_argument_just_outside_the_domain_has_enough_digits() -> None:
+    evidence = watched("OUTSIDE_DOMAIN", "broken_just_above_1", errors=())
+    assert "its argument is 1.0000001" in diagnose(evidence).verdicts[0].finding.summary
+
+
+def test_a_line_of_the_program_keeps_its_names() -> None:
+    evidence = watched("OUTSIDE_DOMAIN", "broken_in_a_function_with_other_names", errors=())
+    finding = diagnose(evidence).verdicts[0].finding
+    assert "- return loss.log().mean()" in finding.change
+
+
+def test_half_precision_beside_an_autocast_that_is_off_is_checked() -> None:
+    evidence = watched("LOSS_IN_FP16", "broken", errors=Exception)
+    environment = replace(evidence.environment, autocast_off=True)
+    said = diagnose(replace(evidence, environment=environment))
+    assert not said.unchecked
+    assert not any("to check half precision" in each for each in said.notes)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("broken_cleared_before_the_step", "- optimizer.zero_grad(set_to_none=to_none)"),
@@ -80,6 +112,9 @@ def test_an_argument_outside_the_domain_says_whether_rounding_is_the_cause(name,
         ("s = self.x.square().mean()", "s = self.x.float().square().mean()"),
         ("z = 2 * y**2", "z = 2 * y.float() ** 2"),
         ("z = x.pow(20)", ""),
+        ("z = x ** 2.5", ""),
+        ("loss = (h * h).mean() / n ** 2", ""),  # Which of the squares overflows?
+        ("z = (a.x * x).mean()", ""),
         ("z = x * x.mean()", ""),
         ("z = norm(x)", ""),
     ],

@@ -117,13 +117,14 @@ def without_places(evidence: Evidence) -> Evidence:
     """Leave out lines, and the norms that a watch at rest does not compute."""
     numbers = evidence.numbers
     steps = tuple(replace(each, gradient_norm=None) for each in numbers.steps)
+    before = numbers.before_bad and replace(numbers.before_bad, gradient_norm=None)
     shapes = tuple(
         replace(each, events=tuple(replace(event, site=None) for event in each.events))
         for each in evidence.loop.shapes
     )
     return replace(
         evidence,
-        numbers=replace(numbers, steps=steps),
+        numbers=replace(numbers, steps=steps, before_bad=before),
         loop=replace(evidence.loop, shapes=shapes),
         births=tuple(replace(each, site=None, user_site=None) for each in evidence.births),
         samples=(),

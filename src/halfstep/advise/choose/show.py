@@ -133,7 +133,7 @@ def chosen(choice: Choice, advice: Advice | None) -> str:
     low, value, high = map(units.ratio, speed_up)
     warnings = advice.warnings(best.trial) if advice else []
     alike = [each.trial.base for each in choice.as_fast]
-    if speed_up.low < 1:
+    if choice.reference.fits and speed_up.low < 1 <= speed_up.high:
         alike.append(choice.reference.recipe)
     others = ", ".join(alike)
     more = f"; about as fast: {others}" if others else ""

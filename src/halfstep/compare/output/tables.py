@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TABLE = "table.md"
 REPORT = "report.html"
+LATEX = "table.tex"
+CELLS = "cells.csv"
 
 
 def write_tables(
@@ -41,8 +43,8 @@ def write_tables(
     text = json.dumps(as_json(grid, results, predicted), indent=2, allow_nan=False) + "\n"
     write_atomically(directory / COMPARISON, text)
     write_atomically(directory / TABLE, markdown(grid, results, predicted))
-    write_atomically(directory / "table.tex", latex(grid, results, predicted))
-    write_atomically(directory / "cells.csv", csv_text(grid, results))
+    write_atomically(directory / LATEX, latex(grid, results, predicted))
+    write_atomically(directory / CELLS, csv_text(grid, results))
     write_atomically(directory / REPORT, page(grid, results, predicted))
 
 
@@ -63,14 +65,15 @@ def keep_tables(directory: Path, grid: Grid) -> str:
         for cell in cells
     ):
         return ""
-    number = next(each for each in count(1) if not (directory / f"table-{each}.md").exists())
-    names = []
-    for name in (TABLE, REPORT, COMPARISON):
-        original = directory / name
-        if original.is_file():
-            names.append(f"{original.stem}-{number}{original.suffix}")
-            write_atomically(directory / names[-1], original.read_bytes())
-    return ", ".join(names)
+    originals = [directory / name for name in (TABLE, REPORT, COMPARISON, LATEX, CELLS)]
+    originals = [each for each in originals if each.is_file()]
+    for number in count(1):
+        copies = [each.with_stem(f"{each.stem}-{number}") for each in originals]
+        if not any(each.exists() for each in copies):
+            break
+    for original, copy in zip(originals, copies, strict=True):
+        write_atomically(copy, original.read_bytes())
+    return ", ".join(each.name for each in copies)
 
 
 def parse_exports(text: str | None) -> tuple[str, ...]:

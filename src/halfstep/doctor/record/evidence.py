@@ -124,12 +124,17 @@ class Evidence:
         replays = [each for each in self.replays if each.name == "fp32" and not each.note]
         return bool(replays) and replays[0].finite
 
-    def fp32_facts(self) -> tuple[str, ...]:
-        """Return whether a bad step is finite in fp32, as text; nothing if unknown."""
+    def fp32_facts(self, conclusion: str = "") -> tuple[str, ...]:
+        """Return whether a bad step is finite in fp32, as text; nothing if unknown.
+
+        Args:
+            conclusion: What follows if it is finite; "" for nothing.
+        """
         if not any(each.name == "fp32" and not each.note for each in self.replays):
             return ()
-        either = "" if self.exact_is_finite() else "not "
-        return (f"the same step in fp32 is {either}finite" + " either" * bool(either),)
+        if not self.exact_is_finite():
+            return ("the same step in fp32 is not finite either",)
+        return ("the same step in fp32 is finite" + f": {conclusion}" * bool(conclusion),)
 
     def to_json(self) -> str:
         """Return it as JSON; inf and nan are strings."""

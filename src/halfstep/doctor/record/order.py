@@ -72,6 +72,11 @@ def optimizer_name(loop: Loop, number: Fact) -> str:
     return "optimizer"
 
 
+def lines_of(loop: Loop) -> set[str]:
+    """Return the text of the program's lines that have events."""
+    return {each.site.text for shape in loop.shapes for each in shape.events if each.site}
+
+
 def names(loop: Loop) -> dict[str, str]:
     """Return the program's names of "scaler", "optimizer" and "loss", where it has one of each."""
     found: dict[str, set[str]] = {"scaler": set(), "optimizer": set(), "loss": set()}

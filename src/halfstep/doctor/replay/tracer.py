@@ -60,6 +60,7 @@ _WRITES_NUMBERS = (
     "aten.index_put",
     "aten.index_put_",
 )
+_CAST = "aten._to_copy"
 _ON_PURPOSE = -1
 FOLLOWERS = 6
 
@@ -322,7 +323,9 @@ class Tracer(TorchDispatchMode):
         if not self._is_autocast or done.caller.node or output.format not in HALF_FORMATS:
             return False
         on_cpu = all(each.device.type == "cpu" for each in done.inputs)
-        return on_cpu and is_only_cast_on_cuda(done.func)
+        # Autocast on a CPU leaves the inputs alone: what was cast is in half by the program's wish.
+        cast = any(self._lineage.op(storage_key(each)) == _CAST for each in done.inputs)
+        return on_cpu and not cast and is_only_cast_on_cuda(done.func)
 
     def _add(self, birth: Birth) -> int:
         self.births.append(birth)

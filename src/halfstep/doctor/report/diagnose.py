@@ -6,17 +6,25 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfstep.doctor.record.order import names
+from halfstep.doctor.record import HALVES
+from halfstep.doctor.record.order import lines_of, names
 from halfstep.doctor.rules import rules
 from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Environment, Evidence
+    from halfstep.doctor.record import Evidence
+
+_USES = {
+    "scaler": r"(?<![\w.])scaler(?=\.\w)",
+    "optimizer": r"(?<![\w.])optimizer(?=\.\w|\)|,)",
+    "loss": r"(?<![\w.])loss(?=\)?\.backward\()",
+}
+"""How the changes that rules suggest use these names. Other code is the program's own."""
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the diagnosis of a program."""
-    known = names(evidence.loop)
+    known, lines = names(evidence.loop), lines_of(evidence.loop)
     found = []
     explained: set[str] = set()
     symptoms: set[str] = set()
@@ -25,7 +33,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         finding = rule.read(evidence)
         if finding is not None:
             finding = replace(
-                finding, change=tuple(_renamed(each, known) for each in finding.change)
+                finding,
+                change=tuple(
+                    each if each.lstrip("-+ ") in lines else _renamed(each, known)
+                    for each in finding.change
+                ),
             )
             found.append(Verdict(rule.code, rule.name, rule.rows, rule.citations, finding))
             explained |= set(rule.explains)
@@ -39,7 +51,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         consequences=tuple(each.code for each in found if each.code in explained),
         headroom="" if causes else _headroom(evidence),
         notes=_notes(evidence, found=bool(causes)),
-        unchecked=_unchecked(evidence.environment),
+        unchecked=_unchecked(evidence),
     )
 
 
@@ -47,12 +59,13 @@ def _renamed(line: str, known: dict[str, str]) -> str:
     """Return a line of code with the program's names; its comment stays."""
     code, mark, comment = line.partition("#")
     for what, name in known.items():
-        code = re.sub(rf"(?<![\w.]){what}(?=\.\w|\)|,)", name, code)
+        code = re.sub(_USES[what], name, code)
     return code + mark + comment
 
 
-def _unchecked(environment: Environment) -> str:
-    if environment.autocast_off:
+def _unchecked(evidence: Evidence) -> str:
+    environment = evidence.environment
+    if environment.autocast_off and not _computes_in_half(evidence):
         scaler = " and GradScaler('cuda')" if environment.scaler_off else ""
         what, off = "half precision was not", f"torch.autocast('cuda'){scaler}"
     elif environment.scaler_off:
@@ -60,6 +73,13 @@ def _unchecked(environment: Environment) -> str:
     else:
         return ""
     return f"{what} checked, because PyTorch turns {off} off without a GPU"
+
+
+def _computes_in_half(evidence: Evidence) -> bool:
+    """Return whether a model was called under autocast, or has parameters in a half format."""
+    return any(event.facts.get("autocast") for _, event in evidence.loop.of("forward")) or any(
+        HALVES & {*model.formats} for model in evidence.static.models
+    )
 
 
 def _notes(evidence: Evidence, *, found: bool) -> tuple[str, ...]:
@@ -70,7 +90,7 @@ def _notes(evidence: Evidence, *, found: bool) -> tuple[str, ...]:
         notes.add(f"headroom is not known: {evidence.precision.note}")
     if not found and "loop" in evidence.signals and not evidence.loop.iterations:
         notes.add("no optimizer made a step, so doctor could not judge the training")
-    if evidence.environment.scaler_off or evidence.environment.autocast_off:
+    if _unchecked(evidence):
         notes.add(
             "to check half precision without a GPU, write torch.autocast('cpu', "
             "dtype=torch.float16) and torch.amp.GradScaler('cpu'), and train inside `with "

@@ -6,6 +6,7 @@ tell such results from data: a target, a weight or a normalised batch is compute
 
 from __future__ import annotations
 
+import re
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 TENSORS = 256
 CALLS = 6
 # These can make inf or NaN of finite numbers; other functions move numbers, or keep them finite.
-_MAKES = frozenset(
-    "div divide true_divide truediv rtruediv itruediv reciprocal sqrt rsqrt pow rpow ipow log log2 "
-    "log10 log1p exp exp2 expm1 sinh cosh tan acos asin atanh acosh logit std var std_mean var_mean "
-    "mean norm vector_norm sum prod cumsum cumprod square mul rmul imul matmul rmatmul mm bmm "
-    "einsum remainder fmod erfinv lgamma xlogy".split()
+_MAKES = re.compile(
+    r"[ir]?(true_?div|div|divide|true_divide|pow|mul|matmul)|reciprocal|r?sqrt|square|xlogy|"
+    r"log(2|10|1p|it)?|exp(2|m1)?|sinh|cosh|tan|a(cos|sin|tan|cosh|tanh)|erfinv|lgamma|"
+    r"(std|var)(_mean)?|mean|(vector_)?norm|sum|cumsum|(cum)?prod|b?mm|einsum|remainder|fmod"
 )
 
 
@@ -69,7 +69,7 @@ class Origins:
         halves = made[0].dtype in HALVES and all(each.dtype not in HALVES for each in given)
         if halves and any(each.is_floating_point() for each in given):
             op = "cast"
-        if op in _MAKES or op == "cast":
+        if op == "cast" or _MAKES.fullmatch(op):
             if before is not None and before.depth == CALLS:
                 before = None
             depth = before.depth + 1 if before else 1

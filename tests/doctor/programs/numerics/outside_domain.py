@@ -76,3 +76,29 @@ def broken_under_a_loss_scale_of_the_loop() -> None:
             optimizer.step()
         else:
             scale /= 2
+
+
+def broken_just_above_1() -> None:
+    def loss(outputs, _):
+        directions = nn.functional.normalize(outputs, dim=1)
+        return (directions * directions.detach()).sum(1).acos().mean()
+
+    plain_steps(linear(), loss, count=12)
+
+
+def logarithm_of(loss: torch.Tensor) -> torch.Tensor:
+    return loss.log().mean()
+
+
+def broken_in_a_function_with_other_names() -> None:
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, _ in batches(4):
+        optimizer.zero_grad()
+        total = logarithm_of(model(images))
+        total.backward()
+        optimizer.step()
+
+
+def powers_of_a_negative_number() -> None:
+    plain_steps(linear(), lambda outputs, _: ((-2.0) ** outputs).mean())

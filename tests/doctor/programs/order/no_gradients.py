@@ -127,3 +127,32 @@ def broken_by_a_loss_outside_the_graph() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+
+def train_on_written_gradients(combine) -> None:
+    """Clear after each backward pass, and write combined gradients before the step."""
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for images, labels in batches(4):
+        kept = []
+        for half in (slice(0, 4), slice(4, 8)):
+            nn.functional.cross_entropy(model(images[half]), labels[half]).backward()
+            kept.append([each.grad.clone() for each in model.parameters()])
+            optimizer.zero_grad(set_to_none=False)
+        for each, *parts in zip(model.parameters(), *kept, strict=True):
+            combine(each, parts)
+        optimizer.step()
+
+
+def healthy_with_gradients_of_tasks_combined() -> None:
+    def combine(parameter, parts):
+        parameter.grad = sum(parts)
+
+    train_on_written_gradients(combine)
+
+
+def healthy_with_gradients_of_samples_clipped() -> None:
+    def combine(parameter, parts):
+        parameter.grad.copy_(sum(each.clamp(-1.0, 1.0) for each in parts))
+
+    train_on_written_gradients(combine)

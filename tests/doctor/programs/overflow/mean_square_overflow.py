@@ -73,3 +73,14 @@ def broken_in_a_loss() -> None:
 
 def healthy_loss_in_fp32() -> None:
     half_steps(nn.Linear(6, 3), lambda outputs, _: ((outputs.float() - 300) ** 2).mean())
+
+
+def product_of_two() -> None:
+    def own(features):
+        return ((features + 3000) * (features + 40)).sum(-1, keepdim=True) * 1e-6 + features
+
+    half_steps(Around(own))
+
+
+def cube() -> None:
+    half_steps(Around(lambda features: (features + 60) ** 3), lambda outputs, _: outputs.mean())

@@ -55,3 +55,44 @@ def healthy_with_a_check() -> None:
         for each in model.parameters():
             each.grad /= scale
         optimizer.step()
+
+
+class Skipping(torch.optim.SGD):
+    """Multiplies the loss itself, and leaves out steps whose gradients overflow."""
+
+    scale = 2.0**20
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        gradients = [each.grad for each in self.param_groups[0]["params"]]
+        if not all(each.isfinite().all() for each in gradients):
+            self.scale /= 4
+            return
+        for each in gradients:
+            each.div_(self.scale)
+        super().step(closure)
+
+
+def healthy_with_an_optimizer_that_skips() -> None:
+    model = classifier()
+    optimizer = Skipping(model.parameters(), lr=0.05)
+    for images, labels in batches(12):
+        optimizer.zero_grad()
+        with half_autocast():
+            loss = functional.cross_entropy(model(images), labels)
+        (loss * optimizer.scale).backward()
+        optimizer.step()
+
+
+def broken_in_the_derivative_of_a_temperature() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in batches(4):
+        optimizer.zero_grad()
+        with half_autocast():
+            logits = functional.normalize(model(images), dim=1).half() / 0.07
+            loss = functional.cross_entropy(logits.float(), labels)
+        (loss * 2.0**18).backward()
+        for each in model.parameters():
+            each.grad /= 2.0**18
+        optimizer.step()

@@ -19,13 +19,14 @@ _STEEP = {
     "aten.log2",
     "aten.log10",
 }
+_SMALLER = {"lower scale", "smaller loss"}
 _MAX = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find an overflow of fp16 in the backward pass of an operator that is steep near zero."""
-    if any(each.name == "lower scale" and each.finite for each in evidence.replays):
-        return None  # The loss scale is the cause.
+    if any(each.name in _SMALLER and each.finite for each in evidence.replays):
+        return None  # The size of the loss is the cause.
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "backward" and birth.overflowed):
             continue
@@ -50,6 +51,8 @@ def judge(evidence: Evidence) -> Finding | None:
 def _is_steep(birth: Birth) -> bool:
     if birth.forward_op == "aten.pow":  # The derivative of a negative power.
         return birth.op == "aten.pow" and any(each < 0 for each in birth.scalars)
+    if birth.op == "aten.div" and len(birth.inputs) == 1:
+        return False  # The divisor is a constant.
     return birth.forward_op in _STEEP
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.verdict import Finding, Rule
@@ -19,14 +20,15 @@ def judge(evidence: Evidence) -> Finding | None:
         divisor = _divisor(birth)
         if not birth.culprit or birth.phase != "forward" or divisor is None or not divisor.zeros:
             continue
+        each_divides = math.prod(birth.output.shape) // max(1, math.prod(divisor.shape))
+        if birth.output.infs + birth.output.nans > divisor.zeros * each_divides:
+            continue  # Other quotients overflow.
         return Finding(
             summary=f"{birth.operator} divides by 0: the divisor contains "
             f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",
             facts=(
                 birth.appears,
-                "the same step in fp32 is finite: the zeros come from half precision"
-                if evidence.exact_is_finite()
-                else "the same step in fp32 is not finite either",
+                *evidence.fp32_facts("the zeros come from half precision"),
             ),
             change=(
                 *((f"- {birth.user_site.text}",) if birth.user_site else ()),

@@ -21,17 +21,13 @@ def judge(evidence: Evidence) -> Finding | None:
         if not birth.culprit or not _is_of_zero(birth):
             continue
         form = birth.inputs[0].format
-        fp32 = [each for each in evidence.replays if each.name == "fp32" and not each.note]
-        precise = bool(fp32) and fp32[0].finite
         return Finding(
             summary=f"{birth.operator} gets exactly {_POLES.get(birth.op, '0')} in {form}, and "
             f"returns {birth.value} {counted(birth.output.infs, 'time')}",
             facts=(
                 birth.appears,
                 f"its input came from {', '.join(birth.producers[:2]) or 'outside the step'}",
-                "the same step in fp32 is finite: the zeros come from half precision"
-                if precise
-                else "the same step in fp32 is not finite either",
+                *evidence.fp32_facts("the zeros come from half precision"),
             ),
             change=_change(birth),
             site=birth.user_site,

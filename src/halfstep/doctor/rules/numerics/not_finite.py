@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _APPLIED = "the optimizer applies it to the weights"
+_STAYS_FINITE = "the parameters are finite all the same"
 _LEFT_OUT = "the step is skipped; the loss scale is not the cause"
 _SKIP = (
     "+ # until the cause is found, skip such steps:",
@@ -28,7 +29,11 @@ def judge(evidence: Evidence) -> Finding | None:
         return _skipped(births, bad, evidence)
     if not births:
         return _made_somewhere(bad)
-    return _made_by(births[0], evidence, _APPLIED)
+    smaller = any(each.name == "smaller loss" and each.finite for each in evidence.replays)
+    if smaller and evidence.static.stays_finite:
+        return None  # The optimizer leaves out steps while it searches for its own loss scale.
+    then = _STAYS_FINITE if evidence.static.stays_finite else _APPLIED
+    return _made_by(births[0], evidence, then)
 
 
 def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -> Finding | None:
@@ -87,7 +92,7 @@ RULE = Rule(
     name="inf or NaN from another cause",
     rows=(43, 49),
     citations=("pytorch/pytorch#160016",),
-    needs=frozenset({"numbers", "births", "replays"}),
+    needs=frozenset({"static", "numbers", "births", "replays"}),
     judge=judge,
     symptom=True,
 )

@@ -34,14 +34,12 @@ def judge(evidence: Evidence) -> Finding | None:
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "forward" or birth.kind != "nan":
             continue
-        if birth.op not in _DOMAINS:
+        if birth.op not in _DOMAINS or _has_number_as_base(birth):
             continue
         domain, limits, inside = _DOMAINS[birth.op]
         facts = [
             birth.appears,
-            "the same step in fp32 is finite: rounding moved the argument out of the domain"
-            if evidence.exact_is_finite()
-            else "the same step in fp32 is not finite either",
+            *evidence.fp32_facts("rounding moved the argument out of the domain"),
         ]
         change = [f"- {birth.user_site.text}"] if birth.user_site else []
         if "aten.where" in birth.swallowed:
@@ -58,13 +56,18 @@ def judge(evidence: Evidence) -> Finding | None:
             )
         return Finding(
             summary=f"{birth.operator} returns NaN {counted(birth.output.nans, 'time')}: its "
-            f"argument is {_outermost(birth):.4g}, and must be {domain}",
+            f"argument is {_outermost(birth):.9g}, and must be {domain}",
             facts=tuple(facts),
             change=tuple(change),
             site=birth.user_site,
             module=birth.module,
         )
     return None
+
+
+def _has_number_as_base(birth: Birth) -> bool:
+    """Return whether a power of a tensor is a power of a Python number, whose exponents it is."""
+    return len(birth.inputs) == 1 and any(each.is_integer() for each in birth.scalars)
 
 
 def _outermost(birth: Birth) -> float:

@@ -21,9 +21,9 @@ def judge(evidence: Evidence) -> Finding | None:
     birth = next((each for each in evidence.births if each.culprit), None)
     if bad is None or before is None or birth is None or birth.iteration != bad.iteration:
         return None
-    norm = before.gradient_norm
-    if not birth.output.name.startswith(_PARAMETER) or norm is None or not math.isfinite(norm):
+    if not birth.output.name.startswith(_PARAMETER):
         return None
+    norm = before.gradient_norm
     optimizer = evidence.static.optimizers[bad.optimizer]
     name = birth.output.name.removeprefix(_PARAMETER)
     cause, change, confidence = _cause(evidence, before, birth)
@@ -31,7 +31,11 @@ def judge(evidence: Evidence) -> Finding | None:
         summary=f"step {before.iteration} of {optimizer.kind} makes {birth.value} of finite "
         f"gradients: {name} contains {birth.value} after it{cause}",
         facts=(
-            f"norm of the gradients that {optimizer.kind} was given: {norm:.3g}",
+            *(
+                (f"norm of the gradients that it was given: {norm:.3g}",)
+                if norm is not None
+                else ()
+            ),
             *((f"learning rate: {before.learning_rate:g}",) if _has_rate(evidence, before) else ()),
             f"format of {name}: {birth.output.format}; of the optimizer's state: "
             + (", ".join(sorted({*optimizer.state_formats.values()})) or "none"),

@@ -28,7 +28,7 @@ _NO_LOSS = ("+ # in a step without a loss, also skip scaler.step() and scaler.up
 def judge(evidence: Evidence) -> Finding | None:
     """Find a refused step, an optimizer without gradients, or an optimizer of an older model."""
     zero = _cleared_too_early(evidence.loop)
-    if zero is not None:
+    if zero is not None and not _steps_with_gradients(evidence, zero.facts["optimizer"]):
         return _cleared(evidence.loop, zero)
     refused = raised(evidence.loop, _REFUSED)
     if refused is not None:
@@ -58,6 +58,11 @@ def judge(evidence: Evidence) -> Finding | None:
             missed = f"{', '.join(forgotten[:3])} get gradients, but belong to no optimizer"
             return _silent(evidence, number, f"{_missing(optimizer)}; {missed}")
     return None
+
+
+def _steps_with_gradients(evidence: Evidence, number: Fact) -> bool:
+    """Return whether an optimizer had gradients other than 0, which the loop may have written."""
+    return any(each.optimizer == number and each.gradient_norm for each in evidence.numbers.steps)
 
 
 def _cleared_too_early(loop: Loop) -> Event | None:
@@ -137,7 +142,7 @@ RULE = Rule(
     name="an optimizer without gradients",
     rows=(11,),
     citations=("nerfstudio-project/nerfstudio#1919", "ecmwf/WeatherGenerator#356"),
-    needs=frozenset({"loop", "static"}),
+    needs=frozenset({"loop", "static", "numbers"}),
     judge=judge,
     explains=("WEIGHT_CAST_WITHOUT_GRADIENT",),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.remedies import squares_in_fp32
@@ -20,6 +22,8 @@ def judge(evidence: Evidence) -> Finding | None:
     """Find an fp16 square that overflows before a mean, in a loss or below a root."""
     for birth in evidence.lost(APART):
         if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
+            continue
+        if not _is_square(birth):
             continue
         if not any("mean" in each or "sum" in each for each in birth.consumers):
             continue
@@ -44,6 +48,15 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _is_square(birth: Birth) -> bool:
+    """Return whether a power has the exponent 2, or a product the same factor twice."""
+    largest, exact = birth.inputs[0].largest or 0.0, birth.exact or 0.0
+    alike = all(
+        replace(each, name="") == replace(birth.inputs[0], name="") for each in birth.inputs
+    )
+    return alike and math.isclose(exact, largest**2, rel_tol=1e-6)
 
 
 def _reduction(birth: Birth) -> str:

@@ -19,6 +19,8 @@ def judge(evidence: Evidence) -> Finding | None:
     births = [each for each in evidence.births if each.culprit]
     if evidence.loop.of("scale") or bad is None or not smaller or not births:
         return None
+    if evidence.static.stays_finite:
+        return None  # The optimizer skips such steps.
     replay, birth = smaller[-1], births[0]
     if birth.phase != "backward" or birth.output.format != "fp16" or not birth.overflowed:
         return None
@@ -50,7 +52,7 @@ RULE = Rule(
     name="fp16 gradients overflow without a gradient scaler",
     rows=(51,),
     citations=("open-mmlab/mmdetection#3690",),
-    needs=frozenset({"births", "loop", "numbers", "replays"}),
+    needs=frozenset({"births", "loop", "numbers", "replays", "static"}),
     judge=judge,
     symptom=True,
     explains=("NOT_FINITE",),
