@@ -295,6 +295,25 @@ def test_an_answer_that_time_cut_says_so_and_how_to_get_the_rest(
     assert all(line.startswith("advise: ") for line in err.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("1.01", "no recipe fits into memory there"),
+        ("16", "no safe recipe is predicted to be faster there than fp32 or tf32"),
+    ],
+)
+def test_why_there_is_no_recipe_file_is_printed(
+    here: Path, capsys: pytest.CaptureFixture[str], limit: str, reason: str
+) -> None:
+    program = Program(here, "bare_program", PROGRAM)
+    batch = "4194304" if limit == "1.01" else "16"
+    given = ["--recipes", "fp16", "--gpu", "t4", "--batch-size", batch, "--max-memory", limit]
+    assert program.advise(*given, "--no-verify", "--out", "left") == 0
+    said = capsys.readouterr().out
+    assert f"no recipe file for T4: {reason}\n" in said
+    assert not [*(here / "left").glob("*.yaml")]
+
+
 def test_the_optimizer_of_a_model_from_a_function_is_stated_everywhere(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from halfstep.advise.choose.show import chosen
 from halfstep.advise.choose.verify import PAIRS, Verification, Verifier
 from halfstep.advise.forecast import GAIN, Forecaster
 from halfstep.advise.gpus import gpu
-from halfstep.advise.interval import around
+from halfstep.advise.interval import Interval, around
 from halfstep.recipe import recipe
 
 from .test_survive import Distances, Square, subject
@@ -65,6 +65,18 @@ def test_the_option_of_the_least_predicted_time_comes_first(found: Answer) -> No
     assert on_t4.best is not None
     assert "bf16" in on_t4.left
     assert "no units for bf16" in on_t4.left["bf16"]
+
+
+def test_only_a_reference_that_fits_is_about_as_fast(found: Answer) -> None:
+    choice = found.choices[1]
+    best = choice.options[0]
+    cost = replace(best.cost, speed_up=Interval(0.9, 1.1, 1.3))
+    choice = replace(choice, options=(replace(best, cost=cost),))
+    assert "about as fast: tf32" in chosen(choice, found.advice)
+    too_large = replace(choice.reference, limit=choice.reference.memory - 1)
+    assert "about as fast" not in chosen(replace(choice, reference=too_large), found.advice)
+    slower = replace(best, cost=replace(cost, speed_up=Interval(0.3, 0.4, 0.5)))
+    assert "about as fast" not in chosen(replace(choice, options=(slower,)), found.advice)
 
 
 def test_what_needs_no_warning_comes_first_where_it_is_about_as_fast(found: Answer) -> None:
