@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -168,5 +169,5 @@ def _is_named(birth: dict[str, Any], finding: dict[str, Any]) -> bool:
     site = birth["site"]
     if not site:
         return False
-    name = f"{Path(site['file']).name}:{site['line']}"
-    return any(fact.endswith(name) for fact in finding["facts"])
+    line = re.compile(rf"{re.escape(Path(site['file']).name)}:{site['line']}(?!\d)")
+    return any(line.search(fact) for fact in finding["facts"])
