@@ -86,7 +86,7 @@ def test_the_next_command_is_for_the_fastest_row_that_lost_nothing(told):
     found = told(there(fp32=1.0, fp16=1.8, bf16=1.7, o2=2.0), fp32=448, fp16=446, bf16=449, o2=400)
     assert found.commands[0][0] == "halfstep compare digits --recipes fp32,fp16 --seeds 3"
     assert found.commands[1][0] == "halfstep advise digits --gpu h100"
-    assert "Prediction for H100 (nothing ran there): o2 has the largest speed-up" in found.facts[-2]
+    assert "Prediction for H100 (nothing ran there): o2 has the largest speed-up" in found.facts[-1]
 
 
 def test_a_small_model_is_said_to_be_bound_by_the_host(told):
@@ -96,18 +96,18 @@ def test_a_small_model_is_said_to_be_bound_by_the_host(told):
         "(of 450), compared with fp32: "
     )
     assert facts[1].endswith(": 0 under fp16.")
-    assert facts[-2].endswith(
-        "no recipe is faster, because the CPU takes longer to launch the kernels than the GPU to "
-        "run them."
+    assert facts[-1].endswith(
+        "no recipe is faster than tf32, because the CPU takes longer to launch the kernels than "
+        "the GPU to run them."
     )
     other = told(there("memory", fp32=1.0, fp16=0.6), fp32=448, fp16=448).facts
-    assert other[-2].endswith("no recipe has a speed-up.")
+    assert other[-1].endswith("no recipe is faster than tf32.")
 
 
 @pytest.mark.parametrize(("right", "there_too"), [(446, "o2"), (400, "fp16")])
-def test_the_last_fact_names_the_recipe_to_use_here_and_on_the_gpu(told, right, there_too):
+def test_the_answer_names_the_recipe_to_use_here_and_on_the_gpu(told, right, there_too):
     found = told(there(fp32=1.0, fp16=1.8, o2=2.0), fp32=448, fp16=446, o2=right)
-    assert found.facts[-1] == (
+    assert found.answer == (
         "Recipe to use, as far as one seed tells: fp32 on this machine, "
         f"{there_too} on H100 (predicted)."
     )
@@ -120,7 +120,7 @@ def test_a_recipe_that_is_faster_here_is_the_one_to_use_here(make_grid):
     assert not row.rehearsed
     assert row.speed.mean > 1.05
     told = settled(grid, rows)
-    assert told.facts[-1] == "Recipe to use, as far as one seed tells: fp16 on this machine."
+    assert told.answer == "Recipe to use, as far as one seed tells: fp16 on this machine."
 
 
 def test_speeds_relative_to_a_rehearsed_baseline_are_not_told(make_grid):
@@ -128,9 +128,11 @@ def test_speeds_relative_to_a_rehearsed_baseline_are_not_told(make_grid):
     rows = rows_by_arm(grid, fill(grid))
     (base,) = (each for each in rows if each.is_baseline)
     assert base.rehearsed
-    facts = settled(grid, rows).facts
-    assert any(each.startswith("Rehearsed (emulated) on this machine: bf16. ") for each in facts)
-    assert not any(each.startswith(("Speed on this machine", "Recipe to use")) for each in facts)
+    told = settled(grid, rows)
+    rehearsed = "Rehearsed (emulated) on this machine: bf16. "
+    assert any(each.startswith(rehearsed) for each in told.facts)
+    assert not any(each.startswith("Speed on this machine") for each in told.facts)
+    assert not told.answer
 
 
 def test_rows_that_broke_are_facts_and_keep_their_verdict(make_grid):

@@ -11,7 +11,7 @@ from rich.text import Text
 from halfstep.compare.output.columns import columns, name, notes, title
 from halfstep.compare.rows import predicted as of_gpus
 from halfstep.compare.rows.rows import rows_by_arm
-from halfstep.compare.rows.settled import RECIPE_TO_USE, settled
+from halfstep.compare.rows.settled import settled
 from halfstep.compare.rows.verdict import verdicts
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def _print_settled(console: Console, told: Settled) -> None:
     wrapped = console.is_terminal
     console.print()
     for fact in told.facts:
-        is_answer = fact.startswith(RECIPE_TO_USE)
-        if is_answer:
-            console.print()
-        console.print(Text(fact, style="bold" if is_answer else ""), soft_wrap=not wrapped)
+        console.print(Text(fact), soft_wrap=not wrapped)
+    if told.answer:
+        console.print()
+        console.print(Text(told.answer, style="bold"), soft_wrap=not wrapped)
     console.print(Text(told.caveat, style="yellow"), soft_wrap=not wrapped)
     console.print("Next:")
     for command, why in told.commands:

@@ -62,7 +62,8 @@ def markdown(grid: Grid, results: Sequence[Result], predicted: Sequence[Predicti
 
 
 def _settled(told: Settled) -> list[str]:
-    return [*told.facts, *map(str, told.verdicts), told.caveat]
+    answer = (told.answer,) if told.answer else ()
+    return [*told.facts, *map(str, told.verdicts), *answer, told.caveat]
 
 
 def latex(grid: Grid, results: Sequence[Result], predicted: Sequence[Prediction] = ()) -> str:

@@ -26,14 +26,12 @@ _CHANCE = 1.96
 """Standard deviations beyond which chance among the images is left out: 95 % of a normal."""
 
 
-RECIPE_TO_USE = "Recipe to use"
-
-
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a comparison of one seed tells.
 
     Attributes:
+        answer: Which recipe to train under; "" if the comparison does not tell.
         facts: What is known, a sentence each, the most important first.
         caveat: What it is not.
         commands: What to write next, each with what it is for.
@@ -41,6 +39,7 @@ class Settled:
             that one seed gives no interval.
     """
 
+    answer: str
     facts: tuple[str, ...]
     caveat: str
     commands: tuple[tuple[str, str], ...]
@@ -78,9 +77,9 @@ def settled(
         *_skipped(rows),
         *_speeds(here, rows),
         *(sentence for each in predicted for sentence in _there(each)),
-        *_to_use(grid, rows, here, not_worse, predicted),
     ]
     return Settled(
+        _to_use(grid, rows, here, not_worse, predicted),
         tuple(facts),
         _CAVEAT,
         _commands(grid, not_worse, predicted),
@@ -231,8 +230,8 @@ def _there(prediction: Prediction) -> list[str]:
         return [f"{there} {best.arm.label} has the largest speed-up."]
     if all(each.bound == "host" for each in known):
         why = "because the CPU takes longer to launch the kernels than the GPU to run them"
-        return [f"{there} no recipe is faster, {why}."]
-    return [f"{there} no recipe has a speed-up."]
+        return [f"{there} no recipe is faster than {prediction.over}, {why}."]
+    return [f"{there} no recipe is faster than {prediction.over}."]
 
 
 def _to_use(
@@ -241,10 +240,10 @@ def _to_use(
     here: Mapping[Arm, float],
     not_worse: Sequence[Row],
     predicted: Sequence[Prediction],
-) -> list[str]:
+) -> str:
     """Say which recipe to train under, here and on each GPU; nothing of several options."""
     if len(grid.points) > 1:
-        return []
+        return ""
     base = grid.arms[0].recipe
     compared = {row.arm for row in not_worse}
     faster = {arm: speed for arm, speed in here.items() if arm in compared and speed >= GAIN}
@@ -259,7 +258,7 @@ def _to_use(
             # With TF32, fp32 is a waste of the GPU's units.
             slow = prediction.over if base == "fp32" else base
             said.append(f"{_fastest(there, slow)} on {prediction.gpu} (predicted)")
-    return [f"{RECIPE_TO_USE}, as far as one seed tells: {', '.join(said)}."] if said else []
+    return f"Recipe to use, as far as one seed tells: {', '.join(said)}." if said else ""
 
 
 def _fastest(speeds: Mapping[Arm, float], base: str) -> str:
