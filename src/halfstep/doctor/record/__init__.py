@@ -31,6 +31,7 @@ from halfstep.doctor.record.replayed import (
     Precision,
     Product,
     Replay,
+    TargetRange,
     TensorSummary,
 )
 from halfstep.doctor.record.static import (
@@ -80,6 +81,7 @@ __all__ = [
     "Shape",
     "Static",
     "StepNumbers",
+    "TargetRange",
     "TensorSummary",
     "as_plain",
     "from_json",

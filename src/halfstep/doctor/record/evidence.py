@@ -37,6 +37,7 @@ from halfstep.doctor.record.replayed import (
     Birth,
     Precision,
     Replay,
+    TargetRange,
 )
 from halfstep.doctor.record.static import Environment, Static
 
@@ -64,6 +65,7 @@ class Evidence:
     replays: tuple[Replay, ...] = ()
     precision: Precision = field(default_factory=Precision)
     inputs: tuple[Bad, ...] = ()
+    targets: tuple[TargetRange, ...] = ()
     gradients: BadGradients = field(default_factory=BadGradients)
     calls: tuple[Call, ...] = ()
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -359,6 +359,23 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetRange:
+    """The targets of a loss that needs probabilities.
+
+    Attributes:
+        loss: The function's name in torch, or the module's class.
+        lowest: The lowest target.
+        highest: The highest target.
+        site: The line that called it.
+    """
+
+    loss: str
+    lowest: float
+    highest: float
+    site: Site | None
+
+
+@dataclass(frozen=True, slots=True)
 class BadGradients:
     """The contents of the gradients in the first bad step.
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from halfstep.doctor.bundle.files import write_step
 from halfstep.doctor.internals import is_compiled
-from halfstep.doctor.record import Bad, BadGradients, Birth, Growth, Precision, Replay
+from halfstep.doctor.record import Bad, BadGradients, Birth, Growth, Precision, Replay, TargetRange
 from halfstep.doctor.replay.replay import Replayer
 from halfstep.doctor.signals.facts import environment
+from halfstep.doctor.signals.targets import target_ranges
 from halfstep.doctor.tape.tape import Entry, given_tensors
 from halfstep.doctor.tensors.local import local
 from halfstep.doctor.tensors.summary import is_finite, summary
@@ -69,6 +70,7 @@ class Investigation:
         self.births: list[Birth] = []
         self.replays: list[Replay] = []
         self.inputs: list[Bad] = []
+        self.targets: list[TargetRange] = []
         self.precision = Precision()
         self.gradients = BadGradients()
         self.growth = Growth()
@@ -114,6 +116,7 @@ class Investigation:
         moved: Sequence[torch.Tensor],
     ) -> None:
         self._forget_search()
+        self.targets += target_ranges(entries)
         self._look_at_inputs(entries, parameters, iteration)
         self._look_at_gradients(moved or [*parameters.values()], iteration)
         replayer = Replayer(entries, parameters, self._stack, self._positions, iteration, why)
@@ -176,6 +179,7 @@ class Investigation:
         """
         if not entries:
             return
+        self.targets += target_ranges(entries)
         replayer = Replayer(
             entries, parameters, self._stack, self._positions, iteration, "the last step"
         )

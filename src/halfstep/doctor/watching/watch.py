@@ -247,6 +247,7 @@ class Watch:
             replays=tuple(found.replays),
             precision=found.precision,
             inputs=tuple(found.inputs),
+            targets=tuple(found.targets),
             gradients=found.gradients,
             calls=tuple(receiver.hearing.calls.freeze()),
             evaluation=receiver.evaluations.freeze(),

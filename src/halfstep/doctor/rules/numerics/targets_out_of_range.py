@@ -1,0 +1,42 @@
+"""Binary cross entropy gets targets outside 0 to 1, for example masks with values up to 255."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfstep.doctor.verdict import LIKELY, Finding, Rule
+
+if TYPE_CHECKING:
+    from halfstep.doctor.record import Evidence
+
+_ROUNDING = 1e-2
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Find targets that are no probabilities."""
+    for each in evidence.targets:
+        if each.lowest >= -_ROUNDING and each.highest <= 1 + _ROUNDING:
+            continue
+        is_mask = each.lowest == 0 and each.highest == 255
+        return Finding(
+            summary=f"{each.loss} gets targets from {each.lowest:g} to {each.highest:g}, and needs "
+            "targets from 0 to 1; with others, the loss falls below 0 without limit",
+            facts=(),
+            change=(
+                "+ targets = targets / 255" if is_mask else "+ targets = (targets > 0).float()",
+            ),
+            confidence=LIKELY,
+            site=each.site,
+        )
+    return None
+
+
+RULE = Rule(
+    code="TARGETS_OUT_OF_RANGE",
+    name="targets outside 0 to 1",
+    rows=(35,),
+    citations=("milesial/Pytorch-UNet#78", "milesial/Pytorch-UNet#84"),
+    needs=frozenset({"targets"}),
+    judge=judge,
+    explains=("LEARNING_RATE_TOO_HIGH", "ACTIVATIONS_TOO_LARGE", "SCALE_COLLAPSED"),
+)
