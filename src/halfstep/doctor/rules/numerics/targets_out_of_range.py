@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(
             summary=f"{each.loss} gets targets from {each.lowest:g} to {each.highest:g}, and needs "
             "targets from 0 to 1; with others, the loss falls below 0 without limit",
-            facts=(),
+            facts=_losses(evidence),
             change=(
                 "+ targets = targets / 255" if is_mask else "+ targets = (targets > 0).float()",
             ),
@@ -31,12 +31,19 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _losses(evidence: Evidence) -> tuple[str, ...]:
+    losses = [each.loss for each in evidence.numbers.steps if each.loss is not None]
+    if not losses:
+        return ()
+    return (f"the first loss was {losses[0]:.4g}, the last one {losses[-1]:.4g}",)
+
+
 RULE = Rule(
     code="TARGETS_OUT_OF_RANGE",
     name="targets outside 0 to 1",
     rows=(35,),
     citations=("milesial/Pytorch-UNet#78", "milesial/Pytorch-UNet#84"),
-    needs=frozenset({"targets"}),
+    needs=frozenset({"targets", "numbers"}),
     judge=judge,
     explains=("LEARNING_RATE_TOO_HIGH", "ACTIVATIONS_TOO_LARGE", "SCALE_COLLAPSED"),
 )
