@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
+from halfstep.doctor.tensors.summary import is_finite
 from halfstep.doctor.tensors.widen import HALVES
 from halfstep.formats import format_name
 
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
 
     from halfstep.doctor.record.sites import Mark
 
+    Root = tuple[weakref.ref[torch.Tensor], int]
+
 TENSORS = 256
 CALLS = 6
-# These can make inf or NaN of finite numbers; other functions move numbers, or keep them finite.
+ROOTS = 32
+BYTES = 2**26
 _MAKES = re.compile(
     r"[ir]?(true_?div|div|divide|true_divide|pow|mul|matmul)|reciprocal|r?sqrt|square|xlogy|"
     r"log(2|10|1p|it)?|exp(2|m1)?|sinh|cosh|tan|a(cos|sin|tan|cosh|tanh)|erfinv|lgamma|"
@@ -41,6 +46,7 @@ class Origin:
         mark: The line that called it.
         before: The call that made one of its arguments; None if that is data or unknown.
         depth: Number of calls in this chain.
+        roots: The tensors that no such call made, and their versions.
     """
 
     op: str
@@ -48,13 +54,19 @@ class Origin:
     mark: Mark | None
     before: Origin | None
     depth: int
+    roots: tuple[Root, ...]
 
 
 class Origins:
-    """Remembers the calls that made the latest tensors outside of a graph."""
+    """Remembers the calls that made the latest tensors outside of a graph.
+
+    The latest roots are held in memory, so that it is known whether they were finite before the
+    calls: at most `ROOTS` of them, and at most `BYTES` in all.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Origin]] = {}
+        self._held: deque[torch.Tensor] = deque(maxlen=ROOTS)
 
     def note(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Remember a call outside of a graph.
@@ -64,27 +76,51 @@ class Origins:
             given: The tensors in its arguments.
             made: The floating-point tensors in its result.
         """
-        before = next((found for each in given if (found := self._of(each))), None)
-        op = name.strip("_")
-        halves = made[0].dtype in HALVES and all(each.dtype not in HALVES for each in given)
-        if halves and any(each.is_floating_point() for each in given):
-            op = "cast"
-        if op == "cast" or _MAKES.fullmatch(op):
-            if before is not None and before.depth == CALLS:
-                before = None
+        op, dtype = name.strip("_"), made[0].dtype
+        origin: Origin | None = None
+        roots: list[Root] = []
+        makes, is_cast = _MAKES.fullmatch(op) is not None, dtype in HALVES
+        for each in given:
+            if not each.is_floating_point() or each.is_sparse:
+                continue
+            is_cast &= each.dtype not in HALVES
+            found = self._of(each)
+            if found is not None:
+                origin = origin or found
+                roots += found.roots
+            elif makes or is_cast:
+                roots.append(self._hold(each))
+        if roots and (makes or is_cast):
+            before = origin if origin is None or origin.depth < CALLS else None
             depth = before.depth + 1 if before else 1
-            before = Origin(op, made[0].dtype, calling_line(), before, depth)
-        if before is None:
+            kept = tuple(dict.fromkeys(roots))[:CALLS]
+            op = "cast" if is_cast else op
+            origin = Origin(op, dtype, calling_line(), before, depth, kept)
+        if origin is None:
             return
         for each in made:
             self._known.pop(id(each), None)
-            self._known[id(each)] = (weakref.ref(each), before)
+            self._known[id(each)] = (weakref.ref(each), origin)
         while len(self._known) > TENSORS:
             del self._known[next(iter(self._known))]
 
+    def _hold(self, root: torch.Tensor) -> Root:
+        if not any(each is root for each in self._held):
+            self._held.append(root)
+            while len(self._held) > 1 and sum(each.nbytes for each in self._held) > BYTES:
+                self._held.popleft()
+        return weakref.ref(root), _version(root)
+
     def of(self, tensor: torch.Tensor) -> tuple[Maker, ...]:
-        """Return the calls that made a tensor, the latest first; none for data."""
+        """Return the calls that made inf or NaN in a tensor of finite ones, the latest first.
+
+        Returns:
+            The calls; none for data, or if an argument of the first call was not finite or is not
+            known any more.
+        """
         found, makers = self._of(tensor), list[Maker]()
+        if found is None or not all(_was_finite(*each) for each in found.roots):
+            return ()
         while found is not None:
             distance, form = len(makers) + 1, format_name(found.dtype)
             makers.append(Maker(found.op, form, (), distance, 0, site(found.mark)))
@@ -94,3 +130,12 @@ class Origins:
     def _of(self, tensor: torch.Tensor) -> Origin | None:
         known = self._known.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
+
+
+def _was_finite(root: weakref.ref[torch.Tensor], version: int) -> bool:
+    tensor = root()
+    return tensor is not None and _version(tensor) == version and is_finite(tensor)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

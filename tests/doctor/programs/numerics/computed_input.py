@@ -62,3 +62,15 @@ def healthy_with_a_mask_by_logarithm() -> None:
         chosen = torch.softmax(model(images) + mask, -1)[:1, labels[0]]
         (-chosen.clamp(min=1e-3).log()).mean().backward()
         optimizer.step()
+
+
+def broken_by_inference_tensors() -> None:
+    """A teacher's output is computed in inference mode, and divided by its own size."""
+
+    def weigh(images):
+        with torch.inference_mode():
+            weights = images[:, 0] * 0
+            weights = weights / weights.abs().sum()
+        return weights.clone()
+
+    train(None, weigh)

@@ -71,5 +71,5 @@ RULE = Rule(
     citations=("vanvalenlab/deepcell-toolbox#71", "google-deepmind/deepmind-research#346"),
     needs=frozenset({"inputs"}),
     judge=judge,
-    explains=("CORRUPT_BATCH", "LEARNING_RATE_TOO_HIGH", "NORM_STATISTICS_POISONED"),
+    explains=("LEARNING_RATE_TOO_HIGH", "NORM_STATISTICS_POISONED"),
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a batch that was not finite before any operator ran."""
-    batches = [each for each in evidence.inputs if each.what == "batch"]
+    batches = [each for each in evidence.inputs if each.what == "batch" and not each.makers]
     if not batches:
         return None
     first = batches[0]
