@@ -71,6 +71,30 @@ def test_a_line_of_the_program_keeps_its_names() -> None:
     assert "- return loss.log().mean()" in finding.change
 
 
+@pytest.mark.parametrize("cpu_half_on", [False, True])
+def test_where_a_cpu_has_no_half_kernel_the_note_names_one_that_works(cpu_half_on) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.LSTM(6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    context = cpu_half() if cpu_half_on else contextlib.nullcontext()
+    with Watch() as watch, contextlib.suppress(RuntimeError):
+        try:
+            with context, torch.autocast("cpu", dtype=torch.float16):
+                loss = model(torch.randn(4, 2, 6))[0].float().mean()
+            loss.backward()
+            optimizer.step()
+        except RuntimeError as error:
+            watch.note_ending(error)
+            raise
+    evidence = watch.close()
+    if not cpu_half_on and not evidence.ending.kind:
+        pytest.skip("this CPU has an fp16 kernel for an LSTM")
+    said = any(
+        "train inside `with halfstep.cpu_half():`" in each for each in diagnose(evidence).notes
+    )
+    assert said != cpu_half_on
+
+
 def test_half_precision_beside_an_autocast_that_is_off_is_checked() -> None:
     evidence = watched("LOSS_IN_FP16", "broken", errors=Exception)
     environment = replace(evidence.environment, autocast_off=True)

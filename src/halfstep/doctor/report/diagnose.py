@@ -14,6 +14,9 @@ from halfstep.doctor.verdict import ORDER, Diagnosis, Verdict
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
+_NO_KERNEL = re.compile(
+    r"not implemented for '(Half|BFloat16)'|could not create a primitive descriptor"
+)
 _USES = {
     "scaler": r"(?<![\w.])scaler(?=\.\w)",
     "optimizer": r"(?<![\w.])optimizer(?=\.\w|\)|,)",
@@ -95,6 +98,11 @@ def _notes(evidence: Evidence, *, found: bool) -> tuple[str, ...]:
             "to check half precision without a GPU, write torch.autocast('cpu', "
             "dtype=torch.float16) and torch.amp.GradScaler('cpu'), and train inside `with "
             "halfstep.cpu_half():`, which makes fp16 fast and lets autocast cast as on CUDA"
+        )
+    if _NO_KERNEL.search(evidence.ending.message):
+        notes.add(
+            "PyTorch has no half-precision kernel for this operator on a CPU; train inside `with "
+            "halfstep.cpu_half():`, which uses fp32 kernels and rounds their results"
         )
     only_on_cpu = {
         each.operator
