@@ -60,6 +60,21 @@ def test_another_cause_in_the_same_operator_is_told_apart(code, name, right) -> 
     assert codes(watched(code, name, errors=())) == [right]
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "said"),
+    [
+        ("LEARNING_RATE_TOO_HIGH", "broken_by_a_schedule_that_falls_below_zero", "schedule at 0"),
+        ("LEARNING_RATE_TOO_HIGH", "broken_by_a_weight_decay", "weight_decay=0.005"),
+        ("COMPUTED_INPUT_NOT_FINITE", "broken_by_the_spread_of_one_sample", "correction=0"),
+        ("DIVISION_BY_ZERO", "broken_by_a_norm_without_an_eps", "eps=1e-5"),
+        ("UPDATE_SKIPPED", "broken_by_an_update_before_the_step", "+ scaler.update()"),
+    ],
+)
+def test_the_change_fits_the_fault(code, name, said) -> None:
+    finding = diagnose(watched(code, name, errors=Exception)).verdicts[0].finding
+    assert any(said in line for line in finding.change)
+
+
 def test_an_argument_just_outside_the_domain_has_enough_digits() -> None:
     evidence = watched("OUTSIDE_DOMAIN", "broken_just_above_1", errors=())
     assert "its argument is 1.0000001" in diagnose(evidence).verdicts[0].finding.summary

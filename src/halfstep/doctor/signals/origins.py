@@ -10,7 +10,7 @@ import re
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from halfstep.doctor.record import Maker
 from halfstep.doctor.record.sites import calling_line, site
@@ -36,24 +36,30 @@ _MAKES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Call(NamedTuple):
     """A call that made a tensor.
 
     Attributes:
         op: The function's name in torch; "cast" for a change to a half format.
         dtype: Format of the result.
         mark: The line that called it.
-        before: The call that made one of its arguments; None if that is data or unknown.
-        depth: Number of calls in this chain.
-        roots: The tensors that no such call made, and their versions.
     """
 
     op: str
     dtype: torch.dtype
     mark: Mark | None
-    before: Origin | None
-    depth: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """The calls that made a tensor.
+
+    Attributes:
+        calls: The latest of these calls, and those that made its arguments.
+        roots: The tensors that no such call made, and their versions.
+    """
+
+    calls: tuple[Call, ...]
     roots: tuple[Root, ...]
 
 
@@ -77,7 +83,7 @@ class Origins:
             made: The floating-point tensors in its result.
         """
         op, dtype = name.strip("_"), made[0].dtype
-        origin: Origin | None = None
+        origins: list[Origin] = []
         roots: list[Root] = []
         makes, is_cast = _MAKES.fullmatch(op) is not None, dtype in HALVES
         for each in given:
@@ -85,19 +91,19 @@ class Origins:
                 continue
             is_cast &= each.dtype not in HALVES
             found = self._of(each)
-            if found is not None:
-                origin = origin or found
-                roots += found.roots
-            elif makes or is_cast:
-                roots.append(self._hold(each))
-        if roots and (makes or is_cast):
-            before = origin if origin is None or origin.depth < CALLS else None
-            depth = before.depth + 1 if before else 1
-            kept = tuple(dict.fromkeys(roots))[:CALLS]
-            op = "cast" if is_cast else op
-            origin = Origin(op, dtype, calling_line(), before, depth, kept)
-        if origin is None:
+            if found is None:
+                if makes or is_cast:
+                    roots.append(self._hold(each))
+                continue
+            self._known[id(each)] = self._known.pop(id(each))  # The latest are kept.
+            if found not in origins:
+                origins.append(found)
+        if (makes or is_cast) and (origins or roots):
+            call = Call("cast" if is_cast else op, dtype, calling_line())
+            origins.insert(0, Origin((call,), tuple(roots)))
+        if not origins:
             return
+        origin = origins[0] if len(origins) == 1 else _together(origins)
         for each in made:
             self._known.pop(id(each), None)
             self._known[id(each)] = (weakref.ref(each), origin)
@@ -118,18 +124,23 @@ class Origins:
             The calls; none for data, or if an argument of the first call was not finite or is not
             known any more.
         """
-        found, makers = self._of(tensor), list[Maker]()
+        found = self._of(tensor)
         if found is None or not all(_was_finite(*each) for each in found.roots):
             return ()
-        while found is not None:
-            distance, form = len(makers) + 1, format_name(found.dtype)
-            makers.append(Maker(found.op, form, (), distance, 0, site(found.mark)))
-            found = found.before
-        return tuple(makers)
+        return tuple(
+            Maker(each.op, format_name(each.dtype), (), number, 0, site(each.mark))
+            for number, each in enumerate(found.calls, 1)
+        )
 
     def _of(self, tensor: torch.Tensor) -> Origin | None:
         known = self._known.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
+
+
+def _together(origins: list[Origin]) -> Origin:
+    calls = dict.fromkeys(call for each in origins for call in each.calls)
+    roots = dict.fromkeys(root for each in origins for root in each.roots)
+    return Origin(tuple(calls)[:CALLS], tuple(roots)[:CALLS])
 
 
 def _was_finite(root: weakref.ref[torch.Tensor], version: int) -> bool:

@@ -74,3 +74,13 @@ def broken_by_inference_tensors() -> None:
         return weights.clone()
 
     train(None, weigh)
+
+
+def broken_by_the_spread_of_one_sample() -> None:
+    """Advantages are divided by their standard deviation, and the last batch has one sample."""
+
+    def weigh(images):
+        rewards = images[:1, 0] + 1
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+
+    train(None, weigh)

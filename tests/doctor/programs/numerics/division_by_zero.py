@@ -70,3 +70,15 @@ def overflow_beside_zeros() -> None:
         return features * 1e-4 * weights
 
     half_steps(Around(own))
+
+
+def norm_of_equal_features(eps: float) -> None:
+    half_steps(Around(lambda features: functional.layer_norm(features.float() * 0, (16,), eps=eps)))
+
+
+def broken_by_a_norm_without_an_eps() -> None:
+    norm_of_equal_features(0.0)
+
+
+def healthy_norm_with_an_eps() -> None:
+    norm_of_equal_features(1e-5)

@@ -82,3 +82,23 @@ def broken_without_overflow() -> None:
 
 def healthy_in_bf16() -> None:
     train_without_overflow(0.1)
+
+
+def diverge(rate, decay: float) -> None:
+    """Train at a learning rate that is a function of the step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate(0), weight_decay=decay)
+    for number, (images, labels) in enumerate(batches(150)):
+        optimizer.param_groups[0]["lr"] = rate(number)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+def broken_by_a_schedule_that_falls_below_zero() -> None:
+    diverge(lambda number: 0.5 * (1 - number / 30), decay=0.0)
+
+
+def broken_by_a_weight_decay() -> None:
+    diverge(lambda number: 0.5, decay=5.0)

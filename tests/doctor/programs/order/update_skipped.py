@@ -72,3 +72,15 @@ def healthy_skips_before_unscaling() -> None:
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
+
+
+def broken_by_an_update_before_the_step() -> None:
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for images, labels in batches(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, images, labels)).backward()
+        scaler.unscale_(optimizer)
+        scaler.update()
+        scaler.step(optimizer)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 _CLAMP = "clamp its argument"
 _DIVISOR = "divide by a number that is never 0: divisor.clamp(min=1e-6)"
-_SPREAD = "the standard deviation of one number is NaN: leave such batches out"
+_SPREAD = (
+    "of one number, std() is NaN, and of equal numbers, it is 0: "
+    "x.std(correction=0).clamp(min=1e-6)"
+)
 _REMEDIES = {
     "cast": "divide or normalise the numbers before the cast: fp16 ends at 65504",
     "log": f"{_CLAMP} to numbers above 0: x.clamp(min=1e-6).log()",
@@ -42,7 +45,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _finding(bad: Bad) -> Finding:
-    last = next((each for each in bad.makers if each.op in _REMEDIES), bad.makers[0])
+    last = min(bad.makers, key=_suspicion)
     place = ", ".join(map(str, bad.index))
     line = last.site.text if last.site else ""
     return Finding(
@@ -56,6 +59,11 @@ def _finding(bad: Bad) -> Finding:
         confidence=LIKELY,
         site=last.site,
     )
+
+
+def _suspicion(maker: Maker) -> tuple[bool, bool]:
+    """Order calls: those that divide by a spread, other ones with a remedy, the rest."""
+    return maker.op not in ("std", "var"), maker.op not in _REMEDIES
 
 
 def _called(makers: tuple[Maker, ...]) -> str:

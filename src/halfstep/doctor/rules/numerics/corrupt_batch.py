@@ -20,7 +20,7 @@ def judge(evidence: Evidence) -> Finding | None:
     place = ", ".join(map(str, first.index))
     return Finding(
         summary=f"the batch of step {first.iteration} contains "
-        f"{counted(first.count, f'{first.value} value')} from the data, not from an operator",
+        f"{counted(first.count, f'{first.value} value')} before any operator of the step ran",
         facts=(
             f"the first one is at index [{place}] (sample {first.index[0] if first.index else 0})",
         ),

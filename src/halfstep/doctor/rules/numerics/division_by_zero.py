@@ -11,12 +11,15 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Birth, Evidence, TensorSummary
 
+_NORMS = {"aten.native_layer_norm", "aten.native_group_norm", "aten.native_batch_norm"}
 _RECIPROCALS = {"aten.reciprocal", "aten.rsqrt"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Find a division of the forward pass whose divisor contains zeros."""
     for birth in evidence.births:
+        if birth.culprit and birth.op in _NORMS and birth.kind == "nan" and 0.0 in birth.scalars:
+            return _by_norm(birth, evidence)
         divisor = _divisor(birth)
         if not birth.culprit or birth.phase != "forward" or divisor is None or not divisor.zeros:
             continue
@@ -38,6 +41,17 @@ def judge(evidence: Evidence) -> Finding | None:
             module=birth.module,
         )
     return None
+
+
+def _by_norm(birth: Birth, evidence: Evidence) -> Finding:
+    name = birth.operator.removeprefix("native_")
+    return Finding(
+        summary=f"{name} divides by 0: the values that it normalises are equal, and its eps is 0",
+        facts=(birth.appears, *evidence.fp32_facts()),
+        change=("+ # give the norm an eps above 0, for example eps=1e-5",),
+        site=birth.user_site,
+        module=birth.module,
+    )
 
 
 def _divisor(birth: Birth) -> TensorSummary | None:

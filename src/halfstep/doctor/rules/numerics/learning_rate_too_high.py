@@ -49,13 +49,13 @@ def _by_loss(evidence: Evidence, bad: StepNumbers) -> Finding | None:
             else "the same step in fp32 is not finite either",
         )
     return Finding(
-        summary=f"at a learning rate of {bad.learning_rate:g}, the loss grew "
-        f"from {min(losses):.3g} to {recent[-1]:.3g} and then became non-finite",
+        summary=f"{_at(bad)}, the loss grew from {min(losses):.3g} to {recent[-1]:.3g} and then "
+        "became non-finite",
         facts=(
             f"losses before step {bad.iteration}: " + ", ".join(f"{each:.3g}" for each in recent),
             *exact,
         ),
-        change=_change(bad.learning_rate),
+        change=_change(evidence, bad),
         confidence=LIKELY,
         ruled_out=("precision, because the loss grew before any overflow",),
     )
@@ -72,15 +72,14 @@ def _by_last_losses(evidence: Evidence) -> Finding | None:
         return None
     if largest < GROWTH * first or min(median(last), exact) < STILL_ABOVE * first:
         return None
-    rate = numbers.steps[-1].learning_rate
     return Finding(
-        summary=f"at a learning rate of {rate:g}, the loss grew from {first:.3g} to {largest:.3g} "
+        summary=f"{_at(numbers.steps[-1])}, the loss grew from {first:.3g} to {largest:.3g} "
         f"and the parameters became {growth.factor:.3g} times larger",
         facts=(
             f"last losses: {', '.join(f'{each:.3g}' for each in last)}",
             f"loss of the last step in fp32: {exact:.3g}",
         ),
-        change=_change(rate),
+        change=_change(evidence, numbers.steps[-1]),
         confidence=LIKELY,
         ruled_out=("overflow, because every loss was finite",),
     )
@@ -100,15 +99,14 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
     worst = max(growth.parameters, key=lambda each: each.after if isfinite(each.after) else 0)
     exact = replays.get("fp32")
     what = "the same step" if smaller.finite else "the loss of the same step"
-    rate = steps[-1].learning_rate
     return Finding(
-        summary=f"in {counted(made, 'step')} at a learning rate of {rate:g}, "
-        f"the parameters became {growth.factor:.3g} times larger",
+        summary=f"in {counted(made, 'step')} {_at(steps[-1])}, the parameters became "
+        f"{growth.factor:.3g} times larger",
         facts=(
             f"the norm of {worst.parameter} went from {worst.before:.3g} to {worst.after:.3g}",
             f"{what} is finite after scaling the parameters back to their initial norms",
         ),
-        change=_change(rate),
+        change=_change(evidence, steps[-1]),
         confidence=LIKELY,
         ruled_out=("precision, although the step is finite in fp32: the weights have diverged",)
         if exact is not None and exact.finite
@@ -122,7 +120,19 @@ def _is_better(smaller: Replay, plain: Replay | None) -> bool:
     return smaller.finite or (lost and smaller.loss is not None and isfinite(smaller.loss))
 
 
-def _change(rate: float) -> tuple[str, ...]:
+def _at(step: StepNumbers) -> str:
+    rate = step.learning_rate
+    return f"at a {'negative ' if rate < 0 else ''}learning rate of {rate:g}"
+
+
+def _change(evidence: Evidence, step: StepNumbers) -> tuple[str, ...]:
+    rate = step.learning_rate
+    if rate < 0:
+        return ("+ # end the schedule at 0: below 0, each step increases the loss",)
+    optimizer = evidence.static.optimizers[step.optimizer]
+    decay = optimizer.settings.get("weight_decay")
+    if isinstance(decay, float) and rate * decay > 1:
+        return (f"- weight_decay={decay:g}", f"+ weight_decay={decay / 1000:g}  # lr * decay << 1")
     return (f"- lr={rate:g}", f"+ lr={rate / 10:g}  # or use warmup")
 
 
@@ -131,7 +141,7 @@ RULE = Rule(
     name="training diverged",
     rows=(49,),
     citations=("facebookresearch/mae#42", "lucidrains/denoising-diffusion-pytorch#102"),
-    needs=frozenset({"numbers", "replays", "growth", "precision"}),
+    needs=frozenset({"numbers", "replays", "growth", "precision", "static"}),
     judge=judge,
     explains=(
         "ACTIVATIONS_TOO_LARGE",

@@ -8,7 +8,7 @@ from halfstep.doctor.record.order import events_before, raised, second_unscale
 from halfstep.doctor.verdict import Finding, Rule
 
 if TYPE_CHECKING:
-    from halfstep.doctor.record import Evidence, Loop
+    from halfstep.doctor.record import Event, Evidence, Loop
     from halfstep.doctor.record.sites import Site
 
 
@@ -18,13 +18,29 @@ def judge(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     fact, site, change = found
+    early = _updated_before_the_step(evidence.loop)
+    if early is not None:
+        first, step = (each.site for each in early)
+        if first and step and first != step:
+            change = (f"- {first.text}", f"  {step.text}", f"+ {first.text}")
+    when = "was called before scaler.step(), and not" if early else "was not called"
     return Finding(
-        summary="scaler.update() was not called after unscale_() or step(): the scaler still "
+        summary=f"scaler.update() {when} after unscale_() or step(): the scaler still "
         "holds the state of the previous step, and refuses the next one",
         facts=(fact,),
         change=change,
         site=site,
     )
+
+
+def _updated_before_the_step(loop: Loop) -> tuple[Event, Event] | None:
+    """Return the last update and the step of iterations in which no update follows the step."""
+    shape = loop.shapes[0]
+    steps, updates = shape.of("scaler step"), shape.of("update")
+    if not steps or not updates:
+        return None
+    is_early = shape.events.index(updates[-1]) < shape.events.index(steps[0])
+    return (updates[-1], steps[0]) if is_early else None
 
 
 _AFTER_A_SKIP = (
