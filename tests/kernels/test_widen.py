@@ -44,7 +44,8 @@ def random(shape, dtype, scale, generator, *, layout="plain"):
 layouts = st.sampled_from(["plain", "strided", "swapped"])
 
 
-@settings(max_examples=60, deadline=None)
+# The same shapes in every run: a gradient of torch's own fp32 kernel has aborted a process, rarely.
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_convolution_and_its_gradients_are_rounded_once(data):
     draw = data.draw
