@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,9 +41,18 @@ def _row(parameter: Any) -> str:
         return ""
     is_option = parameter.param_type_name == "option"
     names = [*parameter.opts, *parameter.secondary_opts] if is_option else []
-    shown = " ".join([", ".join(names), parameter.metavar or ""]).strip() or parameter.name.upper()
+    default = getattr(parameter, "default", None)
+    values = parameter.metavar or (_choices(default) if isinstance(default, Enum) else "")
+    shown = " ".join([", ".join(names), values]).strip() or parameter.name.upper()
     said = _escaped(" ".join((getattr(parameter, "help", "") or "").split()))
+    if is_option and default is not None and not isinstance(default, bool):
+        said += f" Default: `{default.value if isinstance(default, Enum) else default}`."
     return f"| `{_in_a_cell(shown)}` | {_in_a_cell(said)} |"
+
+
+def _choices(value: Enum) -> str:
+    """Return all values of an enumeration, as `--help` prints them."""
+    return "|".join(str(each.value) for each in type(value))
 
 
 def _in_a_cell(text: str) -> str:

@@ -59,6 +59,10 @@ def test_the_page_of_commands_has_every_command_and_what_it_takes(generator):
     assert "halfstep data folds" in sections
     assert "| `--hold-back` |" in sections["halfstep doctor"]
     assert "| `CONFIG` |" in sections["halfstep train"]
+    assert r"| `--checkpoint best\|last` |" in sections["halfstep export"]
+    assert "Default: `best`." in sections["halfstep export"]
+    assert "Default: `1`." in sections["halfstep compare"]
+    assert "False" not in page
     examples = sections["halfstep advise"].split("```")[1].splitlines()
     assert examples[0] == "bash"
     assert len(examples) >= 3
