@@ -12,9 +12,9 @@ TINY = ["data.resolution=8", "model.args={channels: [8, 8, 8, 8]}"]
 def planned(tmp_path, monkeypatch):
     monkeypatch.setattr("halfstep.compare.plan.plan.refuse", lambda *_, **__: None)
 
-    def make(recipes="fp32,fp16", seeds="1", options=(), **given):
+    def make(recipes="fp32,fp16", seeds="1", options=(), config="digits", **given):
         options = [*TINY, *options]
-        return plan("digits", recipes=recipes, seeds=seeds, options=options, out=tmp_path, **given)
+        return plan(config, recipes=recipes, seeds=seeds, options=options, out=tmp_path, **given)
 
     return make
 
@@ -51,6 +51,12 @@ def test_cells_are_looked_into_unless_told_otherwise(planned):
     assert planned(device="cpu").grid.cells[0].settings["probes"]
     plain = planned(device="cpu", options=["probes=false"]).grid.cells[0]
     assert not plain.settings["probes"]
+
+
+def test_a_config_that_turns_the_inspection_off_is_obeyed(planned, tmp_path):
+    config = tmp_path / "plain.yaml"
+    config.write_text("base: digits\nprobes: false\n")
+    assert not planned(device="cpu", config=str(config)).grid.cells[0].settings["probes"]
 
 
 def test_the_number_of_processes_is_a_setting_of_the_cell_and_of_its_command(planned):

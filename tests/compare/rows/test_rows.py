@@ -109,6 +109,15 @@ def test_the_front_leaves_out_what_is_beaten_rehearsed_or_broken(make_grid):
     assert [row.on_front for row in rows_by_arm(grid, fill(grid))] == [False, True, None, None]
 
 
+def test_the_front_leaves_out_disturbed_rows(make_grid):
+    grid = make_grid(("fp32", "fp16", "bf16"))
+    results = [
+        from_summary(cell, summary(train_seconds=seconds, core_wait_share=share))
+        for cell, seconds, share in zip(grid.cells, (1.0, 2.0, 3.0), (0.4, 0.0, 0.0), strict=True)
+    ]
+    assert [row.on_front for row in rows_by_arm(grid, results)] == [None, True, False]
+
+
 def test_a_row_of_a_grid_is_compared_at_its_own_point(make_grid):
     points = (("lr=0.1",), ("lr=0.4",))
     grid = make_grid(("fp32", "fp16"), points=points)

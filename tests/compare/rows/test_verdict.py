@@ -204,6 +204,28 @@ def test_noise_that_hides_a_large_loss_asks_for_more_seeds(judged):
     )
 
 
+def test_seeds_to_exclude_a_loss_are_left_out_where_fewer_would_show_it(judged):
+    verdict = judged([0.945, 0.949, 0.959], [0.96, 0.961, 0.96])
+    assert "about 8 seeds would be needed to show a difference this small" in verdict.finding
+    assert verdict.advice == "run more seeds: a loss of 2.76 points is still possible"
+
+
+def test_a_known_cause_replaces_general_advice(make_grid):
+    grid = make_grid(("fp32", "o3"))
+    broken = summary("nonfinite", first_nonfinite_step=2)
+    for cause, advice in (
+        ("OPTIMIZER_EPS_UNDERFLOWS: eps = 1e-08 is 0 in fp16", "see the cause that doctor found"),
+        (None, "use o2 or fp16, because o3 does not scale the loss"),
+        ("LEARNING_RATE_TOO_HIGH: the loss grew", "try a lower learning rate"),
+    ):
+        results = [
+            from_summary(grid.cells[0], summary()),
+            from_summary(grid.cells[1], broken, cause=cause),
+        ]
+        (verdict,) = verdicts(grid, rows_by_arm(grid, results))
+        assert verdict.advice.startswith(advice)
+
+
 def test_equal_in_every_seed_needs_no_more_of_them(judged):
     verdict = judged([0.96, 0.97], [0.96, 0.97])
     assert "equal to fp32 in all 2 seeds" in verdict.finding

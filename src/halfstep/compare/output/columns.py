@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfstep.compare.cells.versions import mixed
 from halfstep.compare.rows.measures import MEASURES, one_line
-from halfstep.compare.rows.rows import rows_by_arm
+from halfstep.compare.rows.rows import is_disturbed, rows_by_arm
 from halfstep.compare.rows.verdict import interval_note
 from halfstep.show import units
 from halfstep.show.units import MISSING
@@ -143,7 +143,12 @@ def front_note(results: Sequence[Result]) -> str:
     ways, other = "accuracy, time or memory", "another"
     if on_cpu(results):
         ways, other = "accuracy or time", "the other"
-    aside = " (rehearsed rows are not considered)" if any(map(_is_rehearsed, results)) else ""
+    ignored = [
+        kind
+        for kind, holds in (("rehearsed", _is_rehearsed), ("disturbed", is_disturbed))
+        if any(map(holds, results))
+    ]
+    aside = f" ({' and '.join(ignored)} rows are not considered)" if ignored else ""
     return f"no other finished row is better in {ways} without being worse in {other}{aside}"
 
 

@@ -75,18 +75,19 @@ def plan(  # noqa: PLR0913  (the command has as many options)
     """
     points = parse_axes(axes)
     _refuse_varied(options, points)
-    own = _own_recipe(load(config, options))
+    loaded = load(config, options)
+    own = _own_recipe(loaded)
     names, numbers = parse_recipes(recipes, own), parse_seeds(seeds)
     refuse_too_many("--recipes, --seeds and --grid", len(names) * len(numbers) * len(points))
     if device is not None and devices is not None:
         raise UserError(f"--device {device} and --devices {devices} are both given; write one")
     slots = parse_devices(devices) if devices is not None else ()
-    looked_into = ("probes=true",) if processes == 1 else ()
+    is_decided = processes > 1 or "probes" in loaded.model_fields_set
+    inspected = () if is_decided else ("probes=true",)
 
     def found(name: str, seed: int, point: Point, where: str | None) -> Config:
         mine = None if own is not None and name == own.name else name
-        # The last of equal options wins, so that probes=false is heard.
-        given = [*looked_into, *options]
+        given = [*inspected, *options]
         return load(config, given, {"recipe": mine, "seed": seed, "device": where}, point=point)
 
     first = found(names[0], numbers[0], points[0], slots[0] if slots else device)

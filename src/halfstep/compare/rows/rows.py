@@ -42,8 +42,9 @@ class Row:
             nothing about hardware that has them.
         disturbed: Whether threads of a run waited so long for cores that other processes had that
             its times say little.
-        on_front: Whether no other row is as good in accuracy, time and memory (on a device) and
-            better in one; None where there is nothing to choose from, or it is rehearsed.
+        on_front: Whether the row is on the Pareto front of accuracy, training time and (on a
+            device) memory. None if the row is unfinished, rehearsed or disturbed, or if fewer than
+            two rows can be compared.
         results: What the row is made of.
         measured: The seeds that its measures are over.
     """
@@ -104,6 +105,11 @@ def on_device(row: Row) -> bool:
     )
 
 
+def is_disturbed(result: Result) -> bool:
+    """Tell whether the run's threads waited so long for cores that its times say little."""
+    return (result.number("core_wait_share") or 0.0) >= DISTURBED
+
+
 def _row(
     arm: Arm, seed: int | None, own: Sequence[Result], grid: Grid, results: Sequence[Result]
 ) -> Row:
@@ -139,7 +145,7 @@ def _row(
         rehearsed=tuple(
             dict.fromkeys(said for result in own for said in result.summary.get("rehearsed", ()))
         ),
-        disturbed=any((each.number("core_wait_share") or 0.0) >= DISTURBED for each in measured),
+        disturbed=any(map(is_disturbed, measured)),
         on_front=None,
         results=tuple(own),
         measured=tuple(measured),
@@ -151,7 +157,7 @@ def _with_front(rows: Sequence[Row]) -> list[Row]:
     ways = _FRONT if all(map(on_device, rows)) else _FRONT[:2]
     for number, row in enumerate(rows):
         spreads = [row.measures[name] for name, _ in ways]
-        if row.status != "finished" or row.rehearsed or None in spreads:
+        if row.status != "finished" or row.rehearsed or row.disturbed or None in spreads:
             continue
         placed[number] = [
             sign * spread.mean

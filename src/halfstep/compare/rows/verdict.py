@@ -126,12 +126,8 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
         unless = f", unless the speed or memory of {row.arm.label} is worth the loss"
         return "worse", f"keep {baseline}{unless if gained else ''}"
     if difference.low < -TOLERABLE:
-        hidden, needed = percent(-difference.low), difference.seeds_to_exceed(-TOLERABLE)
-        enough = (
-            f"; about {needed} seeds in all would exclude a loss of more than one point"
-            if needed
-            else ""
-        )
+        hidden = percent(-difference.low)
+        enough = _seeds_to_exclude_a_loss(difference)
         return "unknown", f"run more seeds: a loss of {hidden} points is still possible{enough}"
     if row.rehearsed:
         there = "hardware that supports it, and measure the speed there"
@@ -139,6 +135,14 @@ def _advise(row: Row, base: Row, difference: Estimate, baseline: str) -> tuple[K
     if gained or (not difference.covers_zero and difference.mean > 0):
         return "use", "use it"
     return _without_gain(gains, row, base, baseline)
+
+
+def _seeds_to_exclude_a_loss(difference: Estimate) -> str:
+    """Say how many seeds would exclude a loss; "" if fewer seeds would show that there is one."""
+    needed, to_show = difference.seeds_to_exceed(-TOLERABLE), difference.seeds_needed
+    if needed is None or (difference.mean < 0 and to_show is not None and to_show < needed):
+        return ""
+    return f"; about {needed} seeds in all would exclude a loss of more than one point"
 
 
 def _without_gain(
@@ -206,8 +210,11 @@ def _times(found: Ratio, of_what: str) -> str:
 def _remedy(row: Row, base: Row) -> str:
     trained = recipe(row.results[0].cell.settings.get("recipe", "fp32"))
     unscaled = trained.product_format == "fp16" and trained.scaling is None
-    # A loss scale does not help against a rate that is too high for other recipes as well.
-    diverged = any((each.cause or "").startswith(_DIVERGED) for each in row.results)
+    causes = [each.cause for each in row.results if each.cause]
+    # A loss scale does not help if the learning rate is too high for other recipes as well.
+    diverged = any(each.startswith(_DIVERGED) for each in causes)
+    if causes and not diverged:
+        return "see the cause that doctor found, in the note of this row"
     if unscaled and not diverged and base.first_nonfinite_step is None:
         return (
             f"use o2 or fp16, because {row.recipe} does not scale the loss; or try a lower "
