@@ -10,7 +10,7 @@ from halfstep.apex.amp.properties import OPT_LEVELS
 from halfstep.show.units import percent, points, small_share
 
 HEADERS = (
-    *("level", "weights", "master weights", "loss scale", "best %", "to O0, points"),
+    *("level", "weights", "master weights", "loss scale", "best %", "vs O0, points"),
     *("skipped steps", "unchanged weights", "gradient error"),
 )
 EXPERIMENTS = Path(__file__).parents[2] / "docs" / "experiments"
