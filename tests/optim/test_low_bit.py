@@ -1,6 +1,8 @@
 """torchao's optimizers as halfstep has them: the same steps, states of plain tensors."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,6 +58,29 @@ def test_steps_are_torchaos_and_a_saved_state_goes_on_to_the_same_weights(name):
         step(second, number)
     assert all(map(torch.equal, theirs, ours))
     assert all(map(torch.equal, ours, resumed))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_small_moments_of_half_parameters_are_in_fp32(dtype):
+    param = nn.Parameter(torch.ones(8, dtype=dtype))
+    param.grad = torch.full((8,), 1e-4, dtype=dtype)
+    optimizer = low_bit_adam("adam8bit")([param], lr=0.1)
+    optimizer.step()
+    state = optimizer.state[param]
+    # 0.001 * 1e-4**2 is below fp16's smallest subnormal number.
+    expected = 0.001 * param.grad.double() ** 2
+    torch.testing.assert_close(state["exp_avg_sq"].double(), expected, rtol=1e-6, atol=0.0)
+    resumed = low_bit_adam("adam8bit")([param], lr=0.1)
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = saved["state"][0]["exp_avg"].to(dtype)
+    resumed.load_state_dict(through_a_file(saved))
+    assert {each.dtype for each in resumed.state[param].values()} == {torch.float32}
+
+
+def test_importing_torchao_prints_no_warning_of_torch():
+    code = "from halfstep.optim.low_bit import low_bit_adam; low_bit_adam('adam8bit')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "KernelPreference" not in done.stderr
 
 
 def test_a_state_of_other_bits_is_refused():

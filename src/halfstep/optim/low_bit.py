@@ -1,12 +1,13 @@
-"""Adam whose moments take 8 or 4 bits an element, by torchao, as halfstep can save and resume it.
+"""torchao's Adam with moments of 8 or 4 bits per element, changed so that halfstep can save it.
 
-torchao keeps moments as tensors of classes of its own, which a checkpoint that runs no code cannot
-hold; here the state dict is of plain tensors. Its step is made for `torch.compile`, which takes
-minutes for a network's many shapes on a CPU: there it runs as it is written.
+torchao stores moments as tensor subclasses. A checkpoint that loads without running code cannot
+contain them, so the state dict here consists of plain tensors. torchao's step uses `torch.compile`,
+which on a CPU takes minutes for the many shapes of a network, so on a CPU the step runs eagerly.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,15 @@ KINDS = {
     "adamfp8": "AdamFp8",
     "adamwfp8": "AdamWFp8",
 }
-"""Our names, and those of torchao."""
+"""The name of each optimizer in halfstep, and the name of its class in torchao."""
 
-_CONSTANT = "qmap"  # what codes stand for: the same for every tensor
+_CONSTANT = "qmap"  # the table of values that the codes represent: the same for every tensor
 _FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @cache
 def low_bit_adam(name: str) -> type[Optimizer]:
-    """Return the class of an optimizer with moments of a few bits.
+    """Return the class of an optimizer with 8-bit or 4-bit moments.
 
     Args:
         name: A key of `KINDS`.
@@ -41,23 +42,36 @@ def low_bit_adam(name: str) -> type[Optimizer]:
     Raises:
         ImportError: If torchao is not installed.
     """
-    import torchao.optim
-
+    # While it is imported, torchao registers a constant in a way that torch warns about.
+    log = logging.getLogger("torch.utils._pytree")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        import torchao.optim
+    finally:
+        log.setLevel(level)
     theirs = KINDS[name]
     return type(theirs, (_PlainState, getattr(torchao.optim, theirs)), {})
 
 
 class _PlainState(Optimizer):
-    """Stands before a class of torchao: plain tensors in state dicts, no compiler on a CPU.
+    """Mixin for a class of torchao: plain tensors in state dicts, no compiler on a CPU.
 
     Raises:
-        TypeError: If a parameter is neither fp32 nor half.
+        TypeError: If a parameter is neither fp32 nor half, or is a DTensor.
     """
 
-    _new_buffer: Callable[[torch.Tensor, bool], torch.Tensor]
+    def _new_buffer(self, param: torch.Tensor, signed: bool) -> torch.Tensor:  # noqa: FBT001
+        """Return a zero moment; in fp32 if it is not quantised.
+
+        torchao would keep it in the format of the parameter. In fp16, squared gradients below
+        3e-8 would become 0.
+        """
+        moment: torch.Tensor = super()._new_buffer(param, signed)  # type: ignore[misc]  # torchao's
+        return moment if _inner(moment) else moment.float()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in a group of parameters, whose step is computed in fp32."""
+        """Add a group of parameters; refuse those whose step or saved state would be wrong."""
         super().add_param_group(param_group)
         for param in self.param_groups[-1]["params"]:
             if param.dtype not in _FORMATS:
@@ -79,7 +93,8 @@ class _PlainState(Optimizer):
         Args:
             closure: Evaluates the loss again and returns it.
         """
-        for group in self.param_groups:  # what sets a plain number, such as a state dict
+        # Schedulers and state dicts set a plain number, but torchao needs a tensor.
+        for group in self.param_groups:
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32)
         params = (param for group in self.param_groups for param in group["params"])
         on_cpu = any(param.device.type == "cpu" for param in params)
@@ -87,7 +102,7 @@ class _PlainState(Optimizer):
             return super().step(closure)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, each moment of a few bits as a mapping of its tensors."""
+        """Return the state dict, in which each 8-bit or 4-bit moment is a dict of its tensors."""
         saved = super().state_dict()
         saved["state"] = {
             name: {key: _plain(value) for key, value in state.items()}
@@ -96,10 +111,10 @@ class _PlainState(Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Load the result of `state_dict`.
 
         Raises:
-            ValueError: If a moment is of another number of bits.
+            ValueError: If a moment was saved with another number of bits.
         """
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         names = [name for group in state_dict["param_groups"] for name in group["params"]]
@@ -120,11 +135,11 @@ class _PlainState(Optimizer):
                 room.copy_(value[name])
             return moment
         tensor: torch.Tensor = value.detach().clone()
-        return tensor if key == "step" else tensor.to(param.device)
+        return tensor if key == "step" else tensor.to(param.device, torch.float32)
 
 
 def _plain(value: Any) -> Any:
-    """Return a moment as the tensors that it is made of; anything else as it is."""
+    """Return a dict of the tensors of a low-bit moment; return any other value unchanged."""
     return _inner(value) or value
 
 
