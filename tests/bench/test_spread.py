@@ -28,6 +28,7 @@ def test_a_ratio_is_of_speed_whichever_figures_are_the_faster_ones():
         ([102, 102, 102], False),  # always ahead, but for nothing that is worth a change
         ([150, 90, 110, 80], False),  # far ahead at times, and behind at others
         ([150, 99, 150, 150, 150], True),
+        ([120, 95, 130], False),  # two of three rounds are fewer than three quarters
     ],
 )
 def test_faster_is_what_is_ahead_by_enough_and_nearly_always(own, expected):

@@ -54,7 +54,7 @@ def list_with_folds(root):
         writer.writerow(["image", "label", "Fold"])
         for number in range(30):
             draw(root / f"{number}.png", number)
-            writer.writerow([f"{number}.png", ("oak", "elm")[number % 2], 1 + number % 3])
+            writer.writerow([f"{number}.png", ("oak", "elm")[number % 2], 9 + number % 3])
 
 
 def two_lists(root):
@@ -85,6 +85,7 @@ def test_three_commands_lead_from_images_to_a_run(halfstep, made, train, valid):
     code, out, err = halfstep("init", "pets")
     assert (code, err) == (0, "")
     assert f"2 classes, {train} images to learn from and {valid} for validation, 40 pixels" in out
+    assert (made is list_with_folds) == ("of which fold 9 is for validation" in out)
     assert "next: halfstep data check pets.yaml, then halfstep train pets.yaml" in out
     config = load("pets.yaml")
     assert (config.name, config.data.resolution, config.batch_size) == ("pets", 32, 8)

@@ -35,9 +35,27 @@ def test_the_difference_is_printed_and_the_file_left(halfstep, script):
 def test_the_file_is_rewritten_and_keeps_its_mode(halfstep, script):
     code, out, err = halfstep("migrate", script, "--write")
     assert (code, out) == (0, "")
-    assert err == f"rewrote {script}; places left to change by hand: 0\n"
+    assert err == f"rewrote {script}; notes to read: 0\n"
     assert "engine.step()" in script.read_text()
     assert script.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_program_that_got_only_comments_is_not_called_rewritten(halfstep, tmp_path):
+    script = tmp_path / "unclear.py"
+    script.write_text(
+        "from apex import amp\n"
+        "model, optimizer = build()\n"
+        "model, optimizer = amp.initialize(model, optimizer, **settings)\n"
+        "for batch in loader:\n"
+        "    loss = model(batch)\n"
+        "    with amp.scale_loss(loss, optimizer) as scaled:\n"
+        "        scaled.backward()\n"
+        "    optimizer.step()\n"
+    )
+    code, _, err = halfstep("migrate", script, "--write")
+    assert code == 0
+    assert err.endswith(f"{script}: not rewritten; the comments added say why\n")
+    assert "# halfstep migrate:" in script.read_text()
 
 
 def test_what_is_left_is_listed_with_its_line(halfstep, script):

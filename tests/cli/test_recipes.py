@@ -23,6 +23,14 @@ def test_json_settings_build_the_recipe_again(halfstep):
         assert row["purpose"] == RECIPES[row["name"]][1]
 
 
+def test_a_named_recipe_keeps_its_purpose(halfstep):
+    code, out, _ = halfstep(
+        "recipes", "fp16", "fp16+act2", "{base: fp16, loss_scale: 128}", "--json"
+    )
+    assert code == 0
+    assert [row["purpose"] for row in json.loads(out)] == [RECIPES["fp16"][1], "", ""]
+
+
 def test_two_formats_at_once_are_refused(halfstep):
     code, _, error = halfstep("recipes", "--json", "--markdown")
     assert code == 2

@@ -353,6 +353,7 @@ def test_closing_gives_modules_their_class_back() -> None:
     ("name", "exceptions", "said"),
     [
         ("fp16", {"heads.*": "fp32"}, "'heads.*', which matches no module; .*did you mean 'head"),
+        ("fp16", {"head.0.*": "fp32"}, "matches no module; .*; 'head.0' is the module itself"),
         ("fp16", {"op:sotfmax": "fp32"}, "operator 'sotfmax', .*did you mean 'softmax'"),
         ("fp16", {"head": "fp61"}, "'head' the format 'fp61'; allowed: 'fp32', .*mean 'fp16'"),
         ("fp16", {"blocks.0.attn.sotfmax": "fp32"}, "matches no module"),

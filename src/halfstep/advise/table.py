@@ -120,8 +120,8 @@ def fastest(found: Sequence[Forecast], examine: str) -> list[str]:
         best = min(fitting, key=lambda each: each.seconds.value, default=reference)
         if reference.fits and best.seconds.value * GAIN > reference.seconds.value:
             said.append(
-                f"on {gpu.name}: no recipe that fits is predicted to be faster than "
-                f"{reference.recipe}; which recipes are safe for the model was not examined"
+                f"on {gpu.name}: no recipe that fits is predicted to be at least {GAIN:g} times as "
+                f"fast as {reference.recipe}; which recipes are safe for the model was not examined"
             )
         elif best is reference:
             said.append(f"on {gpu.name}: {none_fits(reference)}")

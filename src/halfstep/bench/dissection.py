@@ -149,20 +149,22 @@ class Dissection:
         place = first_good_enough(medians, "less")
         chosen, first = names[place], names[0]
         speed = self._speed(chosen, WHOLE)
-        said = f"recipe={chosen}"
-        if len(names) > 1 and place == 0:
-            said += ": no other recipe is faster"
-        elif speed is not None and place > 0:
-            said += f": {ratio(speed.median)}x of {first}"
+        said = f"recipe={chosen}: "
+        if len(names) == 1:
+            said = f"{chosen}: "
+        elif place == 0:
+            said += "no other recipe is faster; "
+        elif speed is not None:
+            said += f"{ratio(speed.median)}x of {first}; "
         waiting = self._share(chosen, "data_wait")
         if waiting >= WAITS:
             return (
-                f"{said}; data wait takes {100 * waiting:.0f} % of a step: halfstep bench loader "
+                f"{said}data wait takes {100 * waiting:.0f} % of a step: halfstep bench loader "
                 "finds the best data.workers"
             )
         largest = max(PARTS, key=lambda part: self._share(chosen, part))
         return (
-            f"{said}; {NAMES[largest]} takes {100 * self._share(chosen, largest):.0f} % of a step "
+            f"{said}{NAMES[largest]} takes {100 * self._share(chosen, largest):.0f} % of a step "
             f"and data wait {100 * waiting:.0f} %, so more data.workers would not help"
         )
 

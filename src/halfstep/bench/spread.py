@@ -59,11 +59,12 @@ def speed_ratios(
 def is_faster(figures: Sequence[float], others: Sequence[float], faster: Faster) -> bool:
     """Tell whether one setting is worth changing to from another.
 
-    It is if its median ratio is at least `LEAST_GAIN` and it was ahead in three quarters of the
-    rounds.
+    It is if its median ratio is at least `LEAST_GAIN` and it was faster in at least three quarters
+    of the rounds.
     """
-    ratio = spread(speed_ratios(figures, others, faster))
-    return ratio.median >= LEAST_GAIN and ratio.low > 1.0
+    ratios = speed_ratios(figures, others, faster)
+    ahead = sum(each > 1.0 for each in ratios)
+    return statistics.median(ratios) >= LEAST_GAIN and ahead >= 0.75 * len(ratios)
 
 
 def first_good_enough(figures: Sequence[Sequence[float]], faster: Faster) -> int:

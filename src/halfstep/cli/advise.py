@@ -57,8 +57,8 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="For your own model: a function that returns batches of (inputs, targets). The "
-            "first 8 are used.",
+            help="For your own model: a function that returns a list of batches, each "
+            "(inputs, targets). The first 8 are used; --verify uses all, in random order.",
         ),
     ] = None,
     loss: Annotated[
@@ -74,7 +74,7 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
         typer.Option(
             metavar="NAME",
             help="For your own model: the optimizer, by its name in a config, such as adamw; "
-            "default: sgd.",
+            "default: sgd, with a momentum of 0.9.",
         ),
     ] = None,
     lr: Annotated[
@@ -238,12 +238,16 @@ def advise(  # noqa: PLR0913, PLR0917  (a flag each)
     if as_json:
         typer.echo(json_text(found.as_json(), indent=1))
     else:
-        more = f"write --budget {_minutes(before_search + found.needed)} --no-verify to examine all"
-        _print(console, found, costs, more)
+        _print(console, found, costs, _enough(before_search + found.needed))
         if out is not None:
             _print_files(console, found, written, out)
     if found.interrupted:
         raise KeyboardInterrupt
+
+
+def _enough(seconds: float) -> str:
+    enough = f"--budget {_minutes(seconds)} --no-verify"
+    return f"to examine all: {enough}; to verify as well, a longer budget"
 
 
 def _print_files(console: "Console", found: "Answer", written: list[str], out: Path) -> None:

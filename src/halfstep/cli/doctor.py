@@ -25,7 +25,7 @@ def doctor(
         typer.Argument(
             metavar="SCRIPT|-m MODULE|RUN|BUNDLE [ARGUMENTS]",
             help="A program with its arguments, as after `python`; a run directory of halfstep "
-            "train; or a bundle written by --report.",
+            "train; or a bundle, which --report or halfstep train wrote.",
         ),
     ] = None,
     *,

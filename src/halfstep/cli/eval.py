@@ -54,7 +54,9 @@ def evaluate(
     columns: ColumnsFlag = None,
     checkpoint: CheckpointFlag = Which.best,
     device: DeviceFlag = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with the recall of each class.")
+    ] = False,
 ) -> None:
     """Evaluate a checkpoint of RUN on its validation split, or on the images of a CSV file.
 

@@ -1,5 +1,6 @@
 """`halfstep migrate SCRIPT`: rewrites the source of an Apex program."""
 
+import ast
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -57,5 +58,7 @@ def migrate(
         typer.echo(f"{script}:{note.line}: {note.reason}", err=True)
     if done.after == source:
         typer.echo(f"{script}: does not use apex.amp; nothing to rewrite", err=True)
+    elif write and ast.dump(ast.parse(done.after)) == ast.dump(ast.parse(source)):
+        typer.echo(f"{script}: not rewritten; the comments added say why", err=True)
     elif write:
-        typer.echo(f"rewrote {script}; places left to change by hand: {len(done.notes)}", err=True)
+        typer.echo(f"rewrote {script}; notes to read: {len(done.notes)}", err=True)

@@ -60,7 +60,8 @@ def recipes(
     if fields:
         _print_fields(as_json=as_json, as_markdown=as_markdown)
         return
-    rows_of = RECIPES if not specs else {found.name: (found, "") for found in map(_read, specs)}
+    listed = [_read(spec) for spec in specs or ()]
+    rows_of = {each.name: (each, _purpose(each)) for each in listed} or RECIPES
     resolved = {name: row.resolve(on) for name, (row, _) in rows_of.items()} if on else {}
     if as_json:
         rows = [
@@ -87,6 +88,12 @@ def _read(spec: str) -> Recipe:
     from halfstep.train.config.text import parse
 
     return recipe(parse(spec, f"recipe {spec!r}") if spec.lstrip().startswith("{") else spec)
+
+
+def _purpose(found: Recipe) -> str:
+    """Return what a recipe of the table is for; "" for any other recipe."""
+    row, purpose = RECIPES.get(found.name, (None, ""))
+    return purpose if found == row else ""
 
 
 def _print_fields(*, as_json: bool, as_markdown: bool) -> None:

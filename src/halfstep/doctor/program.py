@@ -1,7 +1,7 @@
 """Runs an unchanged program under watch: a script or a module, as `python` would.
 
-The program's exit code and exception are kept. The diagnosis goes to stderr, after the output of
-the program.
+The exit code is the program's own, and the traceback of its exception is printed. The diagnosis
+goes to stderr, after the output of the program.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     Page = Callable[[Diagnosis, Evidence], str]
 
 _NO_BUNDLE = "no bundle, because no repeated step had inf or NaN in its loss or gradients"
-_OPTIONS = ("--report", "--hold-back")
-"""Doctor's own, which somebody may write behind the program."""
+_OPTIONS = ("--report", "--hold-back", "--import")
+"""Doctor's own options, which users sometimes write after the program by mistake."""
 USAGE = "halfstep doctor [--report DIR] (script.py | -m module | BUNDLE) [its arguments]"
 
 
@@ -53,9 +53,10 @@ def run_program(
     Args:
         argv: The script and its arguments; "-m", the module and its arguments; or a saved
             report to explain: its directory, a bundle, or a JSON file with evidence.
-        report: Directory for `diagnosis.json` and a bundle of a bad step; created if need be.
-        hold_back: Whether fused optimizers are to skip bad steps.
-        page: Returns the report as HTML, for `diagnosis.html`; None for none.
+        report: Directory for `diagnosis.json` and a bundle of a bad step, created if it does not
+            exist; None for no report.
+        hold_back: Whether fused optimizers skip steps whose loss or gradients are not finite.
+        page: A function that returns the report as HTML, for `diagnosis.html`; None for no HTML.
 
     Returns:
         The program's exit code.
@@ -74,7 +75,7 @@ def run_program(
     watch = Watch(hold_back=hold_back, bundle=bundle)
     error: BaseException | None = None
     code = 0
-    if hint:  # The program may run for long.
+    if hint:  # Printed at the end again; now too, because the program may run for a long time.
         print(hint, file=sys.stderr)  # noqa: T201  # a command line
     watch.start()
     with Progress(lambda: watch.state):
@@ -104,7 +105,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
     """Refuse arguments after a run's directory or a bundle.
 
     Raises:
-        UserError: If there are any.
+        UserError: If there are such arguments.
     """
     if len(argv) > 1:
         raise UserError(
@@ -114,7 +115,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 
 
 def _hint(argv: Sequence[str]) -> str:
-    """Return a line about an option of doctor that the program received, or ""."""
+    """Return a warning if the program received an option of doctor, or ""."""
     start = 2 if argv[0] == "-m" else 1
     names = [each.partition("=")[0] for each in argv[start:]]
     option = next((name for name in names if name in _OPTIONS), "")
@@ -183,7 +184,7 @@ def _prepare(argv: Sequence[str]) -> Any:
 
 
 def _run_script(path: Path) -> None:
-    # Not runpy.run_path: the program's objects must outlive it, to be examined.
+    # runpy.run_path would free the program's objects at its end; doctor still examines them.
     code = compile(path.read_bytes(), str(path), "exec")
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
@@ -209,7 +210,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
     def end(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        if os.getpid() != watched:  # A process that the program has started ends as it would.
+        if os.getpid() != watched:  # A process that the program forked ends as without doctor.
             os.kill(os.getpid(), number)
         raise SystemExit(128 + number)
 
@@ -222,7 +223,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _print_error(error: BaseException) -> None:
-    """Print the program's traceback, without the lines of doctor."""
+    """Print the program's traceback, without the frames of doctor."""
     sys.stdout.flush()
     shown = traceback.TracebackException.from_exception(error)
     pending: list[traceback.TracebackException | None] = [shown]

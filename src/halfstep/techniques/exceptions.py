@@ -1,8 +1,8 @@
-"""Modules and operators that compute in a format of their own, beside all others.
+"""Exceptions: modules and operators that compute in another format than the rest of the model.
 
-Under half parameters a module in fp32 keeps fp32 parameters, which `ParameterFormat` sees to; under
-autocast it runs in a region of its own. Operators are intercepted where Python calls them, above
-autograd, so that forward and backward have the same format.
+With half parameters, `ParameterFormat` keeps the parameters of an fp32 module in fp32. Under
+autocast, such a module runs in an autocast region of its own. Calls of operators are intercepted in
+Python, above autograd, so that forward and backward have the same format.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from halfstep.techniques.base import OwnFormats
 
 OPERATOR = "op:"
-"""What a pattern begins with that names an operator wherever it is called."""
+"""The prefix of a pattern that names an operator, wherever it is called."""
 UNLISTED = frozenset(["hardsigmoid", "hardswish"])
-"""Functions that can be intercepted and that torch does not list among those."""
+"""Functions that can be intercepted although `get_overridable_functions` does not list them."""
 
 
 class FormatExceptions(Technique):
-    """Let modules and operators compute in a format of their own.
+    """Makes modules and operators compute in a format of their own.
 
     Args:
-        exceptions: Patterns, and the format of what they match, from the least specific on.
-        half_params: Format of the model's parameters when it is a half one, else None.
-        own_formats: Gives the modules that the patterns match.
+        exceptions: The format for each pattern, in order from the least to the most specific.
+        half_params: The format of the model's parameters if it is a half format, else None.
+        own_formats: Returns the modules of a model that the patterns match, with their formats.
 
     Raises:
-        ValueError: When it is prepared, if a pattern matches nothing.
+        ValueError: In `prepare`, if a pattern matches nothing.
     """
 
     stage = Stage.WITHIN_FORWARD
@@ -74,14 +74,15 @@ class FormatExceptions(Technique):
         self._patched: dict[nn.Module, Callable[..., Any]] = {}
 
     def prepare(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-        """Give the modules that are meant a region of their own."""
+        """Make every matching module run its forward in its `Region`."""
         del optimizers
         for pattern, format_ in self._exceptions.items():
             self._refuse_unknown(pattern, format_, models)
         device_type = next(iter(device_types(models)), "cpu")
         for model in models:
             if self._everywhere and self._half_params is not None:
-                # Before the hook that casts what a model returns to the format that is asked for.
+                # `prepend`, because another hook casts the outputs to the requested format, and
+                # must run after this one.
                 self._handles.append(model.register_forward_hook(_narrows, prepend=True))
             regions = self._regions(model, device_type)
             for layer, region in regions.items():
@@ -89,16 +90,16 @@ class FormatExceptions(Technique):
                 layer._exception = region  # type: ignore[assignment]  # noqa: SLF001  # the mixin's
                 self._layers.append(layer)
                 patched = vars(layer).get("forward")
-                if patched is not None:  # of the instance, which stands before that of the class
+                if patched is not None:  # an instance attribute hides the mixin's forward
                     self._patched[layer] = patched
                     layer.forward = partial(_in_region, region, patched)
 
     def forward(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Intercept the operators that are meant everywhere."""
+        """Return a context that intercepts the operators named by "op:" patterns."""
         return Intercepted(self._everywhere, device.type) if self._everywhere else nullcontext()
 
     def close(self) -> None:
-        """Give the modules their own class back."""
+        """Restore the class and the `forward` of each changed module."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -127,10 +128,12 @@ class FormatExceptions(Technique):
         modules = any(matching(model, pattern) for model in models)
         if not modules and not any(calling(model, pattern) for model in models):
             names = [name for model in models for name, _ in model.named_modules() if name]
+            whole = pattern.removesuffix(".*")
+            itself = f"; {whole!r} is the module itself"
+            hint = itself if whole in names else closest(pattern, names)
             raise ValueError(
                 f"exceptions names {pattern!r}, which matches no module; allowed: "
-                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-                f"{closest(pattern, names)}"
+                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{hint}"
             )
         if modules and self._half_params not in (None, format_) and format_ != "fp32":
             raise ValueError(
@@ -140,12 +143,15 @@ class FormatExceptions(Technique):
 
 
 def matching(model: nn.Module, pattern: str) -> list[nn.Module]:
-    """Return the modules of `model` whose name matches `pattern`, a name or shell-style pattern."""
+    """Return the modules of `model` whose names match `pattern`, a name or a shell-style pattern."""
     return [module for name, module in model.named_modules() if name and fnmatchcase(name, pattern)]
 
 
 def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
-    """Return modules that match all of `pattern` but its last word, an operator, and that word."""
+    """Return the modules that match "MODULES" in the pattern "MODULES.OPERATOR", and the operator.
+
+    The list is empty if the last word is no known operator, or if `pattern` matches modules itself.
+    """
     modules, _, operator = pattern.rpartition(".")
     if not modules or operator not in known_operators() or matching(model, pattern):
         return []
@@ -154,7 +160,7 @@ def calling(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 
 @cache
 def known_operators() -> frozenset[str]:
-    """Return the names of what can be intercepted: functions of torch and methods of tensors."""
+    """Return the names of the operators that can be intercepted: torch functions, tensor methods."""
     functions = get_overridable_functions().values()
     return UNLISTED.union(operator_name(function) for group in functions for function in group)
 
@@ -175,13 +181,13 @@ def _operators(given: Iterator[tuple[str, str]]) -> dict[str, torch.dtype]:
 
 @dataclass(slots=True)
 class Region:
-    """What holds while a module runs.
+    """The formats that apply while a module runs.
 
     Attributes:
-        device_type: Whose autocast is meant; modules without parameters, and replicas, which have
-            none of their own, do not tell.
-        inside: Format of the module; None leaves that to whatever is around it.
-        operators: Operators with a format of their own.
+        device_type: Device type for autocast. It is stored here because modules without parameters,
+            and replicas of DataParallel, do not show their device.
+        inside: Format of the module; None for the format of the surrounding code.
+        operators: Format of each operator that has its own.
     """
 
     device_type: str
@@ -193,7 +199,7 @@ class _Excepted(nn.Module):
     _exception: Region
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward in its region."""
+        """Run the forward of the module's original class in its region."""
         return _in_region(self._exception, super().forward, *args, **kwargs)
 
 
@@ -210,10 +216,11 @@ def _in_region(region: Region, forward: Callable[..., Any], *args: Any, **kwargs
 def _enter(
     stack: ExitStack, inside: str, device: str, args: Any, kwargs: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Enter an autocast region: in fp32 with fp32 inputs, in a half format with what comes in.
+    """Enter an autocast region of format `inside`, and return the inputs for it.
 
-    Autocast keeps casts of weights by weight, whatever the format, so a region of another format
-    keeps none.
+    An fp32 region gets inputs cast to fp32; a half region gets the inputs unchanged. The cache of
+    autocast has the weight as its key, but not the format of the cast. So a half region, whose
+    format may differ from that of the surrounding code, does not use the cache.
     """
     if inside == "fp32":
         stack.enter_context(torch.autocast(device, enabled=False))

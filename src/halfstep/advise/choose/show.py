@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -17,6 +17,8 @@ from halfstep.show import units
 from halfstep.train.config import text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from halfstep.advise.answer import Answer
@@ -174,7 +176,7 @@ def assumed(found: Answer) -> str:
     if not settings:
         return ""
     texts = {
-        "name": ("--optimizer", str(settings["name"])),
+        "name": ("--optimizer", _named(settings)),
         "lr": ("--lr", f"a learning rate of {settings['lr']:g}"),
     }
     # Time and memory do not depend on the learning rate.
@@ -188,6 +190,11 @@ def assumed(found: Answer) -> str:
         f"no {flags} given: assuming {values}; the {depends} on "
         f"{'both' if len(missing) > 1 else 'it'}"
     )
+
+
+def _named(settings: Mapping[str, Any]) -> str:
+    momentum = settings.get("momentum")
+    return f"{settings['name']}{f' (momentum {momentum:g})' if momentum else ''}"
 
 
 def not_examined(found: Answer) -> str:

@@ -183,7 +183,7 @@ def _of_list(file: Path, beside: Path, *, overwrite: bool) -> Found:
     if not any(row.split for row in rows) and number is not None:
         # The reader of labels reads whatever column it is told.
         numbered = csv_rows.read(file, columns.model_copy(update={"label": number}))
-        first = min(row.label for row in numbered)
+        first = min((row.label for row in numbered), key=lambda number: (len(number), number))
         fold = folds.fold(rows, {at for at, row in enumerate(numbered) if row.label == first})
         how = f"{how}, of which fold {first} is for validation"
         return _written(fold, root, beside, how, overwrite=overwrite)
