@@ -1,4 +1,7 @@
-"""One file per cause. Each file has a `RULE`, and is found because it is in a package here."""
+"""The rules of doctor: one file per cause, which defines `RULE`.
+
+`rules` imports every file of the subpackages, so a new rule needs no registration.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ if TYPE_CHECKING:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the rules, in the order of their rows in the catalogue.
+    """Return all rules, sorted by their rows in the catalogue of failures, then by code.
 
     Raises:
-        RuntimeError: If two have the same code.
+        RuntimeError: If two rules have the same code.
     """
     found = [
         importlib.import_module(each.name).RULE

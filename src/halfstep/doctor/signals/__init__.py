@@ -1,1 +1,4 @@
-"""The signals of the record, one file each: collected while a program runs, frozen at its end."""
+"""The signals of the record of evidence, one file each.
+
+They are collected while a program runs, and become plain frozen data at its end.
+"""

@@ -1,8 +1,8 @@
-"""Averages of parameters that a loop keeps in half precision, recognised by their behaviour.
+"""Detects averages of parameters that a loop keeps in half precision.
 
-An average is a half tensor of a parameter's shape that the loop writes and that is near to the
-parameter, but not equal to it. If an element differs from the parameter and an update does not
-change it, the update was rounded away.
+A half-precision tensor counts as the average of a parameter if the loop writes it, if it has the
+parameter's shape but not its memory, and if its values are close to the parameter's. If an element
+differs from the parameter and an update does not change the element, the update was rounded away.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ LAG = 0.03
 
 @dataclass(slots=True)
 class Follower:
-    """The notes of one average.
+    """The observations of one average.
 
     Attributes:
-        format: Its format.
-        mark: The line that updates it.
-        latest: Some of its elements, after the latest update.
-        updates: How often it was updated.
-        lagging: Elements, over all updates, that differed from the parameter before the update.
-        stuck: Number of these that the update did not change.
+        format: Format of the average.
+        mark: The source line that updates the average.
+        latest: Sampled elements of the average after the latest update, in fp32.
+        updates: How often the average was updated.
+        lagging: Number of sampled elements, summed over all updates, that differed from the
+            parameter before the update.
+        stuck: Number of these elements that the update did not change.
     """
 
     format: str
@@ -53,7 +54,7 @@ class Follower:
 
 
 class Averages:
-    """Looks for averages among the tensors that the loop writes."""
+    """Searches the tensors that the loop writes for averages of parameters."""
 
     def __init__(self) -> None:
         self._parameters: dict[tuple[int, ...], list[tuple[str, weakref.ref[torch.Tensor]]]] = {}
@@ -62,7 +63,7 @@ class Averages:
         self._looks = 0
 
     def know(self, parties: Parties) -> None:
-        """Register parameters that may have averages."""
+        """Select the parameters whose averages are searched for."""
         count = len(parties.models.notes) + len(parties.optimizers.notes)
         if count == self._known:
             return
@@ -70,7 +71,7 @@ class Averages:
         self._parameters = {}
         optimizers = parties.optimizers.alive().values()
         moved = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
-        chosen = [  # What is not trained, a teacher that the loop calls say, may be the average.
+        chosen = [  # A model that is not trained, such as a teacher, may itself be the average.
             (name, each)
             for name, each in parties.names().items()
             if each.requires_grad and each.numel() > 1 and (not moved or id(each) in moved)
@@ -81,16 +82,16 @@ class Averages:
             self._parameters.setdefault(shape, []).append((name, weakref.ref(each)))
 
     def concerns(self, halves: list[torch.Tensor]) -> bool:
-        """Return whether a half tensor outside of a graph is among these."""
+        """Return whether `take` should examine these tensors: one of them is outside any graph."""
         return self._looks < LOOKS and any(each.is_leaf for each in halves)
 
     def take(self, name: str, halves: list[torch.Tensor], mark: Mark | None) -> None:
         """Examine the tensors that a call has written.
 
         Args:
-            name: Name of the function.
-            halves: Half tensors in its result, or changed in place.
-            mark: The line of the call.
+            name: Name of the called function.
+            halves: Half-precision tensors that the call returned or changed in place.
+            mark: The source line of the call.
         """
         for tensor in halves:
             if not tensor.is_leaf:

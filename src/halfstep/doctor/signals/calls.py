@@ -1,4 +1,4 @@
-"""The loop's calls between models: functions, formats and counts."""
+"""Counts the calls of functions and modules by the loop, with the formats of their tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 INPUTS = 4
 FEWEST = 4
-# Under autocast, refused on an accelerator and computed in fp32 on a CPU.
+# Under autocast, torch refuses these on an accelerator, and computes them in fp32 on a CPU.
 _REFUSED = {"binary_cross_entropy", "BCELoss"}
 
 
 class Calls:
-    """Counts calls; calls that differ only in their line are counted together."""
+    """Counts calls; calls that differ only in their source line are counted together."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[Any, ...]] = Counter()

@@ -1,7 +1,7 @@
-"""Measures a few parameters in sampled steps: underflow, and lost updates.
+"""Measures underflow of gradients and lost updates, for a few parameters in sampled steps.
 
 A parameter is copied before a sampled step and compared after it. The update of an element was
-rounded away if the element has a gradient and did not change.
+rounded away if the element has a nonzero gradient and did not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_sampled(step: int) -> bool:
 
 
 class Samples:
-    """Keeps the first and the latest samples; training changes parameters most at first."""
+    """Keeps the first samples, because parameters change most at first, and the latest ones."""
 
     def __init__(self) -> None:
         self._first: list[Sample] = []
@@ -50,13 +50,15 @@ class Samples:
 
 
 class Look:
-    """One sampled step of one optimizer: create it before the step, call `after` after it.
+    """Measures one sampled step of one optimizer.
+
+    Create the object before the step, and call `after` after the step.
 
     Args:
         optimizer: The optimizer.
-        number: Its number.
-        iteration: Counted from 0.
-        names: Names of parameters by identity.
+        number: Number of the optimizer, from 0.
+        iteration: Number of the iteration, from 0.
+        names: Names of the parameters by `id`.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Look:
         ]
 
     def after(self) -> list[Sample]:
-        """Return the samples of the step; reads the device."""
+        """Return the samples of the step; waits for the device."""
         self._draws = self._keeping.draws()
         return [self._sample(*each) for each in self._before]
 

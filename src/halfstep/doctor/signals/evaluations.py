@@ -1,4 +1,4 @@
-"""Counts calls of models in evaluation, and results with inf or NaN."""
+"""Counts calls of models in evaluation, and results with NaN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Evaluations:
-    """Counts calls of models in evaluation."""
+    """Counts calls of models in evaluation, and results with NaN."""
 
     def __init__(self) -> None:
         self._count = self._bad = 0
@@ -24,10 +24,11 @@ class Evaluations:
         self._waiting: dict[torch.device, torch.Tensor] = {}
 
     def take(self, result: Any, iteration: int) -> bool:
-        """Count a result.
+        """Count the result of a call.
 
         Returns:
-            Whether it is the first result with NaN; False if reading it would wait for the device.
+            Whether this is the first result with NaN. Always False for a result on an accelerator:
+            reading it would wait for the device.
         """
         floats = [each for each in tensors_in(result) if each.is_floating_point() and each.numel()]
         self._count += 1
@@ -52,7 +53,7 @@ class Evaluations:
                 yield each.detach().sum(dtype=torch.float32).isnan()
 
     def freeze(self) -> Evaluation:
-        """Return the counts, after reading all results."""
+        """Return the counts, including results on accelerators; waits for the device."""
         late = sum(int(each) for each in self._waiting.values())
         return Evaluation(
             self._count, self._bad + late, self._first_bad, tuple(sorted(self._formats))

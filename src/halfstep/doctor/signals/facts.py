@@ -1,4 +1,4 @@
-"""Reads static facts: formats, settings and ownership of parameters."""
+"""Reads static facts of models, optimizers and scalers: formats, settings, ownership."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def gradients_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the gradients that an optimizer's parameters have."""
+    """Return the gradients of an optimizer's parameters, without those that are None."""
     return [each.grad for each in parameters_of(optimizer) if each.grad is not None]
 
 
 def environment(tensors: Iterable[torch.Tensor]) -> Environment:
-    """Return the devices of the tensors, and their settings."""
+    """Return the version and settings of torch, and the devices of the tensors."""
     devices = tuple(sorted({each.device.type for each in tensors}))
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     on_cuda = "cuda" in devices
@@ -71,12 +71,12 @@ def environment(tensors: Iterable[torch.Tensor]) -> Environment:
 
 
 def model_facts(model: nn.Module, owned: set[int], reached: set[int]) -> ModelFacts:
-    """Read a model.
+    """Return the facts of a model.
 
     Args:
         model: The model.
-        owned: Identities of all optimizers' parameters.
-        reached: Identities of the parameters that ever received a gradient.
+        owned: `id` of every parameter that an optimizer updates.
+        reached: `id` of every parameter that ever received a gradient.
     """
     named = list(unwrapped(model).named_parameters())
     trained = [(name, each) for name, each in named if each.requires_grad]
@@ -128,13 +128,14 @@ def optimizer_facts(
     known: set[int],
     reached: set[int],
 ) -> OptimizerFacts:
-    """Read an optimizer.
+    """Return the facts of an optimizer.
 
     Args:
         optimizer: The optimizer.
-        moved: The tensors that each optimizer of the program updates.
-        known: Identities of the parameters of the observed models.
-        reached: Identities of the parameters that ever received a gradient.
+        moved: The parameters that each optimizer of the program updates. The optimizer itself may
+            hold copies of them.
+        known: `id` of every parameter of the observed models.
+        reached: `id` of every parameter that ever received a gradient.
     """
     mine = moved[optimizer]
     counts = Counter(map(id, mine))
@@ -166,7 +167,7 @@ def _settings(optimizer: Optimizer) -> dict[str, Fact]:
 
 
 def learning_rate(optimizer: Optimizer) -> float:
-    """Return the learning rate of the first group; NaN if it is on an accelerator."""
+    """Return the learning rate of the first group; NaN if it is a tensor on an accelerator."""
     rate = optimizer.param_groups[0].get("lr", math.nan)
     if isinstance(rate, torch.Tensor):
         return float(rate) if rate.device.type == "cpu" else math.nan
@@ -183,7 +184,7 @@ def _state_formats(optimizer: Optimizer) -> dict[str, str]:
 
 
 def state_step(optimizer: Optimizer) -> int:
-    """Return the step in an optimizer's state; 0 without one."""
+    """Return the step count in an optimizer's state; 0 if the state has none."""
     for state in optimizer.state.values():
         step: Any = state.get("step", 0) if isinstance(state, dict) else 0
         return int(step)
@@ -193,7 +194,7 @@ def state_step(optimizer: Optimizer) -> int:
 def scaler_facts(
     scaler: torch.amp.GradScaler, *, restored: bool, created_in: int, mark: Mark | None
 ) -> ScalerFacts:
-    """Read a scaler."""
+    """Return the facts of a scaler."""
     scale = loss_scale_of(scaler)
     return ScalerFacts(
         settings=settings_of(scaler),

@@ -1,10 +1,11 @@
-"""Checks whether gradients are finite, by a sample that finds the usual errors.
+"""Checks whether gradients are finite, by a sample of their elements that finds the usual errors.
 
-The gradient of a weight is a sum over samples of the gradient of the layer's output, times the
-layer's input. So one inf or NaN in the former makes a whole row of the weight's gradient non-
-finite, and one in the latter a whole column. One column and one row contain an element of each row
-and of each column; they differ from step to step. Small gradients, such as those of biases and
-norms, are checked completely.
+Of a large gradient, the sample is one row and one column, which differ from step to step. The
+gradient of a weight is a sum over the batch: the gradient of the layer's output times the layer's
+input. So one inf or NaN in the gradient of the output makes a whole row of the weight's gradient
+non-finite, and one inf or NaN in the input makes a whole column non-finite. The sampled column has
+an element of each row, and the sampled row has an element of each column. Small gradients, such as
+those of biases and norms, are checked completely.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ STRIDE = 64
 
 
 WHOLE = 2**16
-"""Elements that are gone through whole in less time than a sample takes."""
+"""Up to this number of elements, checking all of them takes less time than a sample."""
 
 
 class Finite:
-    """Checks whether gradients on the host are finite: small ones completely, others by a sample.
+    """Checks whether gradients on the host are finite: all elements if few, otherwise a sample.
 
-    This may increase the version counters of gradients, but does not change their values.
+    The check may increase the version counters of gradients, but does not change their values.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Finite:
 
         Args:
             gradients: Gradients of the same shapes and formats as in the first call.
-            number: Number of the step, which selects rows and columns.
+            number: Number of the step; selects the sampled row and column.
         """
         if self._whole is None:
             self._whole = sum(map(torch.numel, gradients)) <= WHOLE and all(
@@ -54,17 +55,18 @@ class Finite:
             )
         if not self._whole:
             return sample_is_finite(gradients, number)
-        # Multiplies by one, and checks each element at the same time.
+        # In one pass, this checks each element and multiplies it by 1.
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._one)
         return not self._found.item()
 
 
 def sample_is_finite(gradients: Iterable[torch.Tensor], number: int) -> bool:
-    """Return whether a sample of gradients holds only finite numbers; reads the device.
+    """Return whether all elements in a sample of gradients are finite; waits for the device.
 
     Args:
-        gradients: Gradients of any shapes and formats; of sharded ones, the part of this process.
-        number: Number of the step, which selects rows and columns.
+        gradients: Gradients of any shapes and formats; of sharded gradients, only the local shard
+            is checked.
+        number: Number of the step; selects the sampled row and column.
     """
     parts = [part.reshape(-1) for each in gradients for part in _sample(each, number)]
     by_format: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -84,7 +86,8 @@ def _sample(gradient: torch.Tensor, number: int) -> Iterator[torch.Tensor]:
     gradient = local(gradient)
     if gradient.numel() <= SMALL:
         yield gradient
-    elif gradient.dim() == 1:  # rows of several weights, maybe: none is shorter than the stride
+    elif gradient.dim() == 1:
+        # Possibly several flattened weights. Each row of at least `STRIDE` elements has a sample.
         yield gradient[number % STRIDE :: STRIDE]
     else:
         yield gradient.select(0, number % len(gradient))

@@ -1,4 +1,4 @@
-"""The state of one optimizer's gradients, derived from the order of a loop."""
+"""The state of one optimizer's gradients, derived from the actions of a loop."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ PROBES = 16
 
 @dataclass(slots=True)
 class Gradients:
-    """The state of one optimizer's gradients, derived from the order of the loop.
+    """The state of one optimizer's gradients, derived from the actions of the loop.
 
     Attributes:
-        probes: A few of its parameters, which represent all.
-        parameters: Identities of all parameters.
-        repeated: Whether it contains a parameter twice.
-        holds: The kinds of accumulated gradients: "scaled", "plain", or both.
-        scales: The loss scales that multiply them.
-        unscaled: Whether a scaler has divided them, and nothing scaled was added since.
-        by_another: Whether a scaler divided them as gradients of another optimizer.
-        onto_unscaled: Whether a backward has added to them after they were divided.
-        used: Whether a step has used them.
-        spent: Whether a step was requested, and they have not been written since.
-        stale: Whether a backward has added to them after they were spent.
-        waiting: Steps, and steps skipped, since a scheduler moved.
-        cleared: Probes with gradients that were cleared one by one, until all are cleared.
-        seen: Identity and version of the probes' gradients at the last check.
+        probes: A few of the optimizer's parameters, which represent all of them.
+        parameters: `id` of each parameter of the optimizer.
+        repeated: Whether the optimizer contains a parameter twice.
+        holds: The losses whose gradients were accumulated: "scaled", "plain", or both.
+        scales: The loss scales of the scaled losses among them.
+        unscaled: Whether a scaler has unscaled the gradients, and no scaled ones were added since.
+        by_another: Whether a scaler unscaled the gradients as gradients of another optimizer, which
+            has the same parameters.
+        onto_unscaled: Whether a backward has added to the gradients after they were unscaled.
+        used: Whether an optimizer step has used the gradients.
+        spent: Whether a step was requested, and the gradients were not written to since.
+        stale: Whether a backward has added to the gradients after they were spent.
+        waiting: Number of steps, and number of skipped steps, since the last scheduler step.
+        cleared: `id` of probes whose gradients were cleared one by one, until all are cleared.
+        seen: `id` and version of each probe's gradient at the last check.
     """
 
     probes: list[torch.Tensor]
@@ -54,7 +55,7 @@ class Gradients:
     seen: tuple[tuple[int, int], ...] = ()
 
     def look(self) -> tuple[tuple[int, int], ...]:
-        """Return identity and version of the probes' gradients; 0 without a gradient."""
+        """Return `id` and version of each probe's gradient; (0, 0) without a gradient."""
         return tuple(
             [
                 (0, 0) if (grad := probe.grad) is None else (id(grad), grad._version)
@@ -63,7 +64,11 @@ class Gradients:
         )
 
     def forget(self, *, unseen: bool = False) -> None:
-        """Mark the gradients as cleared: current ones are new."""
+        """Reset the state, because the gradients were cleared.
+
+        Args:
+            unseen: Whether the next check treats gradients that exist now as new.
+        """
         self.holds.clear()
         self.scales.clear()
         self.cleared.clear()
@@ -72,7 +77,7 @@ class Gradients:
         self.seen = ((0, 0),) * len(self.probes) if unseen else self.look()
 
     def expect_more(self) -> None:
-        """Expect the next backward to add to the gradients."""
+        """Make the next check treat the gradients as changed, by a backward that adds to them."""
         self.seen = tuple([(each, version - 1) for each, version in self.look()])
 
     def state(self) -> str:
@@ -84,7 +89,7 @@ class Gradients:
         return "unscaled" if self.unscaled else "scaled"
 
     def of_another(self, scaler: int) -> bool:
-        """Return whether another scaler multiplied some of the gradients."""
+        """Return whether a scaler other than this one scaled the loss of some of the gradients."""
         return any(each.scaler != scaler for each in self.scales)
 
 
@@ -95,7 +100,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 def probes(followed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a few parameters that represent all parameters of an optimizer."""
-    # The loop assigns gradients to its own fp32 copies, which need not require them.
+    # If none requires gradients, they are fp32 copies to which the loop itself assigns gradients.
     parameters = [each for each in followed if each.requires_grad] or [*followed]
     stride = max(1, len(parameters) // PROBES)
     return parameters[::stride][:PROBES]

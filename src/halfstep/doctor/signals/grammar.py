@@ -1,8 +1,8 @@
-"""The grammar of a training loop: its actions in order, and the state of the gradients.
+"""Records the actions of a training loop in order, and the state of the gradients.
 
-Nothing here computes with tensors or waits for a device. Version counters show whether gradients
-were written to. The loss scale of gradients follows from the backward passes that made them.
-Iterations with the same events are stored once.
+This module does not compute with tensors or wait for a device. Version counters show whether
+gradients were written to. The loss scale of gradients is that of the losses whose backward passes
+made them. Iterations with the same events are stored once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SHAPES = 64
 
 
 class Grammar:
-    """Receives events one after the other, and returns a `Loop`.
+    """Collects the events of a loop in order; `freeze` returns them as a `Loop`.
 
     Attributes:
         iteration: The number of the current iteration, from 0.
-        latest: A key of the shape of the last closed iteration.
+        latest: The events of the last closed iteration; the key of its shape.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class Grammar:
 
         Args:
             optimizer: The optimizer.
-            number: Its number.
-            params: The tensors that receive its gradients, if not its own parameters.
+            number: Number of the optimizer.
+            params: The tensors that receive the gradients; None for the optimizer's own parameters.
         """
         self._numbers[optimizer] = number
         followed = parameters_of(optimizer) if params is None else params
@@ -88,7 +88,7 @@ class Grammar:
         return self._gradients[optimizer]
 
     def add(self, kind: str, mark: Mark | None, /, **facts: Fact) -> None:
-        """Note an event; one that begins an iteration closes the one before."""
+        """Record an event; the first event of an iteration closes the previous iteration."""
         if self._stepped and kind in {"forward", "scale", "backward", "grad"}:
             self.close_iteration()
         if kind in {"step", "scaler step", "drop"}:
@@ -96,7 +96,7 @@ class Grammar:
         self._events.append((kind, mark, tuple(facts.items())))
 
     def close_iteration(self) -> None:
-        """End the iteration, if anything happened in it."""
+        """End the current iteration, unless it has no events."""
         self._stepped = False
         if not self._events:
             return
@@ -112,7 +112,12 @@ class Grammar:
         self.iteration += 1
 
     def repeat(self, shape: Any, count: int) -> None:
-        """Note this number of iterations with the events of an earlier one, between iterations."""
+        """Count iterations with the same events as an earlier one; call it between iterations.
+
+        Args:
+            shape: The value of `latest` after the earlier iteration.
+            count: Number of iterations to add.
+        """
         self.iteration += count
         self.latest = shape
         known = self._shapes.get(shape)
@@ -121,7 +126,7 @@ class Grammar:
             known[2] = self.iteration - 1
 
     def reopen(self) -> None:
-        """Open the latest iteration again."""
+        """Make the last closed iteration the current iteration again."""
         self.iteration -= 1
         self._events, self._stepped = list(self.latest), True
         known = self._shapes.get(self.latest)
@@ -131,7 +136,7 @@ class Grammar:
 
     @property
     def followed(self) -> list[Gradients]:
-        """The states of all gradients."""
+        """The states of the gradients of all optimizers."""
         return list(self._gradients.values())
 
     @property
@@ -141,7 +146,7 @@ class Grammar:
 
     @property
     def between_iterations(self) -> bool:
-        """Whether the next forward begins an iteration."""
+        """Whether the next forward begins a new iteration."""
         return self._stepped or not self._events
 
     def notice_writes(
@@ -150,18 +155,18 @@ class Grammar:
         written: Iterable[torch.Tensor] = (),
         factor: float | torch.Tensor | None = None,
     ) -> None:
-        """Note the optimizers with gradients that the loop itself has written to.
+        """Record a write for each optimizer whose gradients the loop itself has written to.
 
         Args:
-            mark: The line.
+            mark: The source line of the write.
             written: Tensors that were written to; possibly the `.data` of gradients.
-            factor: The factor or divisor; None for another change.
+            factor: The factor or divisor of a multiplication or division; None for other writes.
         """
         linear = self._is_linear(mark, factor)
         given = set(map(memory, written))
         for optimizer, gradients in self._gradients.items():
             now = gradients.look()
-            # Through `.data`, or gradients that the loop has assigned itself, for example copies.
+            # Versions do not show writes through `.data` or to gradients that the loop assigned.
             touched = bool(given) and any(
                 each.grad is not None and memory(each.grad) in given for each in gradients.probes
             )
@@ -181,14 +186,15 @@ class Grammar:
                 self._written(mark, optimizer, gradients, linear=linear)
 
     def is_stirred(self) -> bool:
-        """Whether any gradients have changed since the last check."""
+        """Return whether any gradients have changed since the last check."""
         return any(each.look() != each.seen for each in self._gradients.values())
 
     def _is_linear(self, mark: Mark | None, factor: float | torch.Tensor | None) -> bool:
-        """Return whether a factor keeps the loss scale valid: a mask or a constant.
+        """Return whether the loss scale of gradients stays valid after a multiplication.
 
-        The factor of clipping depends on the gradients: it is a tensor of one element, or a number
-        that differs in the next step, or the norm was read before.
+        It stays valid for a mask or a constant, but not for clipping, whose factor depends on the
+        gradients. A factor is taken for clipping if it is a 0-dimensional tensor or a number that
+        changes between steps, or if the loop has read the norm of the gradients before.
         """
         if factor is None or isinstance(factor, torch.Tensor):
             return factor is not None and factor.ndim > 0
@@ -199,11 +205,11 @@ class Grammar:
         self, mark: Mark | None, optimizer: Optimizer, gradients: Gradients, *, linear: bool
     ) -> None:
         scaled, number = gradients.state() == "scaled", self._numbers[optimizer]
-        gradients.spent = False  # Whatever it has made of them is meant.
+        gradients.spent = False  # The loop changed them on purpose: a reuse is no error.
         self.add("write", mark, optimizer=number, scaled=scaled, linear=linear)
 
     def settle(self) -> None:
-        """Accept the current gradients: the loop itself did not change them."""
+        """Mark the current gradients as seen, so that their changes do not count as writes."""
         for gradients in self._gradients.values():
             now = gradients.look()
             if now != gradients.seen and not any(identity for identity, _ in now):
@@ -213,12 +219,12 @@ class Grammar:
     def accumulated(
         self, mark: Mark | None, scale: Multiplier | None, *, autocast: bool, loss_format: str
     ) -> None:
-        """Note that a backward has run, which accumulated the gradients that differ now.
+        """Record a backward, which made all changes of gradients since the last check.
 
         Args:
-            mark: The line.
-            scale: The loss scale; None for a plain loss.
-            autocast: Whether it ran under autocast.
+            mark: The source line of the backward.
+            scale: The loss scale; None for a loss that was not scaled.
+            autocast: Whether the backward ran under autocast.
             loss_format: Format of the tensor that backward was called on.
         """
         kind = "plain" if scale is None else "scaled"
@@ -250,17 +256,17 @@ class Grammar:
         )
 
     def unscale(self, mark: Mark | None, scaler: int, optimizer: Optimizer) -> None:
-        """Note that the loop calls a scaler's `unscale_`."""
+        """Record that the loop calls a scaler's `unscale_`."""
         number, again = self._numbers[optimizer], self.divides_again(optimizer)
         self.add("unscale", mark, scaler=scaler, optimizer=number, again=again)
 
     def divides_again(self, optimizer: Optimizer) -> bool:
-        """Return whether dividing these gradients divides some of them a second time."""
+        """Return whether unscaling an optimizer's gradients divides some of them a second time."""
         gradients = self.state(optimizer)
         return gradients.repeated or gradients.by_another
 
     def unscaled(self, optimizer: Optimizer) -> None:
-        """Note that a scaler has divided the gradients."""
+        """Mark the gradients of an optimizer as unscaled."""
         mine = self.state(optimizer)
         mine.unscaled, mine.by_another, mine.seen = True, False, mine.look()
         for other, gradients in self._gradients.items():
@@ -271,11 +277,11 @@ class Grammar:
     def scaler_stepped(
         self, mark: Mark | None, scaler: int, optimizer: Optimizer, *, skipped: bool, again: bool
     ) -> None:
-        """Note a `scaler.step`, after it has run.
+        """Record a `scaler.step`, after it has run.
 
         Args:
-            mark: The line.
-            scaler: The scaler.
+            mark: The source line.
+            scaler: Number of the scaler.
             optimizer: The optimizer.
             skipped: Whether the optimizer did not step.
             again: Whether the scaler divided gradients a second time.
@@ -302,7 +308,7 @@ class Grammar:
     def raised(
         self, mark: Mark | None, call: str, error: str, scaler: int, optimizer: Optimizer | None
     ) -> None:
-        """Note that a scaler's call raised an error, and the state of its gradients."""
+        """Record that a scaler's method raised an error, and the state of the gradients."""
         gradients = None if optimizer is None else self.state(optimizer)
         self.add(
             "raised",
@@ -316,7 +322,7 @@ class Grammar:
         )
 
     def step(self, mark: Mark | None, optimizer: Optimizer, *, by_scaler: bool) -> None:
-        """Note that an optimizer is about to step."""
+        """Record that an optimizer is about to step."""
         number, gradients = self._numbers[optimizer], self.state(optimizer)
         gradients.seen = gradients.look()
         self.add(
@@ -332,7 +338,7 @@ class Grammar:
         gradients.waiting[0] += not by_scaler
 
     def updated(self, mark: Mark | None, scaler: int, *, by_loop: bool) -> None:
-        """Note a `scaler.update`; it is an event only if the loop calls it."""
+        """Record a `scaler.update`; it is an event only if the loop calls it, not the engine."""
         stepped = self._since_update.pop(scaler, [])
         if not by_loop:
             return
@@ -345,18 +351,18 @@ class Grammar:
         )
 
     def zeroed(self, mark: Mark | None, optimizers: list[Optimizer]) -> None:
-        """Note that gradients were cleared, to None or to zero."""
+        """Record that gradients were cleared, to None or to zero."""
         for optimizer in optimizers:
             gradients = self.state(optimizer)
             self.add("zero", mark, optimizer=self._numbers[optimizer])
             gradients.forget()
 
     def zeroed_parameters(self, mark: Mark | None, parameters: Iterable[torch.Tensor]) -> None:
-        """Note that the gradients of these parameters were cleared."""
+        """Record that the gradients of these parameters were cleared."""
         self._cleared(mark, set(map(id, parameters)))
 
     def zeroed_gradients(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
-        """Note that the loop has filled these tensors, possibly gradients, with zeros."""
+        """Record that the loop has filled these tensors, possibly gradients, with zeros."""
         given = set(map(memory, tensors))
         probes = {id(each): each for state in self._gradients.values() for each in state.probes}
         self._cleared(
@@ -380,7 +386,7 @@ class Grammar:
                 state.seen = state.look()
 
     def notice_read(self, mark: Mark | None, tensors: Iterable[torch.Tensor]) -> None:
-        """Note the optimizers that own these gradients: the loop computes their norm."""
+        """Record a read for each optimizer with one of these gradients: the loop takes a norm."""
         given = set(map(id, tensors))
         for optimizer, gradients in self._gradients.items():
             if any(id(probe.grad) in given for probe in gradients.probes if probe.grad is not None):
@@ -388,7 +394,7 @@ class Grammar:
                 self.add("read", mark, optimizer=self._numbers[optimizer], scaled=scaled)
 
     def scheduled(self, mark: Mark | None, optimizer: Optimizer) -> None:
-        """Note that a scheduler of an optimizer moves."""
+        """Record that a scheduler of an optimizer advances."""
         waiting = self.state(optimizer).waiting
         skipped = waiting[0] == 0 and waiting[1] > 0
         waiting[:] = 0, 0
@@ -405,7 +411,7 @@ class Grammar:
             )
             for key, (count, first, last) in self._shapes.items()
         ]
-        if self._events:  # The latest iteration has not been closed by another.
+        if self._events:  # The current iteration, which no later one has closed.
             events = tuple(
                 Event(kind, dict(facts), site(mark)) for kind, mark, facts in self._events
             )

@@ -1,11 +1,11 @@
-"""The numbers of each step: loss and gradients.
+"""Records the numbers of each step: loss, gradient norm, loss scale and learning rate.
 
 On an accelerator, the norm of all gradients is computed in one fused pass. It is copied to the host
 without waiting, and read at the next step.
 
-On a CPU, numbers are read at once, but a pass over all gradients takes a fiftieth of a step. So
-after some steps without problems, only a sample of the gradients is checked (`finite.py`). Their
-norm is computed in some steps, and whenever the sample is not finite.
+On a CPU, numbers are read at once, but a pass over all gradients takes about 2% of a step. So after
+`FIRST` steps without problems, only a sample of the gradients is checked (`finite.py`). Their norm
+is then computed in every `EVERY`-th step, and whenever the sample is not finite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FIRST = 64
 LATEST = 256
 EVERY = 8
-_MISSING = -(2.0**127)  # No norm is negative, and no loss that large.
+_MISSING = -(2.0**127)  # No norm is negative, and no loss has this magnitude.
 _HOST = torch.device("cpu")
 
 
@@ -36,12 +36,12 @@ class Reading:
     """Numbers of a step, which may not be on the host yet.
 
     Attributes:
-        iteration: Counted from 0.
-        optimizer: Its number.
-        learning_rate: Learning rate of its first group.
-        skipped: Whether it is known to be skipped.
-        values: Loss, gradient norm, loss scale and found_inf; `_MISSING` if there is none.
-        arrived: Whether they are on the host.
+        iteration: Number of the iteration, from 0.
+        optimizer: Number of the optimizer.
+        learning_rate: Learning rate of the optimizer's first group.
+        skipped: Whether the step is already known to be skipped.
+        values: Loss, gradient norm, loss scale and found_inf; `_MISSING` for an absent one.
+        arrived: The `torch.Event` of the copy of `values` to the host; None without a copy.
     """
 
     iteration: int
@@ -53,15 +53,14 @@ class Reading:
 
 
 class Series:
-    """Collects readings.
+    """Collects the numbers of all steps.
 
     Attributes:
         troubles: Number of steps that were skipped or not finite.
 
     Args:
-        on_bad: Called with the first step with a non-finite loss or gradient that its optimizer
-            applies, and with each step that a scaler skips.
-        whole: Whether to check all gradients of each step.
+        on_bad: Called with each step that is skipped, or whose loss or gradient norm is not finite.
+        whole: Whether to check all gradients of each step, not only a sample.
     """
 
     def __init__(self, on_bad: Callable[[StepNumbers], None], *, whole: bool = False) -> None:
@@ -91,21 +90,21 @@ class Series:
         skipped: bool,
         found_inf: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        """Measure a step; its numbers are read at the next step, unless the device is the host.
+        """Record the numbers of a step; on an accelerator, they are read at the next step.
 
         Args:
-            iteration: Counted from 0.
-            optimizer: Its number.
-            learning_rate: Learning rate of its first group.
+            iteration: Number of the iteration, from 0.
+            optimizer: Number of the optimizer.
+            learning_rate: Learning rate of the optimizer's first group.
             loss: The tensor that backward was called on, without its loss scale.
             gradients: The optimizer's gradients; None for a skipped step.
-            norm: Their norm, if it is known.
-            scale: The loss scale of the step.
-            skipped: Whether it is known to be skipped.
-            found_inf: Not zero if the optimizer skips the step on the device.
+            norm: Norm of the gradients, if it is already known.
+            scale: The loss scale of the step; None without one.
+            skipped: Whether the step is already known to be skipped.
+            found_inf: Scalar, nonzero if the optimizer skips the step on the device.
 
         Returns:
-            Loss and gradient norm on the device, if they exist.
+            The loss and the gradient norm as tensors on the device, without those that are None.
         """
         self.settle()
         known = (*(gradients or ())[:1], norm, loss, scale)
@@ -136,7 +135,7 @@ class Series:
     def _goes_through(
         self, gradients: list[torch.Tensor], optimizer: int, device: torch.device
     ) -> bool:
-        """Return whether all gradients of a step are checked, not only a sample."""
+        """Return whether the norm of all gradients is needed, because a sample does not suffice."""
         number = self._taken[optimizer]
         self._taken[optimizer] += 1
         if runs_behind(device) or self._whole or number % EVERY == 0:
@@ -159,7 +158,7 @@ class Series:
         self._waiting.append(reading)
 
     def settle(self) -> None:
-        """Read the numbers of the step before."""
+        """Read the numbers that were sent to the host in earlier steps."""
         while self._waiting:
             reading = self._waiting.popleft()
             if reading.arrived is not None:
@@ -208,7 +207,7 @@ class Series:
 
     @property
     def first_bad(self) -> StepNumbers | None:
-        """The first step, of those read, with a non-finite loss or gradient."""
+        """The first step, among those read so far, with a non-finite loss or gradient."""
         return self._first_bad
 
     @property
@@ -221,11 +220,11 @@ class Series:
 
     @property
     def run_of_skips(self) -> int:
-        """Number of the latest steps in a row that were skipped."""
+        """Number of consecutive skipped steps up to now."""
         return self._run
 
     def freeze(self) -> Numbers:
-        """Return the measurements, after reading all of them."""
+        """Read the numbers that are still being copied to the host, and return all numbers."""
         self.settle()
         return Numbers(
             steps=tuple([_numbers(each) for each in (*self._first, *self._latest)]),
@@ -242,12 +241,12 @@ def _numbers(step: StepNumbers | tuple[Any, ...]) -> StepNumbers:
 
 
 def runs_behind(device: torch.device) -> bool:
-    """Return whether a device works asynchronously, so that reading waits."""
+    """Return whether a device works asynchronously, so that reading a value waits for it."""
     return device.type != "cpu"
 
 
 def is_good(step: StepNumbers) -> bool:
-    """Return whether loss and gradients of a step are finite."""
+    """Return whether the loss and the gradient norm of a step are finite."""
     return all(
         value is None or abs(value) < float("inf") for value in (step.loss, step.gradient_norm)
     )
@@ -260,7 +259,7 @@ def _scalar(value: torch.Tensor | None, device: torch.device) -> torch.Tensor:
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the L2 norm of gradients, accumulated in fp32, on the device of the first.
+    """Return the L2 norm of gradients, accumulated in fp32, on the device of the first one.
 
     In fp16, the norm of 1000 elements of 6e4 would be inf although each element is finite.
     """

@@ -1,7 +1,8 @@
-"""The loop's calls, outside of a graph, that made a tensor which a model or a loss reads.
+"""Remembers the calls outside the autograd graph that made the inputs of models and losses.
 
-The tape holds no calls outside of a graph, so a replay takes their results as given. These notes
-tell such results from data: a target, a weight or a normalised batch is computed by the loop.
+The tape does not contain these calls, so a replay takes their results as given. This module shows
+which of these tensors are data, and which ones the loop computed: for example a target, a weight or
+a normalised batch.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Call(NamedTuple):
     """A call that made a tensor.
 
     Attributes:
-        op: The function's name in torch; "cast" for a change to a half format.
+        op: The function's name in torch; "cast" for a cast to half precision.
         dtype: Format of the result.
-        mark: The line that called it.
+        mark: The source line of the call.
     """
 
     op: str
@@ -55,8 +56,8 @@ class Origin:
     """The calls that made a tensor.
 
     Attributes:
-        calls: The latest of these calls, and those that made its arguments.
-        roots: The tensors that no such call made, and their versions.
+        calls: The last call, and the calls that made its arguments, latest first.
+        roots: The arguments of these calls that no recorded call made, and their versions.
     """
 
     calls: tuple[Call, ...]
@@ -64,10 +65,10 @@ class Origin:
 
 
 class Origins:
-    """Remembers the calls that made the latest tensors outside of a graph.
+    """Remembers the calls that made the latest tensors outside the autograd graph.
 
-    The latest roots are held in memory, so that it is known whether they were finite before the
-    calls: at most `ROOTS` of them, and at most `BYTES` in all.
+    The latest roots are kept alive, so that `of` can check whether they were finite: at most
+    `ROOTS` tensors, and at most `BYTES` bytes in total.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Origins:
         self._held: deque[torch.Tensor] = deque(maxlen=ROOTS)
 
     def note(self, name: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Remember a call outside of a graph.
+        """Remember a call outside the autograd graph.
 
         Args:
             name: The function's name in torch.
@@ -95,7 +96,7 @@ class Origins:
                 if makes or is_cast:
                     roots.append(self._hold(each))
                 continue
-            self._known[id(each)] = self._known.pop(id(each))  # The latest are kept.
+            self._known[id(each)] = self._known.pop(id(each))  # It is forgotten last now.
             if found not in origins:
                 origins.append(found)
         if (makes or is_cast) and (origins or roots):
@@ -118,11 +119,11 @@ class Origins:
         return weakref.ref(root), _version(root)
 
     def of(self, tensor: torch.Tensor) -> tuple[Maker, ...]:
-        """Return the calls that made inf or NaN in a tensor of finite ones, the latest first.
+        """Return the calls that made inf or NaN in a tensor from finite tensors, latest first.
 
         Returns:
-            The calls; none for data, or if an argument of the first call was not finite or is not
-            known any more.
+            The calls. Empty for data, and if a root of the calls was not finite, was changed since
+            or no longer exists.
         """
         found = self._of(tensor)
         if found is None or not all(_was_finite(*each) for each in found.roots):

@@ -1,7 +1,7 @@
-"""Half results of the loop that overflow outside autocast and without gradients.
+"""Finds half-precision results that overflow outside autocast and without gradients.
 
-These are values that the loop computes from a model's outputs in evaluation: losses, metrics. A
-non-finite result is computed again in fp32, which shows whether its format is the cause.
+In evaluation, the loop computes such results from a model's outputs, for example losses and
+metrics. A non-finite result is computed again in fp32, which shows whether its format is the cause.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from halfstep.formats import format_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOKS = 64  # where to look is to wait
+LOOKS = 64  # on an accelerator, where each check waits for the device
 
 
 class Overflows:
-    """Examines half results of evaluation."""
+    """Checks half-precision results in evaluation for overflows."""
 
     def __init__(self) -> None:
         self._looks = 0
@@ -38,10 +38,10 @@ class Overflows:
 
         Args:
             name: Name of the function, or class of the module.
-            function: Computes the result again.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            result: Its result.
+            function: The function, which can be called again.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+            result: Result of the call.
         """
         if torch.is_grad_enabled() or autocast_state():
             return

@@ -1,8 +1,8 @@
-"""Loss scales in the loop's own code: the numbers that it multiplies a loss by.
+"""Detects loss scales in the loop's own code, among the factors of its losses.
 
-They are recognised by their behaviour, line by line. A loop that has met an overflow lowers its
-loss scale without a step in between. A schedule also lowers a loss weight, but with steps in
-between.
+The factor in each source line is followed separately. After an overflow, a loop lowers its loss
+scale without a step in between. So a loss scale differs from a loss weight that a schedule lowers:
+between two values of such a weight, the loop makes steps.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LINES = 64
 
 @dataclass(slots=True)
 class Line:
-    """The notes of one line's number.
+    """The observations of the factor in one source line.
 
     Attributes:
         first: The first value.
         last: The latest value.
         made: Number of iterations with a step before the latest value.
-        rises: How often it increased.
-        drops: How often it decreased without a step in between.
-        dropped_at: Number of iterations with a step before the first decrease.
+        rises: How often the factor increased.
+        drops: How often the factor decreased without a step in between.
+        dropped_at: Number of iterations with a step before the first decrease; -1 without one.
     """
 
     first: float
@@ -44,7 +44,7 @@ class Line:
 
 
 class OwnScales:
-    """Follows the factors of losses."""
+    """Follows the factors by which the loop multiplies losses."""
 
     def __init__(self) -> None:
         self._lines: dict[Mark | None, Line] = {}
@@ -53,10 +53,10 @@ class OwnScales:
         """Note that a loss was multiplied.
 
         Args:
-            mark: The line.
+            mark: The source line of the multiplication.
             number: The factor: a number, or a tensor of one element.
-            made: Number of iterations with a step.
-            inverse: Whether it is a divisor.
+            made: Number of iterations with a step so far.
+            inverse: Whether `number` is a divisor instead of a factor.
         """
         value = _value(number)
         if value is None:
@@ -76,14 +76,14 @@ class OwnScales:
 
     @property
     def dropping(self) -> bool:
-        """Whether one has decreased, without a step since."""
+        """Whether a factor has decreased, and no step was made since its first decrease."""
         return any(each.drops and each.dropped_at == each.made for each in self._lines.values())
 
     def freeze(self, made: int) -> Iterator[OwnScale]:
-        """Yield the numbers that have decreased.
+        """Yield the factors that have decreased without a step in between.
 
         Args:
-            made: Number of iterations with a step.
+            made: Number of iterations with a step in the whole program.
         """
         for mark, each in self._lines.items():
             if each.drops:
@@ -98,7 +98,7 @@ class OwnScales:
 
 
 def _value(number: Any) -> float | None:
-    if isinstance(number, torch.Tensor):  # To read one of an accelerator is to wait for it.
+    if isinstance(number, torch.Tensor):  # Reading it on an accelerator would wait.
         if number.numel() != 1 or number.device.type != "cpu" or number.requires_grad:
             return None
         number = number.item()

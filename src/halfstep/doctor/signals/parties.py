@@ -1,7 +1,8 @@
-"""The models, optimizers and scalers that take part, by number, in order of appearance.
+"""Registers the models, optimizers and scalers of a program, numbered in order of appearance.
 
-The latest of each are kept alive, so that they can be read when watching ends. If a program trains
-many models one after the other, earlier ones are freed; the facts that were read from them remain.
+The latest objects of each kind are kept alive, so that they can be read when the watch ends. If a
+program trains many models one after the other, earlier models are freed; the facts that were read
+from them remain.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Register(Generic[Thing, Notes]):
         self.notes: list[Notes] = []
 
     def add(self, thing: Thing, notes: Notes) -> None:
-        """Add an object, unless it is known."""
+        """Add an object, unless it is already registered."""
         if thing not in self._numbers:
             self._numbers[thing] = len(self.notes)
             self._held.append(thing)
@@ -65,7 +66,7 @@ class Register(Generic[Thing, Notes]):
         return self.notes[self._numbers[thing]]
 
     def number(self, thing: Thing) -> int:
-        """Return the number of a known object."""
+        """Return the number of a registered object."""
         return self._numbers[thing]
 
     def alive(self) -> dict[int, Thing]:
@@ -75,16 +76,18 @@ class Register(Generic[Thing, Notes]):
 
 @dataclass(slots=True)
 class ModelNotes:
-    """The notes of a model.
+    """The observations of a model.
 
     Attributes:
-        facts: As last read.
-        calls: How often the loop called it.
-        training_calls: Number of these calls with recorded gradients.
-        moving: Its buffers that calls change; None until a call in training has shown which.
+        facts: The facts of the model when it was last read.
+        calls: How often the loop called the model.
+        training_calls: Number of these calls with gradients enabled.
+        moving: The floating-point buffers that calls of the model change; None before the first
+            call in training mode.
         modules: The model and its submodules.
-        draws: Whether a call has used Python's or numpy's generator.
-        has_trained: Whether its formats have been read at an optimizer's first step.
+        draws: Whether a call has used the random generator of Python or numpy.
+        has_trained: Whether an optimizer has stepped the model. The formats that were read at its
+            first step are then kept.
     """
 
     facts: ModelFacts
@@ -97,21 +100,25 @@ class ModelNotes:
 
     @property
     def is_looked_at(self) -> bool:
-        """Whether to examine this call: it is one of the first, or of a regular sample."""
+        """Whether to examine the current call: one of the first calls, or one in `EVERY`."""
         return self.calls <= FIRST_STEPS or self.calls % EVERY == 0
 
     def modules_of(self, model: nn.Module) -> tuple[nn.Module, ...]:
-        """Return the model and its submodules, as of the last examination."""
+        """Return the model and its submodules, as of the last examined call."""
         if not self.modules or self.is_looked_at:
             self.modules = tuple(modules_of(model))
         return self.modules
 
     def random_before(self) -> RandomState:
-        """Return the state of the generators that the call may use."""
+        """Return the state of the random generators that the current call may use."""
         return random_state(everything=self.draws or self.is_looked_at)
 
     def buffers_that_move(self, model: nn.Module) -> list[torch.Tensor]:
-        """Return the floating-point buffers that a call of the model may change."""
+        """Return the floating-point buffers that a call of the model may change.
+
+        Before it is known which buffers change, the largest ones are left out until the rest is not
+        larger than `BUFFER_BYTES`.
+        """
         if self.moving is not None:
             return self.moving
         buffers = [each for each in model.buffers() if each.is_floating_point()]
@@ -120,7 +127,7 @@ class ModelNotes:
         return buffers
 
     def versions(self, model: nn.Module) -> list[tuple[torch.Tensor, int]]:
-        """Return the buffers that may change and their versions, until those are known."""
+        """Return the buffers that may change and their versions; empty once `moving` is known."""
         if self.moving is not None:
             return []
         return [(each, each._version) for each in self.buffers_that_move(model)]
@@ -128,12 +135,12 @@ class ModelNotes:
     def called(
         self, model: nn.Module, before: list[tuple[torch.Tensor, int]], random: RandomState | None
     ) -> None:
-        """Note the buffers and generators that a call in training has changed.
+        """Note the buffers and random generators that a call in training has changed.
 
         Args:
             model: The model.
-            before: What `versions` returned before the call.
-            random: The generators before the call.
+            before: The result of `versions` before the call.
+            random: The state of the random generators before the call.
         """
         if self.moving is None and model.training:
             self.moving = [each for each, version in before if each._version != version]
@@ -143,18 +150,19 @@ class ModelNotes:
 
 @dataclass(slots=True)
 class OptimizerNotes:
-    """The notes of an optimizer.
+    """The observations of an optimizer.
 
     Attributes:
-        facts: As last read.
-        steps: How often it stepped.
+        facts: The facts of the optimizer when it was last read.
+        steps: How often the optimizer stepped.
         skipped: Number of steps that a scaler skipped.
-        resumed_at: The step of a loaded state.
+        resumed_at: The step count of a loaded state; 0 without one.
         resumed_in: Number of iterations before the state was loaded.
-        scale: The loss scale of the step that a scaler makes; None without one.
-        has_trained: Whether its formats have been read at its first step.
-        params: The tensors that receive its gradients, if it steps copies of them.
-        mark: The line that made it.
+        scale: The loss scale of the current step, if a scaler makes the step.
+        has_trained: Whether the optimizer has stepped. The formats that were read at its first step
+            are then kept.
+        params: The model's parameters, if the optimizer itself holds copies of them.
+        mark: The source line that created the optimizer.
     """
 
     facts: OptimizerFacts
@@ -170,13 +178,13 @@ class OptimizerNotes:
 
 @dataclass(slots=True)
 class ScalerNotes:
-    """The notes of a scaler.
+    """The observations of a scaler.
 
     Attributes:
-        facts: As last read.
-        restored: Whether a state was loaded into it.
-        created_in: The iteration in which it was made.
-        mark: The line that made it.
+        facts: The facts of the scaler when it was last read.
+        restored: Whether a state was loaded into the scaler.
+        created_in: The iteration in which the scaler was created.
+        mark: The source line that created the scaler.
     """
 
     facts: ScalerFacts
@@ -186,7 +194,7 @@ class ScalerNotes:
 
 
 class Parties:
-    """All models, optimizers and scalers.
+    """The models, optimizers and scalers of a program.
 
     Attributes:
         models: Models and losses.
@@ -204,27 +212,27 @@ class Parties:
         self._waiting: list[weakref.ref[torch.Tensor]] = []
 
     def model(self, module: nn.Module) -> ModelNotes:
-        """Return the notes of a model; adds it if needed."""
+        """Return the notes of a model, which is registered if it is new."""
         if module not in self.models:
             self.models.add(module, ModelNotes(ModelFacts(type(unwrapped(module)).__name__)))
         return self.models[module]
 
     def optimizer(self, optimizer: Optimizer) -> OptimizerNotes:
-        """Return the notes of an optimizer; adds it if needed."""
+        """Return the notes of an optimizer, which is registered if it is new."""
         if optimizer not in self.optimizers:
             facts = OptimizerFacts(type(optimizer).__name__)
             self.optimizers.add(optimizer, OptimizerNotes(facts, resumed_at=state_step(optimizer)))
         return self.optimizers[optimizer]
 
     def scaler(self, scaler: Any, created_in: int = 0, mark: Mark | None = None) -> ScalerNotes:
-        """Return the notes of a scaler; adds it if needed."""
+        """Return the notes of a scaler, which is registered if it is new."""
         if scaler not in self.scalers:
             facts = scaler_facts(scaler, restored=False, created_in=created_in, mark=mark)
             self.scalers.add(scaler, ScalerNotes(facts, created_in=created_in, mark=mark))
         return self.scalers[scaler]
 
     def note_reached(self, optimizer: Optimizer) -> None:
-        """Note which parameters have gradients.
+        """Note which parameters have gradients when an optimizer steps.
 
         All parameters are checked in the first steps and at regular intervals. Parameters that have
         never had a gradient are checked in every step.
@@ -247,11 +255,11 @@ class Parties:
 
     @property
     def waits_for_gradients(self) -> bool:
-        """Whether a parameter has never had a gradient."""
+        """Whether some parameter has not had a gradient so far."""
         return bool(self._waiting)
 
     def note_gradients(self) -> None:
-        """Note which of these parameters have a gradient."""
+        """Note which of the parameters without a gradient so far have one now."""
         waiting = {
             id(each): each for reference in self._waiting if (each := reference()) is not None
         }
@@ -284,7 +292,7 @@ class Parties:
         return names
 
     def read(self) -> None:
-        """Read all objects that still exist."""
+        """Update the facts of all objects that still exist."""
         models, optimizers = self.models.alive(), self.optimizers.alive()
         moved = {one: self._moved_by(one) for one in optimizers.values()}
         owned = {id(each) for params in moved.values() for each in params}
@@ -292,7 +300,7 @@ class Parties:
         for model in models.values():
             notes = self.models[model]
             facts = model_facts(model, owned, self._reached)
-            if notes.has_trained:  # A wrapper may have cast it back since.
+            if notes.has_trained:  # A wrapper may have cast the model back since.
                 before = notes.facts
                 facts = replace(
                     facts,
@@ -313,7 +321,7 @@ class Parties:
             )
 
     def freeze(self) -> Static:
-        """Return the facts of all of them."""
+        """Return the facts of all objects."""
         self.read()
         return Static(
             models=tuple(

@@ -1,6 +1,6 @@
-"""Whole numbers in half formats: positions and timesteps that rounding makes equal.
+"""Finds whole numbers, such as positions and timesteps, that half precision makes equal.
 
-fp16 represents every whole number up to 2048, and bf16 up to 256. Larger ones are rounded.
+fp16 represents every whole number up to 2048, and bf16 up to 256. Larger numbers may be rounded.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ LOOKS = 4
 
 
 class Positions:
-    """Collects whole numbers that a cast has rounded."""
+    """Collects whole numbers that a half-precision format has rounded."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Mark | None], RoundedCount] = {}
         self._looks: Counter[tuple[str, Mark | None]] = Counter()
 
     def made(self, result: torch.Tensor, module: str, mark: Mark | None) -> None:
-        """Examine rising numbers that were made in a half format."""
+        """Examine ascending numbers that were created in a half-precision format."""
         if counts_twice(result):
             self._add(result, result.numel() - result.unique().numel(), module, mark)
 
     def cast(
         self, source: torch.Tensor, result: torch.Tensor, module: str, mark: Mark | None
     ) -> None:
-        """Examine numbers that were cast to a half format."""
+        """Examine numbers that were cast to a half-precision format."""
         if (
             result.dtype not in HALVES
             or source.dtype in HALVES
@@ -49,7 +49,7 @@ class Positions:
         ):
             return
         self._looks[module, mark] += 1
-        if self._looks[module, mark] > LOOKS:  # To look is to wait for the device.
+        if self._looks[module, mark] > LOOKS:  # Each check waits for the device.
             return
         if source.is_floating_point() and not _counts_up(source.detach().double()):
             return
@@ -75,7 +75,7 @@ class Positions:
 
 
 def counts_twice(tensor: torch.Tensor) -> bool:
-    """Return whether a half tensor has rising whole numbers, and some of them twice."""
+    """Return whether a half-precision tensor has ascending whole numbers, some of them equal."""
     if tensor.dtype not in HALVES or not 1 < tensor.numel() <= MOST:
         return False
     values = tensor.detach().double().flatten()

@@ -1,9 +1,9 @@
-"""Whether an optimizer keeps the rounding errors of its half parameters.
+"""Detects whether an optimizer compensates for the rounding of its half-precision parameters.
 
-It may keep the parameter in fp32 and round a copy, keep the rounding error in a second tensor
-(Kahan), or round stochastically. Each is recognised by its behaviour, not by its name: the fp32
-tensor rounds to the parameter, the second tensor takes the rounding errors, and stochastic rounding
-draws random numbers.
+An optimizer may keep an fp32 copy of the parameter, keep the rounding error in a second tensor
+(Kahan summation), or round stochastically. Each method is recognised by its behaviour, not by its
+name: the fp32 copy rounds to the parameter, the second tensor contains the rounding errors, and
+stochastic rounding draws random numbers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 CANDIDATES = 8
 MOST = 0.99
-# Limit of the joint change of a parameter and its remainder, relative to the parameter's.
+# The changes of a parameter and of its rounding error mostly cancel. This is the limit of their
+# sum, relative to the change of the parameter.
 REMAINS = 0.6
 
 
 class Keeping:
-    """The tensors of an optimizer before a step; call `of` for a parameter after the step.
+    """Copies of an optimizer's tensors before a step; after it, call `of` for each parameter.
 
     Args:
         optimizer: The optimizer.
         parameters: The sampled parameters.
-        some: Returns the sampled elements of a tensor.
+        some: A function that returns the sampled elements of a tensor.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Keeping:
         )
 
     def of(self, parameter: torch.Tensor, before: torch.Tensor) -> bool:
-        """Return whether a tensor of the optimizer keeps the rounding errors of a parameter.
+        """Return whether the optimizer has an fp32 copy or the rounding errors of a parameter.
 
         Args:
             parameter: The parameter, after the step.
-            before: Its sampled elements before the step.
+            before: The sampled elements of the parameter before the step.
         """
         now = self._some(parameter)
         return any(

@@ -1,4 +1,4 @@
-"""A program's checkpoints: whether they contain the state of an optimizer and of a scaler.
+"""Checks whether a program's checkpoints contain the state of an optimizer and of a scaler.
 
 States are recognised by their structure, not by their names in the program.
 """
@@ -24,7 +24,7 @@ _LEAVES = (torch.Tensor, torch.nn.Module, str, bytes, int, float, bool, type(Non
 
 
 class Saves:
-    """Collects the arguments of `torch.save`."""
+    """Counts the calls of `torch.save`, by source line and by the states that were saved."""
 
     def __init__(self) -> None:
         self._saves: dict[tuple[Mark | None, bool, bool], int] = {}

@@ -1,6 +1,7 @@
-"""The growth of the parameters: their norms before the first step and at a bad step.
+"""Measures the growth of parameters, from their norms before the first step.
 
-The norm of each parameter is computed once and stays on its device. It is read at a bad step.
+The initial norm of each parameter is computed once and stays on the device. It is read only when a
+bad step, or the last step, is examined.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Sizes:
-    """Remembers the norms of parameters."""
+    """Remembers the initial norms of parameters."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def start(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Add parameters that no step has changed yet; known ones are kept."""
+        """Store the norms of parameters before their first step; stored norms are not replaced."""
         new = [each for each in parameters if id(each) not in self._before]
         for each, norm in zip(new, _norms(new), strict=True):
             self._before[id(each)] = weakref.ref(each), norm
 
     def read(self, names: Mapping[str, torch.Tensor]) -> tuple[Grown, ...]:
-        """Return the current norms and those of the start; waits for the device.
+        """Return the initial and the current norms of parameters; waits for the device.
 
         Args:
             names: Parameters by name.

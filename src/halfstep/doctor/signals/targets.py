@@ -1,4 +1,4 @@
-"""The targets that a loop gives to losses that need probabilities."""
+"""Measures the targets of losses that need probabilities as targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def target_ranges(entries: Iterable[Entry]) -> Iterator[TargetRange]:
     """Yield the range of each tensor of targets in a step.
 
     Args:
-        entries: The calls of the step.
+        entries: The calls of the step on the tape.
     """
     for entry in entries:
         name = getattr(entry.function, "__name__", type(entry.function).__name__)

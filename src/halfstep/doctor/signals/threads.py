@@ -1,4 +1,4 @@
-"""Calls of models in other threads, in which the loop's autocast is not active."""
+"""Counts calls of models in other threads, in which the loop's autocast is not active."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Elsewhere:
-    """Counts calls of models in training in other threads.
+    """Counts calls of models for training in threads other than the loop's.
 
     Args:
-        thread: The loop's thread.
+        thread: Identifier of the loop's thread.
     """
 
     def __init__(self, thread: int) -> None:
@@ -38,13 +38,13 @@ class Elsewhere:
         self._calls: dict[tuple[str, Autocast, Autocast], tuple[int, Mark | None]] = {}
 
     def note_autocast(self) -> None:
-        """Note that a thread has entered or left autocast."""
+        """Store the loop's autocast state, after a thread has entered or left autocast."""
         if threading.get_ident() == self._thread:
             self._of_loop = autocast_state()
 
     @contextmanager
     def call(self, module: nn.Module) -> Iterator[None]:
-        """Run a call of a model in a thread that may not be the loop's."""
+        """Count the call of a model inside the block, if it trains in another thread."""
         if (
             threading.get_ident() == self._thread
             or getattr(self._inside, "on", False)

@@ -1,7 +1,8 @@
 """Adds hooks to torch and to the engine, and removes them.
 
-Methods are wrapped on torch's own classes, so any program is seen. Each wrapper calls the wrapped
-method exactly as the program did. torch.compile's tracing looks through the wrappers.
+The methods of torch's own classes are wrapped, so the program itself need not change. Each wrapper
+calls the original method with the program's arguments. While torch.compile traces a call, the
+wrapper only calls the original.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class Attachment:
-    """The wrappers, from the constructor until `remove`.
+    """Adds the wrappers in its constructor, and removes them in `remove`.
 
-    The wrapper of module calls stays during a rest, in which it calls the module alone: to replace
-    `nn.Module.__call__` takes milliseconds, as Python updates every subclass.
+    While the watch rests, the wrapper of `nn.Module.__call__` stays in place and only calls the
+    module: replacing this method takes milliseconds, because Python updates every subclass.
 
     Args:
         receiver: Receives all events.
@@ -50,7 +51,7 @@ class Attachment:
         self.resume()
 
     def resume(self) -> None:
-        """Watch in full."""
+        """Add all hooks and wrappers, except the wrapper of module calls, which is in place."""
         self._rests = False
         self._replace(nn.Module, "zero_grad", self._method("on_zero"))
         self._wrap_autograd()
@@ -66,14 +67,14 @@ class Attachment:
         _watched_process(self._receiver)
 
     def rest(self) -> None:
-        """Remove the wrappers that nobody else has replaced, but for that of module calls."""
+        """Remove all wrappers except that of module calls and those that other code has wrapped."""
         self._rests = True
         _watched_process(None)
         while self._undo:
             self._undo.pop()()
 
     def remove(self) -> None:
-        """Remove all wrappers that nobody else has replaced."""
+        """Remove all wrappers, except those that other code has wrapped."""
         self.rest()
         self._undo_calls()
 
@@ -81,7 +82,7 @@ class Attachment:
         self._undo.append(_replaced(owner, name, make))
 
     def _around_call(self, original: Any) -> Any:
-        # Every submodule of a model comes here, so nothing is looked up twice.
+        # Each call of each submodule runs this wrapper, so attributes are looked up only once.
         receiver, guard, is_compiling = (
             self._receiver,
             self._receiver.guard,
@@ -89,7 +90,7 @@ class Attachment:
         )
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            # First, as torch.compile would compile again when what it reads before this changes.
+            # The first check: torch.compile recompiles if a value that was read before changes.
             if is_compiling() or self._rests or guard.is_inside:
                 return original(module, *args, **kwargs)
             if not receiver.is_here():
@@ -260,7 +261,7 @@ class Attachment:
         self._replace(torch.autocast, "__exit__", make)
 
     def _wrap_loading(self) -> None:
-        # A data set without workers calls torch a dozen times per sample.
+        # Without workers, a data set calls torch a dozen times per sample, which need no record.
         receiver = self._receiver
 
         def make(original: Any) -> Any:
@@ -279,13 +280,13 @@ class Attachment:
             self._replace(kind, "fetch", make)
 
     def _wrap_warnings(self) -> None:
-        # Python itself looks it up by this name for every warning.
+        # Python looks this function up by its name for every warning.
         guard = self._receiver.guard
         self._replace(warnings, "_showwarnmsg", lambda show: naming_program(show, guard))
 
 
 def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace an attribute by what `make` makes of it; return what undoes that."""
+    """Replace an attribute by the result of `make`; return a function that restores it."""
     inherited = name not in vars(owner)
     original = getattr(owner, name) if inherited else vars(owner)[name]
     ours = functools.wraps(original)(make(original))
@@ -293,7 +294,7 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[],
 
     def undo() -> None:
         if vars(owner).get(name) is not ours:
-            return  # Somebody has wrapped it since; what they hold of ours is transparent.
+            return  # Other code has wrapped ours since: ours stays, and still calls the original.
         if inherited:
             delattr(owner, name)
         else:
@@ -319,5 +320,5 @@ def _forget_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # A forked worker of a data loader would continue to listen for nothing.
+    # Without this, a forked worker of a data loader would continue to listen to no purpose.
     os.register_at_fork(after_in_child=_forget_in_child)

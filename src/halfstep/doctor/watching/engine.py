@@ -1,6 +1,6 @@
-"""Receives the reports of halfstep's engine: its loss scales and steps become events.
+"""Receives the reports of halfstep's engine: its loss scaling and its steps become events.
 
-Other changes of gradients in the engine are its own work, not events of the loop.
+Other changes that the engine makes to gradients are not events of the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING = nullcontext()
 
 
 class _Work:
-    """A block of the engine's own work; changes before it belong to the loop."""
+    """A block of the engine's own work; changes before the block are changes by the loop."""
 
     __slots__ = ("_grammar", "_guard", "_inside")
 
@@ -40,7 +40,7 @@ class _Work:
         self._guard, self._grammar = guard, grammar
 
     def __enter__(self) -> None:
-        # Mute first, so that doctor's own work need not mute again.
+        # Mute the listener first, so that `guard.own` need not mute it again.
         self._inside = self._guard.inside()
         self._inside.__enter__()
         with self._guard.own():
@@ -54,7 +54,7 @@ class _Work:
 
 
 class EngineObserver(StepObserver):
-    """Passes on the reports of an engine in the loop's thread.
+    """Passes the reports of an engine in the loop's thread on to the receiver.
 
     Args:
         receiver: Receives all events.
@@ -73,13 +73,13 @@ class EngineObserver(StepObserver):
         self.rest: Rest | None = None
 
     def work(self) -> AbstractContextManager[None]:
-        """The engine works."""
+        """Return a context for the engine's own work."""
         guard = self._receiver.guard
         outside = guard.is_here and guard.is_outside
         return _Work(guard, self._receiver.grammar) if outside else _NOTHING
 
     def aside(self) -> AbstractContextManager[None]:
-        """Do not listen inside the block."""
+        """Return a context in which calls are not recorded."""
         guard = self._receiver.guard
         return guard.inside() if guard.is_here and guard.is_outside else _NOTHING
 
@@ -90,7 +90,7 @@ class EngineObserver(StepObserver):
         images: torch.Tensor,
         labels: torch.Tensor,
     ) -> None:
-        """A micro-batch is about to run."""
+        """Let the watch rest if possible, before a micro-batch runs."""
         guard, rest, rests = self._receiver.guard, self.rest, False
         if rest is None or not (guard.is_here and guard.is_outside):
             return
@@ -100,30 +100,30 @@ class EngineObserver(StepObserver):
             rest.observer.runs(model, criterion, images, labels)
 
     def ran(self, loss: torch.Tensor) -> None:
-        """A loss was computed."""
+        """Check whether the computation of a loss used random numbers, as a rest must know."""
         del loss
         if self.rest is not None and self._receiver.guard.is_here:
             with self._receiver.guard.own():
                 self.rest.computed()
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        """A loss was weighted."""
+        """Record that a loss was weighted."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
                 call = Call(function, args, {}, None)
                 self._receiver.hearing.record(call, tensors_in(args), [result])
 
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
-        """A loss was multiplied."""
+        """Record that a loss was multiplied by a loss scale."""
         if not self._receiver.guard.is_here:
             return
         with self._receiver.guard.own():
             scaling = self._receiver.scaling
-            # A half loss is widened before, so the factor has the format of the product.
+            # The engine casts a half-precision loss to fp32 before it multiplies the loss.
             scaling.close(scaling.open(loss), scaler, own.scale, loss, scaled, given=scaled)
 
     def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """A backward may leave gradients in parameters."""
+        """Follow the parameters in which a backward accumulates an optimizer's gradients."""
         if self._params.get(optimizer) is params or not self._receiver.guard.is_here:
             return
         self._params[optimizer] = params
@@ -135,7 +135,7 @@ class EngineObserver(StepObserver):
             )
 
     def unscales(self, scaler: Any, optimizer: Optimizer) -> None:
-        """The gradients of an optimizer are true."""
+        """Record that the gradients of an optimizer are unscaled."""
         del scaler
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
@@ -149,7 +149,7 @@ class EngineObserver(StepObserver):
         grad_norm: torch.Tensor | None,
         gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """An optimizer steps inside, or not."""
+        """Return a context in which an optimizer steps, or skips the step."""
         del gradients
         if not self._receiver.guard.is_here:
             return _NOTHING
@@ -177,24 +177,24 @@ class EngineObserver(StepObserver):
             receiver.measuring.known_norm = None
 
     def drops(self, optimizer: Optimizer) -> None:
-        """The loop leaves a step out."""
+        """Record that the loop skips a step."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
                 self._receiver.dropped(optimizer)
 
     def updates(self, scaler: Any) -> None:
-        """A loss scale may have changed."""
+        """Record that a loss scale may have changed."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
                 self._receiver.scaling.updated(None, scaler, by_loop=False)
 
     def restores(self, scaler: Any) -> None:
-        """A loss scale was loaded."""
+        """Record that the state of a loss scale was loaded."""
         if self._receiver.guard.is_here:
             with self._receiver.guard.own():
                 self._receiver.parties.scaler(scaler).restored = True
 
     def closes(self) -> None:
-        """An engine is about to undo its recipe."""
+        """Examine the last step, before an engine undoes its recipe."""
         if self._receiver.guard.is_here:
             self._look_back()

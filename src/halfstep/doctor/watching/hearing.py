@@ -1,4 +1,4 @@
-"""Processes the loop's own calls of torch: events, tape, averages."""
+"""Processes the calls of torch functions that the loop itself makes."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _NOT_ON_TAPE = {"backward", "requires_grad_", "register_hook"}
 
 
 class Hearing:
-    """Sorts calls of functions.
+    """Passes each call of a torch function on to the signals that need it.
 
     Args:
         grammar: Receives writes and reads of gradients.
         tape: Receives the calls that lead to a loss.
-        parties: Knows the parameters.
-        scaling: Knows the loss scale.
-        positions: Receives whole numbers in half formats.
-        origins: Receives calls outside of a graph.
+        parties: Provides the parameters.
+        scaling: Provides the loss scale.
+        positions: Receives whole numbers in half-precision formats.
+        origins: Receives calls outside the autograd graph.
         begin: Called before a call that may begin an iteration.
 
     Attributes:
@@ -114,7 +114,7 @@ class Hearing:
             self._grammar.notice_read(calling_line(), given)
 
     def _note_formats(self, name: str, call: Call, halves: list[torch.Tensor], result: Any) -> None:
-        """Examine half tensors outside of a graph: averages, positions, evaluation losses."""
+        """Examine half-precision results: averages, positions, overflows in evaluation."""
         if self.averages.concerns(halves):
             self.averages.know(self._parties)
             self.averages.take(name, halves, calling_line())
@@ -127,12 +127,12 @@ class Hearing:
             self.overflows.take(name, call.function, call.args, call.kwargs, result)
 
     def record(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Count a call, and put it on the tape if a loss may come of it.
+        """Count a call, and put it on the tape if a loss may depend on its result.
 
         Args:
             call: The call.
-            given: The tensors in its arguments.
-            made: Those in its result.
+            given: The tensors in the arguments of the call.
+            made: The tensors in the result of the call.
         """
         floats = self.calls.count(call.function.__name__, given, made)
         needs_gradients = any(map(is_in_graph, floats))
@@ -155,7 +155,7 @@ class Hearing:
 
     def _note_factor(self, call: Call, mark: Mark | None) -> None:
         inverse = call.function.__name__.startswith(("div", "true_div"))
-        # The differentiated tensor is the loss, at any position.
+        # The argument that requires gradients is the loss; the other one is the factor.
         for each in call.args[1:2] if inverse else call.args[:2]:
             if not (isinstance(each, torch.Tensor) and each.requires_grad):
                 self.own_scales.take(mark, each, self._grammar.made, inverse=inverse)

@@ -1,9 +1,9 @@
 """Keeps an optimizer from applying a bad step, without waiting for the device.
 
 A fused optimizer skips a step by itself if its `found_inf`, which a gradient scaler sets, is not
-zero. Without a scaler, doctor can set it from the loss and the gradient norm. The parameters are
-then unchanged when the step is run again. This is done only on request, because it changes the
-results after a bad step.
+zero. Without a scaler, doctor can set `found_inf` from the loss and the gradient norm. The
+parameters are then unchanged when the step is run again. This is done only on request, because it
+changes the results after a bad step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def can_hold_back(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer skips steps by itself and has no sharded parameters."""
+    """Return whether an optimizer obeys `found_inf` and has no sharded parameters."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not any(
         isinstance(each, DTensor) for each in parameters_of(optimizer)
     )
 
 
 class HoldBack:
-    """Holds bad steps back.
+    """Makes fused optimizers skip bad steps.
 
     Args:
-        on: Whether to hold back bad steps.
+        on: Whether bad steps are skipped; if False, the methods do nothing.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -60,7 +60,7 @@ class HoldBack:
         return True
 
     def after_step(self) -> None:
-        """Restore the optimizer."""
+        """Remove `found_inf` from the optimizer."""
         if self._held is not None:
             del self._held.found_inf  # type: ignore[attr-defined]  # set by `before_step`
             self._held = None

@@ -23,18 +23,18 @@ RECENT = 3
 
 
 class Measuring:
-    """Measures steps, and has bad ones investigated.
+    """Measures each step, and starts the investigation of bad steps.
 
     Args:
         grammar: Counts iterations.
         tape: Holds the calls of the step.
-        parties: Knows optimizers and names.
+        parties: Provides the optimizers and the names of parameters.
         investigation: Runs a bad step again.
-        whole: Whether to go through all gradients of each step.
+        whole: Whether to check all gradients of each step, not only a sample.
 
     Attributes:
-        series: Loss, norm, scale of each step.
-        recent: The calls of the latest iterations with a step, by number.
+        series: Loss, gradient norm and loss scale of each step.
+        recent: Number and calls of each of the latest iterations with a step.
         loss: The tensor that backward was last called on, without its loss scale.
         known_norm: The norm of the current step's gradients, if it is known already.
     """
@@ -68,13 +68,13 @@ class Measuring:
         """Measure a step.
 
         Args:
-            optimizer: The optimizer, which is known.
-            gradients: Its gradients; None for a skipped step.
-            skipped: Whether it is known to be skipped.
-            found_inf: Not zero if the optimizer skips the step on the device.
+            optimizer: The optimizer, which must be registered.
+            gradients: The optimizer's gradients; None for a skipped step.
+            skipped: Whether the step is already known to be skipped.
+            found_inf: Scalar, nonzero if the optimizer skips the step on the device.
 
         Returns:
-            Loss and gradient norm on the device, if they exist.
+            The loss and the gradient norm as tensors on the device, without those that are None.
         """
         iteration = self._grammar.iteration
         if not self.recent or self.recent[-1][0] != iteration:

@@ -1,7 +1,7 @@
-"""Receives the events of the hooks of `attach`, in order.
+"""Receives the events of the hooks in `attach.py`, in order.
 
-Each method runs the program's call exactly once and unchanged. The work before and after the call
-is doctor's own.
+A method that gets the original function runs the program's call exactly once and unchanged, and
+does doctor's own work before and after the call.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 
 
 class Receiver:
-    """Fills the parts of the record.
+    """Passes all events on to the signals, which form the record of evidence.
 
     Args:
         hold_back: Whether fused optimizers skip bad steps.
-        bundle: Directory for a bad step; None for none.
+        bundle: Directory to which a bad step is written; None to write none.
 
     Attributes:
-        grammar: The order of events.
-        tape: The calls of the step.
+        grammar: The actions of the loop in order.
+        tape: The calls of the current step, for a replay.
         samples: Measurements of sampled steps.
         evaluations: Results of models in evaluation.
         saves: Saved checkpoints.
         elsewhere: Calls in other threads.
-        positions: Whole numbers that a half format rounds.
+        positions: Whole numbers that a half-precision format rounds.
         parties: Models, optimizers, scalers.
         scaling: Actions of scalers.
-        hearing: Calls between models.
+        hearing: Calls of torch functions by the loop.
         investigation: Results of replays.
         measuring: The numbers of each step.
         hold_back: Prevents bad steps from being applied.
@@ -115,20 +115,20 @@ class Receiver:
         self.is_autocast_off = False
 
     def is_outside(self) -> bool:
-        """Whether the loop itself runs, in its thread."""
+        """Return whether the loop itself runs, not a model, an optimizer or doctor."""
         return self.guard.is_outside
 
     def is_here(self) -> bool:
-        """Whether this is the loop's thread, or a traced replay."""
+        """Return whether this is the loop's thread outside doctor's work, or a traced replay."""
         return self.guard.is_here or (self.stack.on and self.guard.is_own)
 
     def forget_process(self) -> None:
-        """Stop in a forked process."""
+        """Stop watching in a forked process."""
         self.guard.leave_process()
 
     def begin(self) -> None:
-        """Process an event that may begin an iteration."""
-        # Functions alone are not events: several of them may come before an event.
+        """Begin an iteration on the tape, if the next event begins one."""
+        # Calls of functions are not events: only the first one of an iteration begins it.
         if self.grammar.between_iterations and self._begun != self.grammar.made:
             self._begun = self.grammar.made
             self.tape.next_iteration()
@@ -136,7 +136,7 @@ class Receiver:
     # ------------------------------------------------------------ models and functions
 
     def on_module(self, original: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The loop calls a model."""
+        """Run and record a call of a model by the loop."""
         entry, before = None, []
         with self.guard.own():
             notes = self.parties.model(module)
@@ -186,7 +186,7 @@ class Receiver:
             self.investigation.evaluation([entry], self.parties.names(), self.grammar.iteration)
 
     def on_compiled(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """A compiled function is called."""
+        """Run and record a call of a compiled function."""
         if not self.guard.is_outside:
             return original(*args, **kwargs)
         state = random_state()
@@ -205,8 +205,8 @@ class Receiver:
     # ------------------------------------------------------------ backward
 
     def on_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """A backward runs."""
-        if current_node() is not None:  # A checkpoint's own, in the middle of the loop's.
+        """Run and record a backward."""
+        if current_node() is not None:  # The inner backward of a reentrant checkpoint.
             return original(*args, **kwargs)
         scale, mark = None, None
         tensors = args[0] if args else kwargs.get("tensors")
@@ -247,31 +247,31 @@ class Receiver:
     # ------------------------------------------------------------ optimizers
 
     def on_made_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer was made."""
+        """Register a new optimizer, with the line that created it."""
         with self.guard.own():
             self.parties.optimizer(optimizer).mark = calling_line()
         self.on_new_optimizer(optimizer)
 
     def on_new_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer or its parameters are seen for the first time."""
+        """Register an optimizer, and follow the gradients of its current parameters."""
         with self.guard.own():
             self.parties.optimizer(optimizer)
             self.grammar.follow(optimizer, self.parties.optimizers.number(optimizer))
 
     def on_changed_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer got more parameters."""
+        """Follow the gradients of the parameters that were added to an optimizer."""
         if optimizer in self.parties.optimizers:
             self.on_new_optimizer(optimizer)
 
     def on_loaded_optimizer(self, optimizer: Optimizer) -> None:
-        """A state was loaded into an optimizer."""
+        """Note that a state was loaded into an optimizer."""
         with self.guard.own():
             notes = self.parties.optimizer(optimizer)
             notes.resumed_at = state_step(optimizer)
             notes.resumed_in = self.grammar.made
 
     def on_zero(self, original: Any, owner: Any, args: Any, kwargs: Any) -> Any:
-        """Gradients are cleared, by an optimizer or a module."""
+        """Run and record the `zero_grad` of an optimizer or a module."""
         with self.guard.inside():
             result = original(owner, *args, **kwargs)
         with self.guard.own():
@@ -283,7 +283,7 @@ class Receiver:
         return result
 
     def on_schedule(self, original: Any, scheduler: Any, args: Any, kwargs: Any) -> Any:
-        """A scheduler moves."""
+        """Run and record a step of a learning-rate scheduler."""
         optimizer = getattr(scheduler, "optimizer", None)
         initial = getattr(scheduler, "_is_initial", False)
         if self.guard.is_outside and not initial and isinstance(optimizer, torch.optim.Optimizer):
@@ -299,10 +299,11 @@ class Receiver:
         return self.parties.optimizers.number(optimizer)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """An optimizer is about to step; with a closure, after the closure has run.
+        """Record that an optimizer is about to step; with a closure, after its first run.
 
         Returns:
-            None, or the arguments with a closure that reports when it has run.
+            None, or the arguments with another closure, which runs the original closure and then
+            records the step.
         """
         closure = kwargs.get("closure") or next((each for each in args[1:] if callable(each)), None)
         if closure is None:
@@ -348,7 +349,7 @@ class Receiver:
                 self._look = Look(optimizer, number, self.grammar.iteration, names)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped."""
+        """Complete the record of a step, after the optimizer has stepped."""
         del optimizer
         inside = self._stepping.pop() if self._stepping else None
         if inside is not None:
@@ -360,7 +361,7 @@ class Receiver:
             self._look = None
 
     def on_save(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Something is saved."""
+        """Record the object that `torch.save` saves, and run the call."""
         with self.guard.own():
             self.saves.take(args[0] if args else kwargs.get("obj"), calling_line())
         return original(*args, **kwargs)
@@ -371,7 +372,7 @@ class Receiver:
         self.measuring.take(optimizer, None, skipped=True, found_inf=found_inf)
 
     def dropped(self, optimizer: Optimizer) -> None:
-        """The loop leaves a step out on purpose."""
+        """Record that the loop skips a step on purpose."""
         self.grammar.add("drop", calling_line(), optimizer=self._known(optimizer))
         self._skipped(optimizer, None)
 
@@ -379,7 +380,8 @@ class Receiver:
 def _is_preparation(module: nn.Module, entry: Entry, made: list[torch.Tensor]) -> bool:
     """Return whether a module prepares data, such as an image transform, and is not a model.
 
-    Nothing in it is half, trained or differentiated, so its results are ordinary batches.
+    Such a module has no parameters, runs without autocast, and neither takes nor returns tensors
+    that are in half precision or require gradients. So its results are ordinary batches.
     """
     return (
         not entry.autocast

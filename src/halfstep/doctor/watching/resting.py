@@ -1,10 +1,11 @@
 """Watches ordinary steps of the trainer only in part, without losing information.
 
 The trainer reports the model, batch and loss function of each step through `StepObserver.runs`.
-After some steps without problems, the wrappers and the listener are removed. Then only the loss is
-recorded, and whether loss and gradients are finite. The inputs of a replay are kept until the next
-step has begun. If a step differs from those before, its calls are put on the tape before its
-optimizer steps, and the loop is watched in full from then on.
+After some steps without problems, the watch rests: the wrappers and the listener are removed. Then
+only the numbers of each step are recorded, and whether loss and gradients are finite. The inputs
+that a replay needs are kept until the next step has begun. If a step differs from the steps before,
+its calls are put on the tape before its optimizer steps, and the loop is watched in full from then
+on.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
     from halfstep.doctor.watching.receiver import Receiver
 
 FIRST = 64
-"""Steps that are watched in full before the first that is not."""
+"""Number of steps that are watched in full before the first rest."""
 AFTER = 8
-"""Steps that are watched in full after one that was skipped or not finite."""
+"""Number of steps that are watched in full after a skipped or non-finite step."""
 EVERY = 1000
-"""One of so many steps is watched in full, and steps 1, 2, 4, 8, ..."""
+"""Multiples of this step number are watched in full, and steps 0, 1, 2, 4, 8, ..."""
 
 
 Passed = tuple[int, float, float | None, float | None, float]
-"""Of a step: its number of micro-batches, loss, gradient norm, loss scale and learning rate."""
+"""A step during a rest: number of micro-batches, loss, gradient norm, loss scale, learning rate."""
 
 
 def is_due(step: int) -> bool:
@@ -50,7 +51,7 @@ def is_due(step: int) -> bool:
 
 
 class Rest:
-    """Decides when a watch rests, and records the steps meanwhile.
+    """Decides when the watch rests, and records the steps during a rest.
 
     Args:
         receiver: Receives the events of the full watch.
@@ -59,7 +60,7 @@ class Rest:
 
     Attributes:
         asleep: Whether the watch rests.
-        observer: Receives the engine's reports while it rests.
+        observer: Receives the engine's reports during a rest.
     """
 
     def __init__(
@@ -73,19 +74,19 @@ class Rest:
         self._attach, self._detach = attach, detach
         self.observer = NOBODY
         self.asleep = False
-        self._inside: Inside | None = None  # The engine works on, in a step that woke the watch.
+        self._inside: Inside | None = None  # Active from a step that ends a rest until `worked`.
         self._end: Callable[[], None] | None = None
-        # In the full watch: the state of the current iteration, and the number of iterations.
+        # In the full watch: micro-batches and steps of the iteration, and number of iterations.
         self._runs = self._steps = self._taken = 0
         self._from = FIRST
         self._troubles = 0
         self._shapes: set[torch.Size] = set()
-        self._usual: dict[int, Any] = {}  # by number of micro-batches, the usual iteration's shape
+        self._usual: dict[int, Any] = {}  # events of a usual iteration, by number of micro-batches
         self._compiled: dict[int, bool] = {}
         self._draws = False  # Whether a model or a loss has drawn from torch's generator.
         self._generator: torch.Tensor | None = None
-        # While the watch rests.
-        self._waits = False  # Whether a parameter never had a gradient until now.
+        # During a rest.
+        self._waits = False  # Whether a parameter had no gradient so far.
         self._parties, self._series = receiver.parties, receiver.measuring.series
         self._finite = Finite()
         self._number = 0
@@ -96,15 +97,15 @@ class Rest:
         self._last: list[Told] = []
         self._passed: list[Passed] = []  # The steps since the rest began.
         self._base = self._before = 0
-        self._due: float = 0  # How many steps pass before one is to be watched in full.
+        self._due: float = 0  # Number of steps before one must be watched in full.
 
     # ------------------------------------------------------------ awake
 
     def consider(self, model: nn.Module, images: torch.Tensor) -> bool:
-        """Note the next micro-batch, which is watched in full; rest if that is enough.
+        """Begin a rest before the next micro-batch if possible, or watch it in full.
 
         Returns:
-            Whether the watch rests from here on.
+            Whether the watch rests from this micro-batch on.
         """
         grammar, series = self._receiver.grammar, self._receiver.measuring.series
         if grammar.between_iterations:
@@ -124,7 +125,7 @@ class Rest:
         return False
 
     def computed(self) -> None:
-        """Note that a loss was computed, which is watched in full."""
+        """Check, during the full watch, whether the computation of a loss drew random numbers."""
         if self._generator is not None:
             self._draws = not torch.equal(self._generator, torch.get_rng_state())
             self._generator = None
@@ -149,7 +150,7 @@ class Rest:
         return self._receiver.parties.optimizer(optimizer).steps
 
     def _is_compiled(self, model: nn.Module) -> bool:
-        # Adding and removing wrappers makes torch compile again.
+        # Adding and removing wrappers makes torch.compile recompile.
         known = self._compiled.get(id(model))
         if known is None:
             known = self._compiled[id(model)] = is_compiled(model)
@@ -179,7 +180,7 @@ class Rest:
         """Keep the inputs of a micro-batch, unless it must be watched in full.
 
         Returns:
-            Whether they were kept.
+            Whether the inputs were kept.
         """
         if not self._window:
             if model is not self._model:
@@ -209,12 +210,12 @@ class Rest:
             self._window[-1].loss = loss
 
     def weighed(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Note the loss's weight in its window."""
+        """Note the function and the arguments that weight the loss in its window."""
         if self._window:
             self._window[-1].weighed = function, args
 
     def scaled(self, scaler: Any, scale: torch.Tensor) -> None:
-        """Note the loss scale that multiplies it."""
+        """Note the scaler and the loss scale that multiplies the loss."""
         if self._window:
             told = self._window[-1]
             told.scaler, told.scale = scaler, scale
@@ -226,7 +227,7 @@ class Rest:
         grad_norm: torch.Tensor | None,
         gradients: list[torch.Tensor] | None,
     ) -> bool:
-        """Note a step before its optimizer steps; return whether it is an ordinary step."""
+        """Record a step before its optimizer steps; return False if it is not an ordinary step."""
         window = self._window
         if optimizer is not self._optimizer or len(window) not in self._usual:
             return False
@@ -258,12 +259,13 @@ class Rest:
         return True
 
     def wake(self, *, steps: bool = False, looks_back: bool = False) -> None:
-        """Watch in full again.
+        """End the rest, and watch in full again.
 
         Args:
-            steps: Whether the optimizer is about to step. The engine's work until `worked` then
-                does not belong to the loop.
-            looks_back: Whether to put the last step on the tape.
+            steps: Whether the optimizer is about to step. Until `worked`, the changes that the
+                engine makes are then not attributed to the loop.
+            looks_back: Whether to put the last step on the tape, without its events, because it
+                will be examined.
         """
         if not self.asleep:
             return
@@ -284,7 +286,7 @@ class Rest:
                 if steps:
                     telling.tell_of_engine(len(self._window))
             elif window := [each for each in self._window if each.loss is not None]:
-                telling.put_on_tape(window, heard=False)  # What the last of them raised ends all.
+                telling.put_on_tape(window, heard=False)  # The program ended within this window.
             elif self._last:
                 self._receiver.grammar.reopen()
                 telling.put_on_tape(self._last, heard=False)
@@ -299,7 +301,7 @@ class Rest:
             self._inside = None
 
     def abandon(self) -> None:
-        """Stop watching."""
+        """End the rest without a return to the full watch."""
         if self.asleep and self._end is not None:
             self._end()
         self.asleep = False

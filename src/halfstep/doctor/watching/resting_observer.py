@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class RestingObserver(StepObserver):
-    """Passes the reports on.
+    """Passes the engine's reports on to `Rest`, and ends the rest when a step is not ordinary.
 
     Args:
-        rest: Receives them.
+        rest: Receives the reports.
         guard: The guard of the watch.
-        full: The observer of the full watch.
+        full: The observer of the full watch; receives the reports that end a rest.
     """
 
     def __init__(self, rest: Rest, guard: Guard, full: EngineObserver) -> None:
-        # The methods that each step calls ask for the thread alone: doctor does no work of its own
-        # as long as it rests.
+        # The methods that run in each step check only the thread, not `guard.is_here`: doctor does
+        # no work of its own during a rest.
         self._rest, self._guard, self._full = rest, guard, full
 
     def runs(self, model: Any, criterion: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """A micro-batch is about to run."""
+        """Keep the inputs of a micro-batch before it runs, or end the rest."""
         if get_ident() != self._guard.thread:
             return
         kept = False
-        try:  # Nothing listens, so that this need not be told from the loop's work.
+        try:  # No hook is active, so `guard.own` is not needed.
             kept = self._rest.keeps(model, criterion, images, labels)
         except Exception as error:  # noqa: BLE001
             self._guard.note(error)
@@ -46,29 +46,29 @@ class RestingObserver(StepObserver):
             self._full.runs(model, criterion, images, labels)
 
     def ran(self, loss: torch.Tensor) -> None:
-        """A loss was computed."""
+        """Note the loss of a micro-batch."""
         if get_ident() == self._guard.thread:
             self._rest.ran(loss)
 
     def evaluates(self) -> None:
-        """A model is about to be validated."""
+        """End the rest before a model is validated."""
         if self._guard.is_here:
             self._rest.wake()
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        """A loss was weighted."""
+        """Note the weighting of a loss."""
         del result
         if self._guard.is_here:
             self._rest.weighed(function, args[1:])
 
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
-        """A loss was multiplied."""
+        """Note the loss scale that multiplied a loss."""
         del loss, scaled
         if self._guard.is_here:
             self._rest.scaled(scaler, own.scale)
 
     def begins(self, scaler: Any, weight: Any) -> None:
-        """A backward begins with a scale and a weight."""
+        """Note the loss scale and the weight in the initial gradient of a backward."""
         if get_ident() != self._guard.thread:
             return
         if weight is not None:
@@ -77,7 +77,7 @@ class RestingObserver(StepObserver):
             self._rest.scaled(scaler, scaler.scale)
 
     def worked(self) -> None:
-        """The engine has ended a step that woke the watch."""
+        """Note that the engine has finished the step that ended the rest."""
         self._rest.worked()
 
     def steps(
@@ -88,7 +88,7 @@ class RestingObserver(StepObserver):
         grad_norm: torch.Tensor | None,
         gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """An optimizer steps inside, or not."""
+        """Record an ordinary step, or end the rest; return a context for the step."""
         if get_ident() != self._guard.thread:
             return NOTHING
         passed = False
@@ -104,15 +104,15 @@ class RestingObserver(StepObserver):
         return self._full.steps(scaler, optimizer, found_inf, grad_norm)
 
     def drops(self, optimizer: Optimizer) -> None:
-        """The loop leaves a step out."""
+        """End the rest, and record that the loop skips a step."""
         if self._guard.is_here:
             self._rest.wake()
             self._full.drops(optimizer)
 
     def restores(self, scaler: Any) -> None:
-        """A loss scale was loaded."""
+        """Record that the state of a loss scale was loaded."""
         self._full.restores(scaler)
 
     def closes(self) -> None:
-        """An engine is about to undo its recipe."""
+        """Examine the last step, before an engine undoes its recipe."""
         self._full.closes()

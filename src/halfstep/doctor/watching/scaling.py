@@ -1,4 +1,4 @@
-"""Records the actions of a loop on its gradient scalers, in order."""
+"""Records the calls of gradient scalers by the loop, in order."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Scaling:
         guard: Distinguishes doctor's own work from the loop's.
         grammar: Receives every event.
         tape: Receives the multiplications.
-        parties: Knows scalers and optimizers.
+        parties: Registers scalers and optimizers.
         begin: Called before a call that may begin an iteration.
         on_skip: Called with an optimizer and its found_inf, after a scaler skipped its step.
 
     Attributes:
-        loss: The latest scaled loss, before the multiplication.
+        loss: The latest loss that was scaled, before scaling; None if it was not a single number.
         off: Whether torch has switched off a scaler for CUDA, because there is no GPU.
     """
 
@@ -65,14 +65,14 @@ class Scaling:
 
     @property
     def steps(self) -> bool:
-        """Whether a scaler's `step` runs."""
+        """Whether a scaler's `step` is running."""
         return bool(self._stepping)
 
     def undoes(self, number: Any) -> bool:
         """Return whether a number or its inverse is the loss scale that the loop last read.
 
         Args:
-            number: Factor or divisor of the loop: a number, or a scaler's own tensor.
+            number: A factor or divisor in the loop's code; tensors give False.
         """
         if self._latest is None or not isinstance(number, int | float) or not number:
             return False
@@ -86,7 +86,7 @@ class Scaling:
         scaler: Any,
         optimizer: Optimizer | None = None,
     ) -> Iterator[None]:
-        """Run a scaler's method; an error is an event, because the loop may continue after it."""
+        """Run a scaler's method in the block; record an error, because the loop may catch it."""
         try:
             with self._guard.inside():
                 yield
@@ -97,7 +97,7 @@ class Scaling:
             raise
 
     def on_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A loss is multiplied by the loss scale."""
+        """Run and record a call of `scaler.scale`."""
         entry, mark = None, None
         outputs = args[0] if args else kwargs.get("outputs")
         with self._guard.own():
@@ -111,7 +111,7 @@ class Scaling:
         return result
 
     def open(self, outputs: Any) -> Entry:
-        """Return an entry for the next multiplication."""
+        """Return a tape entry for the multiplication of a loss, which is about to run."""
         self._begin()
         entry = self._tape.open("scale", None, (outputs,), {})
         entry.mark, entry.autocast = calling_line(), autocast_state()
@@ -130,10 +130,10 @@ class Scaling:
         """Record a multiplication.
 
         Args:
-            entry: What `open` returned.
+            entry: The entry that `open` returned.
             scaler: The scaler.
             scale: The loss scale.
-            outputs: The loss.
+            outputs: The loss before scaling.
             result: The scaled loss.
             given: The loss in the format in which it was multiplied.
         """
@@ -157,7 +157,7 @@ class Scaling:
         return Multiplier(self._number(scaler), self._updates)
 
     def on_get_scale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """The loop reads the loss scale."""
+        """Run `scaler.get_scale`, and remember the result if the loop itself called it."""
         with self._guard.inside():
             result = original(scaler, *args, **kwargs)
         if self._guard.is_outside:
@@ -165,7 +165,7 @@ class Scaling:
         return result
 
     def on_unscale(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A scaler divides gradients."""
+        """Run and record a call of `scaler.unscale_`."""
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
         mark = None
         with self._guard.own():
@@ -181,7 +181,7 @@ class Scaling:
         return result
 
     def on_scaler_step(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """A scaler steps an optimizer, or skips it."""
+        """Run and record a call of `scaler.step`."""
         optimizer: Optimizer = args[0] if args else kwargs["optimizer"]
         mark = None
         with self._guard.own():
@@ -205,13 +205,13 @@ class Scaling:
         mark: Mark | None,
         found_inf: Callable[[], torch.Tensor | None],
     ) -> Iterator[None]:
-        """A block in which a scaler lets an optimizer step, or skips it.
+        """Record the block in which a scaler lets an optimizer step, or skips the step.
 
         Args:
             scaler: The scaler.
             optimizer: The optimizer.
-            mark: The line.
-            found_inf: Returns the found_inf of the decision, after it.
+            mark: The source line of the step.
+            found_inf: A function that returns the found_inf of the step; called after the block.
         """
         notes, steps, again = self._parties.optimizer(optimizer), 0, False
         with self._guard.own():
@@ -234,7 +234,7 @@ class Scaling:
                 self._on_skip(optimizer, found_inf())
 
     def on_update(self, original: Any, scaler: Any, args: Any, kwargs: Any) -> Any:
-        """The loss scale may change."""
+        """Record and run a call of `scaler.update`."""
         mark = None
         with self._guard.own():
             mark = calling_line()
@@ -243,12 +243,12 @@ class Scaling:
             return original(scaler, *args, **kwargs)
 
     def updated(self, mark: Mark | None, scaler: Any, *, by_loop: bool) -> None:
-        """Record a change of a scale, by the loop or by the engine."""
+        """Record an update of a loss scale, by the loop or by the engine."""
         self._grammar.updated(mark, self._number(scaler), by_loop=by_loop)
         self._updates += 1
 
     def on_new_scaler(self, scaler: Any) -> None:
-        """A scaler was made."""
+        """Register a new scaler, or note that it is off because there is no GPU."""
         with self._guard.own():
             if scaler.is_enabled():
                 self._parties.scaler(scaler, self._grammar.iteration, calling_line())
@@ -256,7 +256,7 @@ class Scaling:
                 self.off |= device_of(scaler) == "cuda" and not torch.cuda.is_available()
 
     def on_loaded_scaler(self, scaler: Any) -> None:
-        """A state was loaded into a scaler."""
+        """Note that a state was loaded into a scaler."""
         with self._guard.own():
             if scaler.is_enabled():
                 self._parties.scaler(scaler).restored = True

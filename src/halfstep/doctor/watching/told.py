@@ -28,13 +28,15 @@ class Told:
         criterion: The loss function, called on logits and labels.
         given: Images and labels.
         versions: Versions of images and labels.
-        random: The generators' state before; None if they have not been used so far.
-        autocast: See `Entry`.
-        buffers: See `Entry`.
-        loss: The computed loss; None before.
-        weighed: The weighting for its window: a function and its arguments after the loss.
-        scaler: The scaler that multiplies the loss then; None without one.
-        scale: The loss scale: a scalar that is never written to.
+        random: State of the random generators before the micro-batch; None if no micro-batch has
+            used them so far.
+        autocast: The attribute `autocast` of the tape's `Entry`.
+        buffers: The attribute `buffers` of the tape's `Entry`.
+        loss: The computed loss; None before its computation.
+        weighed: The weighting of the loss for its window: a function, and its arguments after the
+            loss. None without weighting.
+        scaler: The scaler that multiplies the weighted loss; None without one.
+        scale: The loss scale: a scalar tensor that is never written to.
     """
 
     model: nn.Module
@@ -59,7 +61,11 @@ class Told:
         return weighted
 
     def root(self) -> torch.Tensor:
-        """Return the root of a backward that does not start from weight and scale."""
+        """Return the weighted and scaled loss, from which a backward can start.
+
+        The engine itself may start from the unweighted, unscaled loss, with weight times scale as
+        the initial gradient.
+        """
         loss = self.weighted()
         if self.scale is None:
             return loss
@@ -67,7 +73,7 @@ class Told:
 
 
 class Telling:
-    """Reports micro-batches to the full watch as if it had recorded them itself.
+    """Reports micro-batches to the full watch, as if the full watch had recorded them itself.
 
     Args:
         receiver: Receives the events of the full watch.
@@ -77,15 +83,19 @@ class Telling:
     def __init__(self, receiver: Receiver, usual: dict[int, Any]) -> None:
         self._receiver = receiver
         self._usual = usual
-        # The lines of the loop by kind of event.
+        # The source lines of the loop, by kind of event.
         self._marks: dict[str, Mark | None] = {
             kind: mark for shape in usual.values() for kind, mark, _ in shape
         }
 
     def put_on_tape(self, window: Sequence[Told], *, heard: bool) -> None:
-        """Put micro-batches on the tape, and their events in the grammar if they were not counted.
+        """Put micro-batches on the tape, with placeholders for their intermediate tensors.
 
-        Intermediate tensors are not needed: a replay computes them again.
+        A replay computes the intermediate tensors again.
+
+        Args:
+            window: The micro-batches of a window.
+            heard: Whether to record the events of the micro-batches in the grammar, too.
         """
         receiver = self._receiver
         for gradients in receiver.grammar.followed:
@@ -118,7 +128,7 @@ class Telling:
                 self._tell(told, multiplier, again=number > 0)
 
     def tell_of_engine(self, micro_batches: int) -> None:
-        """Report the engine's usual actions between backward and step: schedules, clipping."""
+        """Record the engine's usual events between backward and step, such as clipping."""
         kinds = [kind for kind, _, _ in self._usual.get(micro_batches, ())]
         if "backward" in kinds:
             first = len(kinds) - kinds[::-1].index("backward")

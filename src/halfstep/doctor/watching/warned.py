@@ -1,9 +1,9 @@
 """Makes warnings name the same line as without doctor.
 
-torch finds the caller of a function by its distance on the stack, and doctor's wrappers are between
-the two. A warning that would name a line of doctor is issued again for the line of the program that
-called it, so filters and "once per line" apply to this line. Warnings of replayed steps are not
-shown, because the program has already shown its own.
+A warning names the caller of a function by its distance on the call stack, to which doctor's
+wrappers add frames. A warning that would name a line of doctor is issued again for the program's
+line that called doctor, so filters and "once per line" apply to the program's line. Warnings during
+a replay are not shown, because the program has already shown them.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def _named(given: warnings.WarningMessage) -> FrameType | None:
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    """Return the caller of a line of doctor; None if unknown."""
+    """Return the innermost frame outside doctor that led to a frame; None if unknown."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file == overrides.__file__:  # Left by a function of torch, which doctor then calls.
+        if file == overrides.__file__:  # A function of torch that called doctor: skip it, too.
             frame = frame.f_back
         elif not is_of_doctor(file):
             break

@@ -1,7 +1,8 @@
 """Watches a program from `start` to `close`, and returns the record of evidence.
 
-Watching an ordinary step is cheap: the order of calls, version counters, one fused norm. A bad step
-is investigated at once, while its parameters are unchanged.
+An ordinary step costs little: the watch records the order of calls, reads version counters and
+computes one fused norm. A bad step is investigated as soon as its numbers are read, if possible
+before its parameters change.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Watch:
     Args:
         hold_back: Whether fused optimizers skip bad steps. This changes the results after a bad
             step.
-        rests: Whether ordinary steps that the trainer reports are not watched in full; see
-            `resting`.
-        bundle: Directory for a bad step, to be run again elsewhere; None for none.
+        bundle: Directory to which a bad step is written, to be replayed elsewhere; None to write
+            none.
+        rests: Whether ordinary steps of the trainer are watched only in part; see `resting.py`.
 
     Raises:
         ValueError: From `start`, if another watch is active.
@@ -66,7 +67,7 @@ class Watch:
 
     @property
     def note(self) -> str:
-        """Why there is no bundle of a bad step; "" if there is one, or no bad step."""
+        """Why no bundle of a bad step was written; "" if one was, or if no step was bad."""
         return self._receiver.investigation.note
 
     @property
@@ -96,7 +97,7 @@ class Watch:
         )
 
     def start(self) -> Watch:
-        """Begin to watch."""
+        """Start watching, and return the watch."""
         with _lock:
             if _active:
                 raise ValueError("this process is already watched; close() the other watch first")
@@ -118,7 +119,7 @@ class Watch:
             self._attachment.rest()
 
     def know(self, models: list[nn.Module], optimizers: list[Optimizer], scaler: Any) -> None:
-        """Register objects that were made before watching began."""
+        """Register objects that were created before watching began."""
         for model in models:
             self._receiver.parties.model(model)
         for optimizer in optimizers:
@@ -196,7 +197,7 @@ class Watch:
             self._observer.rest.wake(looks_back=True)
 
     def _look_back(self) -> None:
-        """Examine the last step, unless that was done."""
+        """Examine the last step, unless it was already examined."""
         self._wake()
         receiver = self._receiver
         if self._seen == receiver.grammar.made:
@@ -221,7 +222,7 @@ class Watch:
         if receiver.investigation.done or receiver.tape.missing:
             return
         names = receiver.parties.names()
-        raised = sys.exc_info()[1]  # An engine closes while what ends the program is on its way.
+        raised = sys.exc_info()[1]  # An engine may close while an error ends the program.
         if self._ending.kind:
             error = f"{self._ending.kind}: {self._ending.message}"
         else:

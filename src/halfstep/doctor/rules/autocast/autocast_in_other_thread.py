@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find calls without autocast in a thread while the loop is under autocast."""
+    """Find model calls without autocast in another thread while the loop is under autocast."""
     for call in evidence.elsewhere:
         if call.autocast or not call.loop_autocast:
             continue

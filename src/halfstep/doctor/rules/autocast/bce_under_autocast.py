@@ -16,7 +16,7 @@ _NEAR = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find torch's error or, without one, a non-finite value or half-precision input."""
+    """Find torch's error or, without it, inf or NaN from the loss, or a half-precision input."""
     ending = evidence.ending
     site = None
     if ending.kind == "RuntimeError" and "unsafe to autocast" in ending.message:
@@ -63,7 +63,7 @@ def _format(call: Call) -> str:
 
 
 def _is_of_entropy(birth: Birth) -> bool:
-    """Return whether the entropy made the value, or the cast of its gradient to half did."""
+    """Return whether the loss, or the cast of its gradient to half precision, made inf or NaN."""
     if _OPERATOR in birth.op:
         return True
     made = [each for each in birth.upstream(_OPERATOR) if each.distance <= _NEAR]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step whose unchanged (compiled) replay is not finite while its eager replay is."""
+    """Find a step whose compiled replay is not finite although its eager replay is finite."""
     plain = {each.iteration: each for each in evidence.replays if each.name == "plain"}
     for eager in evidence.replays:
         mine = plain.get(eager.iteration)

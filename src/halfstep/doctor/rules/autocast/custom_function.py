@@ -23,7 +23,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a mismatch of formats in such a function, or a birth that does not happen in fp32."""
+    """Find a format error in a custom autograd function, or inf or NaN that fp32 avoids."""
     ending = evidence.ending
     if ending.function and _MISMATCH.search(ending.message):
         return Finding(

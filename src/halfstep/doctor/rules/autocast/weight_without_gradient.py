@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find parameters without gradients that were cast under no_grad, or have one in a replay."""
+    """Find parameters that got no gradient, but were cast under no_grad or get one in a replay."""
     precision = evidence.precision
     differentiable = {each.parameter for each in precision.agreements if each.norm > 0}
     for model in evidence.static.models:
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _among(name: str, names: set[str]) -> bool:
-    """Return whether a parameter is among names, which may start with the name of the model."""
+    """Return whether a parameter is in `names`; the names may have the model as a prefix."""
     return any(each == name or each.endswith(f"].{name}") for each in names)
 
 

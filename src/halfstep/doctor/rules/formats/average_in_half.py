@@ -15,7 +15,7 @@ SHARE = 0.5
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find averages that differ from their parameters and do not change."""
+    """Find averages that differ from their parameters, but that updates do not change."""
     followers = [
         each for each in evidence.averages if each.updates >= UPDATES and each.lagging >= ELEMENTS
     ]

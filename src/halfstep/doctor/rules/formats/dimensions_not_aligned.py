@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
 MULTIPLE = 8
-# For smaller dimensions, the cost of padding is close to its gain.
+# For smaller dimensions, padding costs about as much as it gains.
 LEAST = 1024
 SHARE = 0.25
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a large product with a dimension that slows it down."""
+    """Find a frequent matrix product with a large dimension that is not a multiple of 8."""
     for product in evidence.precision.products:
         rows, inner, columns = product.dims
         odd = [each for each in (inner, columns) if each >= LEAST and each % MULTIPLE]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find half results, without gradients and autocast, that are finite only in fp32."""
+    """Find half-precision results of evaluation outside autocast that are finite only in fp32."""
     if not evidence.overflows:
         return None
     first = evidence.overflows[0]

@@ -14,7 +14,7 @@ LEAST = 2
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find fp16 norms, and steps with zero gradients after a backward with other gradients."""
+    """Find norms in fp16, and steps with zero gradients although backward gave nonzero ones."""
     norms = [each for each in evidence.calls if each.result == "fp16" and not each.autocast]
     zero = [each for each in evidence.numbers.steps if each.gradient_norm == 0]
     written = evidence.loop.of("write")

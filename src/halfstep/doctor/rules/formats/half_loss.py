@@ -23,7 +23,7 @@ _CHANGE = ("+ # compute the whole loss in fp32: criterion(outputs.float(), label
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaled loss in fp16 and steps that were skipped for it, or a loss beyond fp16."""
+    """Find a loss that overflows fp16, or skipped steps after an fp16 loss was scaled."""
     if not any(map(_is_outside, evidence.calls)):
         return None
     births = [each for each in evidence.births if each.culprit and each.phase == "forward"]
@@ -68,8 +68,8 @@ def _scaled(evidence: Evidence) -> Finding | None:
 def _is_outside(call: Call) -> bool:
     """Return whether a call reduces fp16 numbers to an fp16 loss without autocast.
 
-    Under autocast, some devices leave a mean in fp16. The search for the loss scale then
-    recovers after one skipped step.
+    Calls under autocast do not count: some devices return a mean in fp16 there, and the loss scale
+    then adapts after one skipped step.
     """
     return (
         call.gradients

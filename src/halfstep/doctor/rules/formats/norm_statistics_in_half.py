@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
             "+     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):",
             "+         module.float()",
         ),
-        # Training uses the statistics of its batch, so NaN in parameters has another cause.
+        # Training uses the statistics of the batch, so NaN in parameters has another cause.
         confidence=POSSIBLE if broken else CERTAIN,
         module=found[0].path,
     )

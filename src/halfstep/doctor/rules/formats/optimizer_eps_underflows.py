@@ -17,7 +17,7 @@ EPS = "1e-4"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an eps below half the smallest number of its parameters' format."""
+    """Find an eps that rounds to 0 in the format of the optimizer's parameters."""
     for optimizer in evidence.static.optimizers:
         eps = optimizer.settings.get("eps")
         for form in optimizer.formats:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find fp32 parameters with a second moment in a format in which beta2 rounds to 1."""
+    """Find fp32 parameters whose second moment is in a format that rounds beta2 to 1."""
     for optimizer in evidence.static.optimizers:
         beta = optimizer.settings.get("beta2")
         if (
             not isinstance(beta, float)
             or optimizer.steps == 0
             or set(optimizer.formats) != {"fp32"}
-            or optimizer.settings.get("stochastic_rounding")  # rounded so, it does fall
+            or optimizer.settings.get("stochastic_rounding")  # then the moment can decrease
         ):
             continue
         for state, form in _second_moments(optimizer.state_formats).items():
@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _second_moments(formats: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the averages of squares, as far as names tell: beta2 belongs to no other state."""
+    """Return the states with "sq" in their names: averages of squares. Without any, return all."""
     return {name: form for name, form in formats.items() if "sq" in name} or formats
 
 

@@ -20,7 +20,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find whole numbers that a half format has changed."""
+    """Find whole numbers that rounding to a half-precision format has changed."""
     for each in evidence.rounded:
         if each.changed < SHARE * each.count:
             continue

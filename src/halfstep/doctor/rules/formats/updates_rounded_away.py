@@ -29,12 +29,12 @@ _CHANGES = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find half parameters that mostly do not change although they have gradients."""
+    """Find half-precision parameters whose elements mostly do not change despite gradients."""
     return next(filter(None, (_lost(evidence, each) for each in _CHANGES)), None)
 
 
 def _lost(evidence: Evidence, format_: str) -> Finding | None:
-    """Judge the parameters of one half format."""
+    """Find lost updates of the parameters in one half-precision format."""
     rates = {
         (each.iteration, each.optimizer): each.learning_rate for each in evidence.numbers.steps
     }
@@ -46,7 +46,7 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
         and not each.retained
         and rates.get((each.iteration, each.optimizer), 1.0) > 0
     ]
-    # A converged training changes little, so the first steps must show it too.
+    # After convergence, parameters change little, so the first steps must also show lost updates.
     first = samples[0].iteration if samples else 0
     early = [each for each in samples if each.iteration < first + EARLY]
     if not early or median(each.unchanged for each in early) < MOST:
@@ -54,7 +54,7 @@ def _lost(evidence: Evidence, format_: str) -> Finding | None:
     if (share := median(each.unchanged for each in samples)) < MOST:
         return None
     worst = max(samples, key=lambda each: each.unchanged)
-    # Subnormal fp16 gradients give updates that are lost in any case.
+    # The updates from subnormal fp16 gradients are lost in any case.
     vanishing = median(each.gradient_subnormal for each in samples) >= MOST
     return Finding(
         summary=f"{share:.0%} of the {format_} parameters with gradients do not change in a "

@@ -17,7 +17,7 @@ _AT_ONE = {"aten.atanh", "aten.logit", "aten.erfinv", "aten.log1p", "aten.specia
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth at a limit that a clamp should exclude."""
+    """Find an operator that returns inf or NaN at a limit that a clamp should exclude."""
     if not evidence.exact_is_finite():
         return None
     for birth in evidence.births:

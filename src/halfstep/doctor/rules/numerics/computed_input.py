@@ -37,7 +37,7 @@ _REMEDIES = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a tensor with inf or NaN that calls of the loop made outside of a graph."""
+    """Find a tensor with inf or NaN that the loop computed outside the autograd graph."""
     for bad in evidence.inputs:
         if bad.what in ("batch", "number") and bad.makers:
             return _finding(bad)
@@ -62,7 +62,7 @@ def _finding(bad: Bad) -> Finding:
 
 
 def _suspicion(maker: Maker) -> tuple[bool, bool]:
-    """Order calls: those that divide by a spread, other ones with a remedy, the rest."""
+    """Return a sort key: `std` and `var` first, then other calls with a remedy, then the rest."""
     return maker.op not in ("std", "var"), maker.op not in _REMEDIES
 
 

@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         each_divides = math.prod(birth.output.shape) // max(1, math.prod(divisor.shape))
         if birth.output.infs + birth.output.nans > divisor.zeros * each_divides:
-            continue  # Other quotients overflow.
+            continue  # Quotients with a nonzero divisor overflow, too.
         return Finding(
             summary=f"{birth.operator} divides by 0: the divisor contains "
             f"{counted(divisor.zeros, 'zero')}, and the result is {birth.value}",

@@ -26,7 +26,7 @@ _DIVIDES = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a division by zero, or a similar operator, after an eps that is zero."""
+    """Find a division by zero, or a similar operator at zero, whose eps was rounded to zero."""
     for birth in evidence.births:
         if not birth.culprit or birth.phase == "given":
             continue

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GROWTH = 30.0
 LOOK_BACK = 8
 STILL_ABOVE = 2.0
-# Learning does not increase norms of parameters this much and this fast.
+# Successful training does not increase the norm of the parameters by these factors.
 FACTOR = 8.0
 FACTOR_A_STEP = 1.05
 
@@ -86,7 +86,7 @@ def _by_last_losses(evidence: Evidence) -> Finding | None:
 
 
 def _by_parameters(evidence: Evidence) -> Finding | None:
-    """Find parameters that grew many times in a few steps, and make the step non-finite."""
+    """Find parameters that became many times larger in a few steps and make a step non-finite."""
     growth = evidence.growth
     steps = [each for each in evidence.numbers.steps if each.iteration < growth.iteration]
     made = sum(not each.skipped for each in steps)
@@ -115,7 +115,7 @@ def _by_parameters(evidence: Evidence) -> Finding | None:
 
 
 def _is_better(smaller: Replay, plain: Replay | None) -> bool:
-    """Return whether the step with smaller parameters is finite, or at least its loss."""
+    """Return whether smaller parameters make the step finite, or at least the loss."""
     lost = plain is not None and plain.loss is not None and not isfinite(plain.loss)
     return smaller.finite or (lost and smaller.loss is not None and isfinite(smaller.loss))
 

@@ -16,7 +16,7 @@ _POLES = {_PLUS_ONE: "-1", _LOGIT: "0 or 1"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth in a logarithm of an input with exact zeros."""
+    """Find a logarithm that returns inf or NaN because its input is exactly 0 (-1 for log1p)."""
     for birth in evidence.births:
         if not birth.culprit or not _is_of_zero(birth):
             continue

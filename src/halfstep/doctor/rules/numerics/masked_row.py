@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a NaN that a softmax makes of rows with only -inf."""
+    """Find a softmax that returns NaN for rows with only -inf."""
     for birth in evidence.births:
         if birth.culprit and "softmax" in birth.op and birth.dead_rows:
             return Finding(

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 _STATISTICS = "running_"
-"""In the names of BatchNorm's and InstanceNorm's statistics; a mask may be -inf on purpose."""
+"""In the names of running statistics. Other buffers, such as masks, may be -inf on purpose."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find finite parameters and non-finite buffers after a skipped step."""
+    """Find non-finite running statistics in a model with finite parameters after a skipped step."""
     skips = evidence.numbers.skips
     if not skips and not evidence.evaluation.bad:
         return None

@@ -22,7 +22,7 @@ _SKIP = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step with inf or NaN that no smaller loss scale prevents, and their operator."""
+    """Find the operator that made inf or NaN in a step that a lower loss scale does not fix."""
     births = [each for each in evidence.births if each.culprit and each.phase_step == "training"]
     bad = evidence.numbers.first_bad
     if bad is None or bad.skipped:
@@ -31,13 +31,13 @@ def judge(evidence: Evidence) -> Finding | None:
         return _made_somewhere(bad)
     smaller = any(each.name == "smaller loss" and each.finite for each in evidence.replays)
     if smaller and evidence.static.stays_finite:
-        return None  # The optimizer leaves out steps while it searches for its own loss scale.
+        return None  # The optimizer skips bad steps while it adapts its own loss scale.
     then = _STAYS_FINITE if evidence.static.stays_finite else _APPLIED
     return _made_by(births[0], evidence, then)
 
 
 def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -> Finding | None:
-    """Return the operator of a skipped step, unless the loss scale is the cause."""
+    """Return a finding on a skipped step, unless the loss scale is the cause."""
     lower = [each for each in evidence.replays if each.name == "lower scale" and not each.note]
     in_loss = bad is not None and _is_bad(bad.loss)
     if not births or not (in_loss or lower) or any(each.finite for each in lower):
@@ -46,7 +46,7 @@ def _skipped(births: list[Birth], bad: StepNumbers | None, evidence: Evidence) -
 
 
 def _made_somewhere(bad: StepNumbers) -> Finding:
-    """Return what is known without a replay that shows the operator."""
+    """Return a finding on a step without a replay that shows the operator."""
     what = f"the loss is {bad.loss}" if _is_bad(bad.loss) else "a gradient is inf or NaN"
     return Finding(
         summary=f"in step {bad.iteration}, {what}, and the optimizer applies the gradients to the "

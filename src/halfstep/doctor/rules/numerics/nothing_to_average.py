@@ -13,7 +13,7 @@ _VARIANCES = {"aten.var", "aten.std", "aten.var_mean", "aten.std_mean"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a NaN that is 0/0 because a mean is over no elements."""
+    """Find a NaN from 0/0, in a mean over no elements or the variance of one element."""
     for birth in evidence.births:
         if not birth.culprit or birth.kind != "nan" or birth.phase != "forward":
             continue
@@ -47,7 +47,7 @@ def _is_count(birth: Birth) -> bool:
     if not top.zeros:
         return False
     if len(birth.inputs) == 1:
-        return True  # The denominator is a whole number, or a number of Python's.
+        return True  # The denominator is an integer tensor or a Python number.
     bottom = birth.inputs[1]
     made = [each.op for each in birth.lineage if each.input == 1 and each.distance <= 3]
     summed = not made or any("sum" in each or "count" in each for each in made)

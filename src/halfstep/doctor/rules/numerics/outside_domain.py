@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _AT_LEAST_0 = ("at least 0", "min=1e-6", "1.0")
 _ABOVE_0 = ("above 0", "min=1e-6", "1.0")
 _UP_TO_1 = ("between -1 and 1", "-1 + 1e-6, 1 - 1e-6", "0.0")
-# The domain in words, the limits of a clamp that keeps to it, and a number in it.
+# Of each operator: its domain in words, the limits of a clamp to it, and a number in it.
 _DOMAINS = {
     "aten.sqrt": _AT_LEAST_0,
     "aten.pow": _AT_LEAST_0,
@@ -30,7 +30,7 @@ _DOMAINS = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a NaN of a function that is not defined for its argument."""
+    """Find a function that returns NaN for an argument outside its domain."""
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "forward" or birth.kind != "nan":
             continue
@@ -66,12 +66,16 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _has_number_as_base(birth: Birth) -> bool:
-    """Return whether a power of a tensor is a power of a Python number, whose exponents it is."""
+    """Return whether the base of a power is a Python number, and the tensor is the exponent.
+
+    An integer among the arguments must be the base: with an integer exponent, the power of a finite
+    tensor is never NaN.
+    """
     return len(birth.inputs) == 1 and any(each.is_integer() for each in birth.scalars)
 
 
 def _outermost(birth: Birth) -> float:
-    """Return the argument that is farthest from the domain."""
+    """Return the element of the argument that is farthest from the domain."""
     argument = birth.inputs[0]
     lowest, largest = argument.lowest or 0.0, argument.largest or 0.0
     return largest if _DOMAINS[birth.op] is _UP_TO_1 and largest > -lowest else lowest

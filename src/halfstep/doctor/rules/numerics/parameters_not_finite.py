@@ -14,7 +14,7 @@ _PARAMETER = "parameter "
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a parameter that makes a step non-finite, and that no update has changed."""
+    """Find a parameter with inf or NaN in a step before the first update of the parameters."""
     birth = next((each for each in evidence.births if each.culprit and not each.op), None)
     if birth is None or not birth.output.name.startswith(_PARAMETER):
         return None

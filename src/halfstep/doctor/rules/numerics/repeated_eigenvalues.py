@@ -17,7 +17,7 @@ _DECOMPOSITIONS = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth in the backward pass of a decomposition."""
+    """Find inf or NaN in the backward pass of an eigenvalue or singular value decomposition."""
     for birth in evidence.births:
         if not birth.culprit or birth.phase != "backward" or birth.overflowed:
             continue

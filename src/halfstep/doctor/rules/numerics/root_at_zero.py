@@ -23,7 +23,7 @@ _ARCS = {"aten.acos", "aten.asin"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a birth in the backward pass of a root of zero."""
+    """Find inf or NaN in the backward pass of a root at 0, or of an arc function at 1 or -1."""
     if any(each.name == "lower scale" and each.finite for each in evidence.replays):
         return None  # The loss scale is the cause.
     for birth in evidence.births:
@@ -31,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         if birth.forward_op not in _ROOTS | _ARCS or birth.overflowed:
             continue
-        # In a division, zeros of the incoming gradient do no harm.
+        # In a division, zeros in the incoming gradient do not matter, only zeros in the divisor.
         read = birth.inputs[1:] if birth.op == "aten.div" else birth.inputs
         zeros = max((each.zeros for each in read), default=0)
         if not zeros:

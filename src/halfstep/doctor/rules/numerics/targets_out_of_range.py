@@ -13,7 +13,7 @@ _ROUNDING = 1e-2
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find targets that are no probabilities."""
+    """Find targets that are not probabilities."""
     for each in evidence.targets:
         if each.lowest >= -_ROUNDING and each.highest <= 1 + _ROUNDING:
             continue

@@ -16,7 +16,7 @@ _EPS = "1e-8"
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a parameter that an update of finite gradients made inf or NaN."""
+    """Find a parameter that became inf or NaN in an update with finite gradients."""
     bad, before = evidence.numbers.first_bad, evidence.numbers.before_bad
     birth = next((each for each in evidence.births if each.culprit), None)
     if bad is None or before is None or birth is None or birth.iteration != bad.iteration:
@@ -50,7 +50,7 @@ def judge(evidence: Evidence) -> Finding | None:
 def _cause(
     evidence: Evidence, before: StepNumbers, birth: Birth
 ) -> tuple[str, tuple[str, ...], str]:
-    """Return why the update is not finite, the change, and the confidence."""
+    """Return the reason as the end of the summary ("" if unknown), the change, the confidence."""
     optimizer = evidence.static.optimizers[before.optimizer]
     if _has_rate(evidence, before) and not math.isfinite(before.learning_rate):
         rate = "NaN" if math.isnan(before.learning_rate) else "inf"
@@ -72,7 +72,7 @@ def _cause(
 
 
 def _has_rate(evidence: Evidence, step: StepNumbers) -> bool:
-    """Return whether the learning rates of an optimizer are known; an unknown one is NaN."""
+    """Return whether any learning rate of the step's optimizer is known; NaN means unknown."""
     return any(
         not math.isnan(each.learning_rate)
         for each in evidence.numbers.steps

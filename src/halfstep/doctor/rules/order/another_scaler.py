@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scaler's step, or refused step, on gradients that another scaler multiplied."""
+    """Find a scaler's step, or its failed call, on gradients that another scaler multiplied."""
     for _, event in evidence.loop.of("scaler step") + evidence.loop.of("raised"):
         if not event.facts["foreign"]:
             continue

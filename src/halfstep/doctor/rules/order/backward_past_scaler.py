@@ -16,7 +16,7 @@ def judge(evidence: Evidence) -> Finding | None:
     for shape, event in evidence.loop.of("backward"):
         reached = str(event.facts["reaches"]).split(",")
         stepped = {str(each.facts["optimizer"]) for each in shape.of("scaler step")}
-        # A scaler that has never multiplied anything refuses to divide.
+        # A scaler that has never scaled a loss raises an error instead of unscaling.
         stepped |= {
             str(each.facts["optimizer"])
             for each in shape.of("raised")

@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     born = [each for each in evidence.births if each.culprit and each.phase == "backward"]
     if not gradients.zeros and not any(map(_is_overflow, born)):
-        return None  # The norm was NaN, and so were gradients before it.
+        return None  # Gradients were NaN before clipping, so their norm was NaN, not inf.
     at = [each for each in evidence.loop.shapes if each.first <= bad.iteration <= each.last]
     writes = [event for shape in at for event in shape.of("write")]
     steps = [event for shape in at for event in shape.of("step") if not event.facts["by_scaler"]]

@@ -24,7 +24,7 @@ _CHANGE = (
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss that is scaled twice, or a penalty that fp16 gets wrong."""
+    """Find a penalty that is scaled twice, or whose fp16 gradients overflow or underflow."""
     double = [
         (shape, event) for shape, event in evidence.loop.of("grad") if event.facts["create_graph"]
     ]

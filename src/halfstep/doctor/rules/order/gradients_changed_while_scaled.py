@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a write to gradients between a scaled backward and their unscaling."""
+    """Find a write to gradients between a scaled backward and the unscaling of the gradients."""
     changed = [
         event
         for _, event in evidence.loop.of("write")
@@ -82,14 +82,15 @@ def _moved(
 ) -> tuple[str, ...]:
     """Return the change that moves a write from every micro-batch to right before the step.
 
-    `unscale_` above the write would be called several times before one step, which raises.
+    If `unscale_` were inserted before the write, it would run several times before one step, and
+    the scaler raises an error at the second call.
     """
     stepping = _next_in_iteration(evidence, write, "scaler step")
     name = optimizer_name(evidence.loop, write.facts["optimizer"])
     step = stepping.site.text if stepping and stepping.site else f"scaler.step({name})"
     if "clip_grad" in line and line.count("(") == line.count(")"):
         removed, moved = [f"- {line}"], f"+ {line}"
-    else:  # Part of a loop or of a call over several lines: one line alone cannot be moved.
+    else:  # The line is part of a loop or of a multi-line call, so it cannot be moved alone.
         removed, moved = [], "+ # change the gradients here, not after each backward():"
     once = f"{unscale}  # once per step, after its last backward"
     return (*removed, f"  {unscale}" if late else f"+ {once}", moved, f"  {step}")

@@ -11,11 +11,11 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-_OFTEN = 2  # once may be a loop's way of starting or ending
+_OFTEN = 2  # a single case may be intended, at the start or end of training
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find steps with gradients that contain those of an earlier step."""
+    """Find steps whose gradients include the gradients of an earlier step."""
     loop = evidence.loop
     for kind in ("scaler step", "step"):
         stale = [(shape, event) for shape, event in loop.of(kind) if event.facts.get("stale")]

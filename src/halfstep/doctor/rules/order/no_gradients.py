@@ -26,7 +26,11 @@ _NO_LOSS = ("+ # in a step without a loss, also skip scaler.step() and scaler.up
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a refused step, an optimizer without gradients, or an optimizer of an older model."""
+    """Find an optimizer that steps without gradients.
+
+    Either the gradients were cleared before the step, or the scaler refused the step, or the loss
+    does not depend on the parameters, for example because they belong to an older model.
+    """
     zero = _cleared_too_early(evidence.loop)
     if zero is not None and not _steps_with_gradients(evidence, zero.facts["optimizer"]):
         return _cleared(evidence.loop, zero)
@@ -61,12 +65,15 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _steps_with_gradients(evidence: Evidence, number: Fact) -> bool:
-    """Return whether an optimizer had gradients other than 0, which the loop may have written."""
+    """Return whether an optimizer ever had nonzero gradients, possibly written by the loop."""
     return any(each.optimizer == number and each.gradient_norm for each in evidence.numbers.steps)
 
 
 def _cleared_too_early(loop: Loop) -> Event | None:
-    """Return the call that clears gradients after backward, before every step of an optimizer."""
+    """Return a call that clears gradients between backward and the step of an optimizer.
+
+    Return None unless the gradients are cleared in this way before every step of the optimizer.
+    """
     steps: dict[Fact, list[Event | None]] = {}
     for shape in loop.shapes:
         reached: set[str] = set()

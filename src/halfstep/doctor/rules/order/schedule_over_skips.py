@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 FEWEST = 2
 SHARE = 0.02
-# A rate that follows the iteration number is common, and harmless with few skips.
+# Learning rates computed from the iteration number are common, and harmless with few skips.
 FEWEST_BY_HAND = 3
 SHARE_BY_HAND = 0.1
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scheduler that advances every step, also when the step was skipped."""
+    """Find a scheduler that advances after every step, including skipped steps."""
     for number, optimizer in enumerate(evidence.static.optimizers):
         moves = evidence.loop.count("schedule", optimizer=number)
         made = optimizer.steps + optimizer.skipped
@@ -27,7 +27,7 @@ def judge(evidence: Evidence) -> Finding | None:
             found = _by_hand(evidence, number)
             if found is not None:
                 return found
-        if moves == 0 or 2 * moves < made:  # By the epoch, or of another optimizer.
+        if moves == 0 or 2 * moves < made:  # no scheduler, or one call per epoch
             continue
         drift = _drift(evidence, number, optimizer)
         if drift < FEWEST or drift < SHARE * moves:
@@ -55,7 +55,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _by_hand(evidence: Evidence, number: int) -> Finding | None:
-    """Find a learning rate that the loop sets for each step, also for skipped ones."""
+    """Find a learning rate that the loop itself sets for each step, including skipped steps."""
     steps = [each for each in evidence.numbers.steps if each.optimizer == number]
     pairs = [
         (step, after) for step, after in pairwise(steps) if after.iteration - step.iteration == 1
@@ -80,7 +80,7 @@ def _by_hand(evidence: Evidence, number: int) -> Finding | None:
 def _drift(evidence: Evidence, number: int, optimizer: OptimizerFacts) -> int:
     if not optimizer.skips_itself:
         return evidence.loop.count("schedule", optimizer=number, skipped=True)
-    # It skips on the device, after the loop has continued.
+    # The optimizer skips steps on the device, so the events do not show which steps it skipped.
     return evidence.numbers.skips if _always_moves(evidence.loop, number) else 0
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step outside the scaler on gradients of a scaled loss."""
+    """Find a step outside `scaler.step()` on gradients of a scaled loss."""
     for shape, event in evidence.loop.of("step"):
         if event.facts["by_scaler"] or event.facts["gradients"] not in {"scaled", "unscaled"}:
             continue

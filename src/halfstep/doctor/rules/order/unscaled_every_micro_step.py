@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _change(unscale: Site | None) -> tuple[str, ...]:
-    """Return where the program's line belongs; the condition is its own."""
+    """Return the change that calls `unscale_` only after the last backward of a window."""
     line = unscale.text if unscale and unscale.text else "scaler.unscale_(optimizer)"
     return (
         f"- {line}",
@@ -24,7 +24,7 @@ def _change(unscale: Site | None) -> tuple[str, ...]:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a step on a sum of unscaled and scaled gradients."""
+    """Find a call of `unscale_` or `update` before the last backward of a window."""
     loop = evidence.loop
     for shape, event in loop.of("scaler step"):
         if event.facts["onto_unscaled"] and not event.facts.get("stale"):

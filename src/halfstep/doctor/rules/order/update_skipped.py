@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a second `unscale_` or `step` without an update after the first."""
+    """Find a second `unscale_` or `step` of a scaler without an `update` between the two calls."""
     found = _found(evidence.loop)
     if found is None:
         return None
@@ -34,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _updated_before_the_step(loop: Loop) -> tuple[Event, Event] | None:
-    """Return the last update and the step of iterations in which no update follows the step."""
+    """Return the last update and the first step of an iteration, if the update comes first."""
     shape = loop.shapes[0]
     steps, updates = shape.of("scaler step"), shape.of("update")
     if not steps or not updates:
@@ -64,7 +64,7 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     late = raised(loop, "unscale_() is being called after step()")
     if late is None:
         return None
-    # After the step of the same iteration, the call is out of order anyway.
+    # Without a backward in its iteration, the call is only in the wrong place.
     kinds = [each.kind for each in events_before(*late)]
     if "backward" not in kinds:
         return None

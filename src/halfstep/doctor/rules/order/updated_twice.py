@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find two updates of one scaler in an iteration."""
+    """Find several updates of one scaler per step, even if two optimizers take turns."""
     loop = evidence.loop
     for shape in loop.shapes:
         several = _several(shape)
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _several(shape: Shape) -> Event | None:
-    """Return the first of two updates that have a step, but no backward, between them."""
+    """Return the first of two updates of a scaler with a step, but no backward, between them."""
     latest: dict[object, Event] = {}
     for event in shape.events:
         if event.kind in {"backward", "raised"}:
@@ -51,12 +51,12 @@ def _several(shape: Shape) -> Event | None:
 
 
 def _is_second(before: tuple[Event, ...]) -> bool:
-    # The refused update is one of them.
+    # The call that raised the error was recorded as an update, too.
     return [each.kind for each in before].count("update") > 1
 
 
 def _taking_turns(loop: Loop) -> Finding | None:
-    """Find two optimizers that take turns, with an update of one scaler after each step."""
+    """Find two optimizers that step in alternate iterations, each followed by an update."""
     alone = [
         (shape, update)
         for shape in loop.shapes
@@ -104,7 +104,7 @@ def _removed(event: Event) -> str:
 
 
 def _only_last(first: Event) -> tuple[str, ...]:
-    """Return the change that keeps only the update at the end of an iteration."""
+    """Return the change that keeps only the last update of an iteration."""
     return (
         _removed(first),
         "+ # one update() per step, after the last optimizer's scaler.step()",

@@ -1,1 +1,1 @@
-"""Values exceed the range of a half format."""
+"""Values exceed the range of a half-precision format."""

@@ -40,10 +40,10 @@ GROWN = 2.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a lasting overflow of fp16 in a product, a sum or a cast of the forward pass.
+    """Find a persistent overflow of fp16 in a product, a sum or a cast of the forward pass.
 
-    Either the overflow exists from the start, or no step is finite any more although the
-    parameters have not diverged.
+    The overflow is persistent if it occurs from the first steps on, or if no step is finite after
+    the first bad step, although the parameters have not grown much.
     """
     for birth in evidence.births:
         if not (birth.culprit and birth.phase == "forward" and birth.op in _OPERATORS):
@@ -83,20 +83,20 @@ def _from_the_start(evidence: Evidence, birth: Birth) -> bool:
     if birth.phase_step == "evaluation":
         return evidence.evaluation.bad >= SHARE * evidence.evaluation.calls
     steps, bad = evidence.numbers.steps, evidence.numbers.first_bad
-    if not steps:  # The loop skips steps itself, and has made none.
+    if not steps:  # The loop skips bad steps itself, and has made no step.
         return any(each.drops >= SKIPS for each in evidence.own_scales)
     if bad is None or evidence.growth.factor > GROWN:
         return False
     if sum(not each.skipped for each in steps if each.iteration < bad.iteration) >= FIRST:
         return False
-    # Without a scaler, the first bad step makes the parameters non-finite for good.
+    # Without a scaler, the first bad step makes the parameters non-finite permanently.
     if not evidence.numbers.skips:
         return True
     return evidence.numbers.skips >= SHARE * len(steps)
 
 
 def _for_good(evidence: Evidence) -> bool:
-    """Return whether no step is finite any more, although the parameters have not grown much."""
+    """Return whether all steps from the first bad one on are bad, with little parameter growth."""
     numbers = evidence.numbers
     bad = numbers.first_bad
     if bad is None or evidence.growth.iteration < 0 or evidence.growth.factor > GROWN:

@@ -14,7 +14,7 @@ _LIMIT = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 product that overflows on its way to a softmax."""
+    """Find an fp16 matrix product that overflows, and whose result goes into a softmax."""
     for birth in evidence.births:
         if not birth.culprit or birth.op not in _PRODUCTS or birth.output.format != "fp16":
             continue

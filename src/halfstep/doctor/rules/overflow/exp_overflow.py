@@ -11,7 +11,7 @@ from halfstep.formats import FORMATS
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-# The exponentials and their inverses.
+# Each exponential and its inverse. The inverse of a format's maximum is the overflow limit.
 _EXPONENTIALS = {
     "aten.exp": math.log,
     "aten.expm1": math.log1p,
@@ -22,7 +22,7 @@ _EXPONENTIALS = {
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an infinity that an exponential makes."""
+    """Find an exponential that returns inf for a finite argument."""
     for birth in evidence.births:
         if not birth.culprit or birth.op not in _EXPONENTIALS or birth.kind != "inf":
             continue

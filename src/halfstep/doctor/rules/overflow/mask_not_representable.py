@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find torch's refusal to write a number into a half tensor."""
+    """Find torch's error for a number that does not fit into an fp16 tensor."""
     ending = evidence.ending
     if ending.in_optimizer:
-        return None  # The number that fp16 cannot hold is a learning rate.
+        return None  # The number beyond the range of fp16 is a learning rate, not a mask constant.
     if "cannot be converted to type" not in ending.message or "Half" not in ending.message:
         return None
     return Finding(

@@ -16,7 +16,7 @@ _LARGE = 1e4
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find -inf that comes from a finite constant of a mask."""
+    """Find an operator that turns the finite constant of a mask into -inf."""
     for birth in evidence.births:
         output = birth.output
         if not birth.culprit or birth.phase != "forward" or output.format not in FORMATS:
@@ -53,7 +53,7 @@ def _is_mask(birth: Birth, limit: float) -> bool:
             continue
         if birth.op.startswith(("aten.add", "aten.sub")) and each.lowest <= -_EDGE * limit:
             return True
-        # A mask contains zeros and one magnitude.
+        # Apart from zeros, all elements of a mask have the same magnitude.
         if each.lowest < -limit and each.smallest == each.largest:
             return True
     return False

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 _ROOTS = {"aten.rsqrt", "aten.sqrt", "aten.pow", "aten.reciprocal", "aten.div"}
-# Next to a residual, a norm that returns zeros changes the loss little; rounding, even less.
+# Least relative difference between the loss and the loss in fp32. If a residual connection bypasses
+# a norm that returns zeros, the loss changes little, but still more than by rounding.
 APART = 0.005
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 square that overflows before a mean, in a loss or below a root."""
+    """Find an fp16 square that overflows before a mean or sum, in a loss or under a root."""
     for birth in evidence.lost(APART):
         if birth.op not in _SQUARES or birth.output.format != "fp16" or not birth.overflowed:
             continue
@@ -30,7 +31,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if not (birth.culprit or _ROOTS & {*birth.consumers, *birth.swallowed}):
             continue
         if any("mean" in each.op for each in birth.lineage if each.distance <= 2):
-            continue  # What was centred first is a variance.
+            continue  # The mean was subtracted first, so this is a variance.
         if birth.is_variance:
             continue
         largest = max((each.largest or 0.0 for each in birth.inputs), default=0.0)
@@ -51,7 +52,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _is_square(birth: Birth) -> bool:
-    """Return whether a power has the exponent 2, or a product the same factor twice."""
+    """Return whether the operator squares a tensor: `x.pow(2)`, `x.square()` or `x * x`."""
     largest, exact = birth.inputs[0].largest or 0.0, birth.exact or 0.0
     alike = all(
         replace(each, name="") == replace(birth.inputs[0], name="") for each in birth.inputs

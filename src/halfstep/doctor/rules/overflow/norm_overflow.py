@@ -15,7 +15,7 @@ _SQUARES = {"aten.pow", "aten.mul", "aten.square"}
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an fp16 overflow in a variance or in its squares."""
+    """Find an fp16 overflow in a variance, in its squares, or in a cast before a norm."""
     for birth in evidence.lost():
         if birth.output.format != "fp16" or not birth.overflowed:
             continue

@@ -14,7 +14,7 @@ _LIMIT = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an overflow of a sum in fp16 whose terms do not overflow."""
+    """Find an fp16 sum that overflows although its terms are finite."""
     for birth in evidence.lost():
         if not birth.op.startswith(_SUMS) or birth.output.format != "fp16":
             continue

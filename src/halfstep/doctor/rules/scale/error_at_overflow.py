@@ -15,7 +15,7 @@ _BY_ANOMALY = re.compile(r"Function '(\w+)' returned nan values")
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find an error for gradients that are finite at a lower loss scale."""
+    """Find an error about non-finite gradients that are finite at a lower loss scale."""
     message = evidence.ending.message
     anomaly = _BY_ANOMALY.search(message)
     if _BY_CLIPPING not in message and not anomaly:

@@ -13,14 +13,14 @@ _MAX = 65504.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find gradients that overflow fp16 in a step that is applied, but not if the loss is small."""
+    """Find fp16 gradients that overflow in an applied step, and are finite for a smaller loss."""
     bad = evidence.numbers.first_bad
     smaller = [each for each in evidence.replays if each.name == "smaller loss" and each.finite]
     births = [each for each in evidence.births if each.culprit]
     if evidence.loop.of("scale") or bad is None or not smaller or not births:
         return None
     if evidence.static.stays_finite:
-        return None  # The optimizer skips such steps.
+        return None  # All parameters are finite, so the optimizer skips such steps.
     replay, birth = smaller[-1], births[0]
     if birth.phase != "backward" or birth.output.format != "fp16" or not birth.overflowed:
         return None

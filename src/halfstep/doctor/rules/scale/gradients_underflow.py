@@ -14,7 +14,7 @@ MOST = 0.3
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find gradients that are zero in the program's formats and are not in fp32."""
+    """Find gradient elements that are 0 in the program's formats, but not in fp32."""
     if evidence.loop.of("scale"):
         return None
     in_fp16 = any(event.facts["autocast"] == "fp16" for _, event in evidence.loop.of("forward"))

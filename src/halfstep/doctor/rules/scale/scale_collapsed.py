@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _by_scaler(evidence: Evidence) -> Finding | None:
-    """Find consecutive skipped steps that are not finite without a loss scale either."""
+    """Find consecutive skipped steps that are not finite even without a loss scale."""
     numbers = evidence.numbers
     if numbers.longest_run_of_skips < SKIPS or not numbers.steps[-1].skipped:
         return None
@@ -51,7 +51,7 @@ def _has_no_finite_loss(step: StepNumbers) -> bool:
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
-    """Find a loss scale of the loop's own code that fell below 1 without any step."""
+    """Find a loss scale in the loop's own code that fell below 1 while no step was made."""
     plain = [each for each in evidence.replays if each.name == "plain" and not each.note]
     if not plain or plain[-1].finite:
         return None

@@ -13,7 +13,7 @@ LATEST = 8
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scale below 1 for which one optimizer is always skipped and another never."""
+    """Find a loss scale below 1 at which one optimizer always skips and another never does."""
     last: dict[int, list[StepNumbers]] = {}
     for step in evidence.numbers.steps:
         if step.scale is not None:

@@ -14,7 +14,7 @@ DROPS = 4
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a loss scale of the loop that has fallen below 1 while training continued."""
+    """Find a loss scale in the loop's own code that fell below 1 while training continued."""
     for scale in evidence.own_scales:
         if scale.rises or scale.drops < DROPS or scale.last >= 1 or scale.steps < scale.drops:
             continue

@@ -10,21 +10,21 @@ from halfstep.doctor.verdict import LIKELY, Finding, Rule
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-# 65504 / 2^40 is less than the smallest fp16 number: unscaled, every gradient would be 0.
+# 65504 / 2^40 is below the smallest fp16 number: after unscaling, every gradient would be 0.
 LIMIT = 2.0**40
 
 
-# Limit of the growth of gradients while the loop's own scale multiplies the loss.
+# In `_by_hand`: the largest factor by which the gradient norm may grow.
 GRADIENTS = 16.0
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Find a scale that has grown beyond what any fp16 gradient allows."""
+    """Find a loss scale that has grown beyond any useful value for fp16 gradients."""
     return _by_scaler(evidence) or _by_hand(evidence)
 
 
 def _by_hand(evidence: Evidence) -> Finding | None:
-    """Find a loss that grows without bound while the gradients of its steps do not."""
+    """Find a loss that grows without bound while the gradients of the steps do not grow."""
     steps = [
         (abs(each.loss), each.gradient_norm)
         for each in evidence.numbers.steps

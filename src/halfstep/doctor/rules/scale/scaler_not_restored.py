@@ -28,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
         if any(
             event.facts["scaler"] == scaler and shape.first < loaded
             for shape, event in evidence.loop.of("scaler step")
-        ):  # The scaler has found its scale before: the optimizer went back, not the program.
+        ):  # The scaler was in use before the load: the program was not restarted.
             continue
         return Finding(
             summary=f"the optimizer resumes at step {resumed}, but its gradient scaler starts "
@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _made_again(evidence: Evidence) -> Finding | None:
-    """Find a scaler without a loaded state that takes over an optimizer during training."""
+    """Find a new scaler, without a loaded state, that replaces another one during training."""
     lives: dict[int, dict[int, tuple[int, int]]] = {}
     for shape, event in evidence.loop.of("scaler step"):
         scaler, optimizer = event.facts["scaler"], event.facts["optimizer"]
