@@ -1,7 +1,7 @@
-"""Mixed-precision training you can trust: every number format behind one recipe.
+"""Mixed-precision training: one recipe sets every number format of a training step.
 
-The public face. Names that need torch are imported when first used, so that `halfstep --help` and
-reading the table of recipes stay instant.
+This module holds the public names. Names that need torch are imported at their first use, so that
+`halfstep --help` and listing the recipes stay fast.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         save_sharded,
         shard,
     )
-    from halfstep.recipe import recipe  # at runtime the module, which can be called
+    from halfstep.recipe import recipe  # at runtime, this name is the callable module
     from halfstep.techniques.cpu_half import cpu_half
-    from halfstep.train.python import train  # the same
+    from halfstep.train.python import train  # at runtime, this name is a callable module too
     from halfstep.train.run.observer import Observer
 
 __all__ = [

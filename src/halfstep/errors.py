@@ -1,7 +1,7 @@
-"""The one error that every floor raises for a mistake of the person at the keyboard.
+"""`UserError`, which every layer raises for a mistake in the user's input, and its messages.
 
-The command line prints it as one line and exits with 2; a program that calls halfstep catches it as
-the `ValueError` that it is.
+The command line prints a `UserError` as one line and exits with code 2. A program that calls
+halfstep can catch it as a `ValueError`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 
 class UserError(ValueError):
-    """Something given from outside is wrong; the message says what, where, and what to write."""
+    """An input is wrong. The message says what is wrong, where, and what to write instead."""
 
 
 @contextmanager
 def failing(said: str) -> Iterator[None]:
-    """Turn whatever code of the user's raises, or that it exits, into an error in one line.
+    """Convert exceptions and `SystemExit` of the user's code into a one-line `UserError`.
 
     Args:
-        said: What fails, as the line begins.
+        said: Start of the message: it says what failed.
 
     Raises:
-        UserError: In place of what the block raises; one that it raises itself is left.
+        UserError: If the block raises an `Exception` or `SystemExit`. A `UserError` of the block
+            passes through unchanged.
     """
     try:
         yield
@@ -37,17 +38,17 @@ def failing(said: str) -> Iterator[None]:
 
 
 def in_a_line(error: BaseException, most: int = 200) -> str:
-    """Return an error's type and what it says, in a line of so many characters."""
+    """Return the type and message of an error in one line of at most `most` characters."""
     return _cut(f"{type(error).__name__}: {error}", most)
 
 
 def reason(error: BaseException, most: int = 200) -> str:
-    """Return what an error says in a line of so many characters; its type if it says nothing."""
+    """Return the message of an error, or its type if it has none, in at most `most` characters."""
     return _cut(str(error), most) or type(error).__name__
 
 
 def _cut(said: str, most: int) -> str:
-    """Return the sentences, or else the words, that fit into a line of so many characters."""
+    """Shorten a text to one line of at most `most` characters, after a sentence or else a word."""
     line = " ".join(said.split())
     if len(line) <= most:
         return line
@@ -57,13 +58,13 @@ def _cut(said: str, most: int) -> str:
 
 
 def closest(given: object, allowed: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the name nearest to `given`, or "" when none is near."""
+    """Return "; did you mean 'x'?" for the name closest to `given`, or "" if none is close."""
     matches = difflib.get_close_matches(str(given), list(allowed), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise a `ValueError` for the first name of `given` that `known` does not have."""
+    """Raise a `ValueError` for the first name in `given` that is not in `known`."""
     for name in given:
         if name not in known:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Files that are either whole or not there, and JSON that any parser can read.
+"""Files that are either complete or absent, and JSON that any parser can read.
 
-Everything that halfstep leaves on disk passes through `write_atomically`, so that a kill, a Ctrl-C
-or a full disk never leaves half a file under its final name.
+halfstep writes its files with `write_atomically`, so that a kill, a Ctrl-C or a full disk never
+leaves an incomplete file under its final name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file in one step: other processes see the old one or the new one, never a part.
+    """Write a file atomically: other processes see the old file or the new one, never a part.
 
     Args:
-        path: Where to write; missing folders on the way are made.
-        content: Text (UTF-8), bytes, or a function that writes to the open binary file, such as
-            `functools.partial(torch.save, state)`.
+        path: The file to write; missing parent folders are created.
+        content: Text (written as UTF-8), bytes, or a function that writes to the open binary file,
+            such as `functools.partial(torch.save, state)`.
 
     Raises:
-        OSError: If the file cannot be written; an older file under this name is left as it was.
+        OSError: If the file cannot be written; an older file under this name stays unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not tempfile: its files are private to the owner (0600), and the mode would stay.
+    # Not tempfile: it creates files with mode 0600, and the final file would keep that mode.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -45,10 +45,10 @@ def write_atomically(path: Path, content: str | bytes | Callable[[BinaryIO], obj
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says.
+    """Parse JSON.
 
     Raises:
-        ValueError: If it is no JSON, or nested deeper than Python's stack.
+        ValueError: If `text` is not valid JSON, or is nested deeper than Python's recursion limit.
     """
     try:
         return json.loads(text)
@@ -60,7 +60,7 @@ _STRICT = json.JSONEncoder(allow_nan=False)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return `value` as strict JSON; nan and the infinities become "nan", "inf" and "-inf"."""
+    """Return `value` as strict JSON; NaN and infinities become "nan", "inf" and "-inf"."""
     try:
         if indent is None:
             return _STRICT.encode(value)

@@ -1,4 +1,4 @@
-"""How a loss is scaled, as pure data: one field of a recipe."""
+"""The settings of a loss scale, as pure data: the value of one field of a recipe."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from halfstep.formats import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """How the loss is scaled so that small gradients do not underflow in fp16.
+    """Settings of the loss scale, which keeps small gradients from underflowing in fp16.
 
     Attributes:
-        dynamic: Whether the scale grows and backs off. A static scale stays at `init`.
+        dynamic: Whether the scale grows and backs off. If False, the scale stays at `init`.
         init: The loss scale of the first step.
         growth_factor: Factor by which the scale grows after `growth_interval` finite steps.
         growth_interval: Number of consecutive finite steps before the scale grows.

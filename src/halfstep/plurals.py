@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun; the plural is the noun with an "s" unless it is given."""
+    """Return a number with its noun; without `plural`, the plural is the noun plus "s"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,8 +1,9 @@
-"""Who is told what the engine does in a step: nobody, unless doctor watches.
+"""The interface through which the engine reports its actions; only doctor uses it.
 
-The engine scales, unscales and steps by itself, where somebody who watches a loop from outside sees
-tensors change and cannot know why. So it says what it does, on the ground floor, where both can
-reach. `active` does nothing until somebody else is put there, and nothing is decided for it.
+The engine scales, unscales and steps by itself. Code that watches a training loop from outside sees
+tensors change, but cannot know why. So the engine and the trainer report their actions to `active`.
+This module is in the lowest layer, so that both the engine and doctor can import it. By default
+`active` is an observer that does nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 NOTHING: AbstractContextManager[None] = nullcontext()
-"""What an observer returns that has nothing to do around what happens."""
+"""The context that an observer returns if it has nothing to do before and after an action."""
 
 
 class StepObserver:
-    """What is told; a subclass overrides what it wants to know.
+    """Receives reports of a training step. A subclass overrides the methods that it needs.
 
-    A `scaler` has its `scale`, a tensor, and its `settings`, a `LossScale`.
+    The argument `scaler` of the methods has the attributes `scale`, a scalar tensor, and
+    `settings`, a `LossScale`.
 
     Attributes:
-        listens: Whether it hears what is asked of torch. The engine and the loop then say which of
-            their calls are no doing of the user's (`work`, `aside`), and losses are multiplied by
-            weights and scales, where otherwise a backward begins with their product (`begins`).
+        listens: Whether the observer intercepts calls of torch functions. If True, the engine and
+            the trainer mark their own calls with `work` and `aside`, so that these are not taken
+            for calls of the user. The engine then also multiplies the loss by its weight and scale,
+            instead of passing their product to the backward as the initial gradient (`begins`).
     """
 
     listens = False
 
     def work(self) -> AbstractContextManager[None]:
-        """The engine works: what happens inside is not done by the loop."""
+        """Return a context for the engine's own work, which is not an action of the loop."""
         return NOTHING
 
     def aside(self) -> AbstractContextManager[None]:
-        """What happens inside is done to nothing that is trained: meters, logs, progress."""
+        """Return a context for work that does not affect training: meters, logs, progress."""
         return NOTHING
 
     def runs(
@@ -49,37 +52,52 @@ class StepObserver:
         images: torch.Tensor,
         labels: torch.Tensor,
     ) -> None:
-        """A micro-batch is about to run: `criterion(model(images), labels)`, and a backward."""
+        """Report that `criterion(model(images), labels)` and its backward are about to run."""
 
     def ran(self, loss: torch.Tensor) -> None:
-        """The loss of a micro-batch that was told of is there.
+        """Report the loss of a micro-batch that was reported to `runs`.
 
         Args:
-            loss: Detached, unless the observer `listens`, which would hear that.
+            loss: The loss, scalar. It is detached, except if the observer `listens`: such an
+                observer would intercept the call of `detach`.
         """
 
     def evaluates(self) -> None:
-        """A model is about to be validated."""
+        """Report that the validation of a model is about to start."""
 
     def calls(self, function: Any, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        """A loss was made of another one."""
+        """Report that `function(*args)` computed `result`, a weighted loss, from another loss."""
 
     def scales(self, scaler: Any, own: Any, loss: torch.Tensor, scaled: torch.Tensor) -> None:
-        """A loss was multiplied: by the shared `scaler`, or one of its `own`."""
-
-    def begins(self, scaler: Any, weight: Any) -> None:
-        """A backward begins with a scale or a weight that its loss is not multiplied by.
+        """Report that a loss was multiplied by a loss scale.
 
         Args:
-            scaler: The shared one; None without loss scaling.
-            weight: An `operation` and the `number` that weights the loss; None if that is 1.
+            scaler: The shared loss scaler.
+            own: The loss scaler that was used: the shared one, or the one of this `loss_id`.
+            loss: The loss before scaling.
+            scaled: The scaled loss.
+        """
+
+    def begins(self, scaler: Any, weight: Any) -> None:
+        """Report that scale and weight are applied as the initial gradient, not to the loss.
+
+        Args:
+            scaler: The shared loss scaler; None without loss scaling.
+            weight: The weight of the loss as an `operation` and a `number`; None if the weight
+                is 1.
         """
 
     def accumulates(self, optimizer: Optimizer, params: Sequence[torch.Tensor]) -> None:
-        """A backward may leave gradients in `params`, which stand for the optimizer's own."""
+        """Report that a backward may accumulate gradients in `params`.
+
+        Args:
+            optimizer: The optimizer that updates `params`.
+            params: The model's parameters. The optimizer itself may hold others in their place,
+                such as master weights.
+        """
 
     def unscales(self, scaler: Any, optimizer: Optimizer) -> None:
-        """The gradients of an optimizer are true from now on."""
+        """Report that the gradients of an optimizer are unscaled from now on."""
 
     def steps(
         self,
@@ -89,43 +107,45 @@ class StepObserver:
         grad_norm: torch.Tensor | None,
         gradients: list[torch.Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """An optimizer steps inside, unless a gradient was not finite.
+        """Return a context in which an optimizer steps, or skips if a gradient is non-finite.
 
         Args:
-            scaler: The shared one; None without loss scaling.
-            optimizer: What steps.
-            found_inf: Scalar, whether a gradient was not finite; None where nobody looked.
-            grad_norm: 2-norm of the true gradients, before clipping; None without any.
-            gradients: What it steps with; None where nobody has them in a list.
+            scaler: The shared loss scaler; None without loss scaling.
+            optimizer: The optimizer that steps.
+            found_inf: Scalar tensor, nonzero if a gradient is non-finite; None if not checked.
+            grad_norm: 2-norm of the unscaled gradients before clipping, a scalar tensor; None if it
+                was not computed.
+            gradients: The gradients that the optimizer steps with; None if the engine has no list
+                of them.
         """
         del scaler, optimizer, found_inf, grad_norm, gradients
         return NOTHING
 
     def worked(self) -> None:
-        """The engine has ended a step; this observer was active before it, but is not any more."""
+        """Report the end of a step to an observer that was replaced during that step."""
 
     def drops(self, optimizer: Optimizer) -> None:
-        """The loop leaves a step out, as its loss was not finite."""
+        """Report that the loop skips a step because its loss is non-finite."""
 
     def updates(self, scaler: Any) -> None:
-        """A loss scale may have changed."""
+        """Report that a loss scale may have changed."""
 
     def restores(self, scaler: Any) -> None:
-        """A loss scale was loaded."""
+        """Report that the state of a loss scale was loaded."""
 
     def closes(self) -> None:
-        """An engine is about to undo its recipe: models are still what was trained."""
+        """Report that an engine is about to undo its recipe; the models still have its changes."""
 
 
 NOBODY = StepObserver()
-"""Stands for an observer where nobody watches."""
+"""The observer that does nothing."""
 
 active = NOBODY
 
 
 def observe(observer: StepObserver) -> Callable[[], None]:
-    """Tell an observer, until what is returned is called."""
-    global active  # a process is watched once
+    """Make `observer` the active one; return a function that restores the previous one."""
+    global active  # one observer for the whole process
     before, active = active, observer
 
     def end() -> None:

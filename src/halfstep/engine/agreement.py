@@ -1,7 +1,7 @@
-"""What all processes agree on before any optimizer steps: found_inf, norms, counts of samples.
+"""Exchange between the processes before an optimizer steps: found_inf, norms, sample counts.
 
-Each process finds its own; one all-reduce of a small vector gives all of them the same numbers, so
-that all of them decide alike.
+Each process has values of its own. One all-reduce of a small vector gives all processes the same
+values, so that all of them make the same decisions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def agree(windows: Sequence[Window], ranks: Ranks) -> None:
-    """Replace what this process has measured in closing windows by what all processes have.
+    """Replace this process's measurements of closing windows by those over all processes.
 
-    Flags and counts are summed, and so are the squared norms of what the processes share. Windows
-    whose samples are counted get their remaining weight.
+    The found_inf flags and the sample counts are summed over processes, and so are the squared
+    norms of sharded gradients. Windows that count samples get their remaining weight.
 
     Args:
-        windows: Windows with true gradients, measured; the same ones on all processes.
-        ranks: The processes.
+        windows: Windows with unscaled, measured gradients; the same windows on all processes.
+        ranks: The processes that train together.
     """
     if ranks.size == 1:
         return
@@ -54,7 +54,7 @@ def agree(windows: Sequence[Window], ranks: Ranks) -> None:
 
 
 def _squares(window: Window, ranks: Ranks) -> torch.Tensor:
-    """Return what this process adds to the squared norms; what several hold counts once."""
+    """Return squared local norms, each divided by the number of processes that hold the part."""
     assert window.each_norm is not None
     held_by = [copies(param, ranks.size) for param in window.reached]
     squares = window.each_norm.double().square()
@@ -70,10 +70,9 @@ def _set_norms(window: Window, squares: torch.Tensor) -> None:
 
 
 def _weigh(window: Window, samples: torch.Tensor, ranks: Ranks) -> None:
-    """Multiply gradients and norms by the remaining weight: `samples` are those of all processes.
+    """Multiply gradients and norms by the remaining weight; `samples` is the sum over processes.
 
-    A window without any has gradients of nothing, whose weight does not matter as long as it is
-    finite.
+    If no process has samples, the weight does not matter, but it must be finite.
     """
     if window.each_norm is None or window.grad_norm is None or window.full_samples is None:
         return

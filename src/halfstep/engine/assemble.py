@@ -1,4 +1,4 @@
-"""How an engine is put together: what is refused, in which order models are changed and wrapped."""
+"""Builds the parts of an engine: checks its arguments, applies the recipe and wraps the models."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """An engine's parts, which take part in a step under its recipe.
+    """The parts of an engine.
 
     Attributes:
-        models: As they are to be called, wrapped.
-        bare_models: As they are to be saved.
-        device: Of the first model.
-        resolution: What that device does under the recipe.
-        guard: Keeps the models to this engine.
-        windows: One for each optimizer of the engine.
-        techniques: What the recipe is carried out by.
-        hooks: What they do at each point of a step.
-        scales: Its loss scales.
-        clipping: How gradients are clipped.
-        statistics: The models' running statistics, where a step may be skipped.
-        moving: Those of models that have any.
-        settlement: Where what follows from a step is left.
-        replicas: The models that every process holds whole.
+        models: The models to call, each in its wrapper, if any.
+        bare_models: The models without wrappers, to save.
+        device: Device of the first model.
+        resolution: How this device runs the recipe.
+        guard: Reserves the models for this engine.
+        windows: One window for each optimizer of the engine.
+        techniques: The techniques that implement the recipe.
+        hooks: The methods of the techniques at each point of a step.
+        scales: The loss scales.
+        clipping: The limit of clipping.
+        statistics: The running statistics of each model; empty without loss scaling, because then
+            no step is skipped.
+        moving: The entries of `statistics` whose model has running statistics.
+        settlement: Does the work that follows a step, one step later.
+        replicas: The `DistributedDataParallel` wrappers of the models.
         ranks: The processes that train together.
-        full_precision: Gives the most precise value of a parameter.
+        full_precision: Returns the most precise value of a parameter.
     """
 
     models: list[nn.Module]
@@ -88,12 +89,12 @@ class Assembly:
         return any(window.needs_closure for window in self.windows)
 
     def refresh(self) -> None:
-        """Take in parameters that were added to an optimizer, or replaced in it."""
+        """Update all windows for parameters that were added to an optimizer or replaced in it."""
         for window in self.windows:
             window.refresh()
 
     def zero_grad(self, windows: Sequence[Window]) -> None:
-        """Drop the gradients of windows, and the statistics that were kept for their end."""
+        """Drop the gradients of windows, and the copies of running statistics made for them."""
         self.replicas.forget(windows)
         for window in windows:
             window.zero_grad()
@@ -102,12 +103,12 @@ class Assembly:
                     statistics.forget()
 
     def unmake_statistics(self) -> None:
-        """Put back the running statistics of a forward pass whose step is not to be made."""
+        """Restore the running statistics from before the window, because its step is cancelled."""
         for statistics in self.moving:
             statistics.settle(torch.ones(()))
 
     def close(self) -> None:
-        """Give back every setting, hook and format."""
+        """Undo every change of settings, hooks and formats."""
         statistics = [each.close for each in self.statistics]
         _undo(self.techniques, self.windows, self.replicas, self.guard, first=statistics)
 
@@ -119,11 +120,12 @@ def _undo(
     guard: ParameterGuard,
     first: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Give everything back, whatever a part of it raises; the first error is raised at the end."""
+    """Undo all changes, even if one of them fails; raise the first error at the end."""
     closes = [*first, guard.close, *(window.close for window in windows), replicas.close]
     closes += [technique.close for technique in reversed(techniques)]
     errors = []
-    # An engine may be dropped inside inference mode; what it restores is to be trained again.
+    # An engine may be garbage-collected inside inference mode. Tensors that were restored in that
+    # mode could not be trained.
     with torch.inference_mode(mode=False):
         for close in closes:
             try:
@@ -145,10 +147,10 @@ def assemble(
     seed: int,
     parallel: Parallel,
 ) -> Assembly:
-    """Check what belongs together, carry out the recipe on models and optimizers, and wrap them.
+    """Check the arguments, apply the recipe to models and optimizers, and wrap the models.
 
     Raises:
-        ValueError, TypeError: As `Engine` says; models and optimizers are then as before.
+        ValueError, TypeError: As described in `Engine`; the recipe's changes are then undone.
     """
     techniques = recipe.techniques(seed=seed)
     sharded = any(sharded_as(model) for model in models)
@@ -225,7 +227,10 @@ def _prepare(
     techniques: Sequence[Technique],
     windows: list[Window],
 ) -> None:
-    """Carry out the recipe; `windows` are filled in, so that an error leaves those made so far."""
+    """Apply the recipe to models and optimizers, and append a window for each to `windows`.
+
+    After an error, `windows` holds the windows made so far, so that the caller can close them.
+    """
     for optimizer in optimizers:
         windows.append(Window(optimizer, techniques))  # noqa: PERF401  (an error leaves those before)
     for technique in techniques:

@@ -95,7 +95,10 @@ class WeightAverage:
     Args:
         rule: `EMA` or `SWA`.
         params: The model's parameters; the floating-point ones are averaged, in fp32.
-        full_precision: Gives the most precise value of a parameter.
+        full_precision: Returns the most precise value of a parameter.
+
+    Attributes:
+        weights: The average of each parameter: the local part, fp32.
     """
 
     def __init__(
@@ -114,7 +117,10 @@ class WeightAverage:
         self._steps = torch.zeros_like(self._taken)
 
     def cover(self, params: Sequence[torch.Tensor]) -> None:
-        """Take in parameters that were added, and before the first step weights loaded since."""
+        """Start averages of added parameters; at the first call, restart all from current weights.
+
+        So weights that were loaded before the first step are averaged, not the initial ones.
+        """
         for param in params:
             if param.is_floating_point() and (param not in self.weights or not self._started):
                 self.weights[param] = self._exact(param).clone()
@@ -122,10 +128,10 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, found_inf: torch.Tensor | None) -> None:
-        """Move the average after a step.
+        """Update the average after a step.
 
         Args:
-            found_inf: Scalar, set if the step was skipped; None if it cannot have been.
+            found_inf: Scalar, 1 if the step was skipped, else 0; None if it cannot be skipped.
         """
         stepped = (
             torch.ones_like(self._steps)
@@ -145,7 +151,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Run the model with the averaged weights, rounded to its format, then restore its own."""
+        """Replace the model's weights by the averages, in its format; restore them at the end."""
         params = [local(param).detach() for param in self.weights]
         kept = [param.clone() for param in params]
         torch._foreach_copy_(params, list(self.weights.values()))
@@ -155,7 +161,7 @@ class WeightAverage:
             torch._foreach_copy_(params, kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages in the order of the parameters."""
+        """Return the averages, in the order of the parameters, and the counts of steps."""
         return {
             "weights": [as_part_of(mean.clone(), param) for param, mean in self.weights.items()],
             "taken": self._taken.clone(),
@@ -171,14 +177,14 @@ class WeightAverage:
         self._steps.copy_(state["steps"])
 
     def _exact(self, param: torch.Tensor) -> torch.Tensor:
-        """Return the part of the weights that this process holds, as precise as there are."""
+        """Return the local part of the most precise value of a parameter, in fp32."""
         return local(self._full_precision(param)).detach().float()
 
 
 def averaged_state_dict(
     model: nn.Module, averages: Sequence[WeightAverage]
 ) -> dict[str, torch.Tensor]:
-    """Return the fp32 state of `model` with the averages in place of its weights.
+    """Return the fp32 state dict of `model` with averages instead of its current weights.
 
     Raises:
         ValueError: If there are no averages.

@@ -1,4 +1,4 @@
-"""One backward pass: who gets ready for its gradients, and who takes note of them."""
+"""One backward pass, with the preparation before it and the records after it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def accumulate_gradients(
     Args:
         assembly: The engine's parts.
         loss: The loss, already weighted for its window.
-        windows: Windows whose parameters it may reach.
-        loss_id: Name of its own scale, or None for the shared one.
-        limited: Whether it may reach no other parameters.
-        retain_graph: Whether the graph is kept for another loss.
+        windows: Windows whose parameters the loss may reach.
+        loss_id: Key of the loss's own scale; None for the shared scale.
+        limited: Whether to compute gradients only for the parameters of `windows`.
+        retain_graph: Whether to keep the graph for another loss.
     """
     inputs = trained(windows) if limited else None
     if inputs and any(is_sharded(param) for param in inputs):

@@ -1,4 +1,4 @@
-"""Loops over batches that know their last one, by looking one batch ahead."""
+"""Iterators over batches that recognize the last batch, because they fetch one batch ahead."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _Item = TypeVar("_Item")
 
 
 class Batches(Iterator[_Item]):
-    """An iterator that looks one batch ahead.
+    """An iterator that fetches one batch ahead.
 
     Args:
-        loader: What to iterate over; it is first asked for a batch when this iterator is.
+        loader: The iterable of batches. It is not used before the first `next` of this iterator.
         loops: The loops of the same engine.
 
     Attributes:
-        is_last: Whether the batch given last is the last one.
-        made_at: When the iterator was made, by the clock of `loops`.
-        given_at: When it gave the last batch so far; before the first, when it was made.
+        is_last: Whether the most recently returned batch is the last one.
+        made_at: Time at which the iterator was created, by the clock of `loops`.
+        given_at: Time at which it returned the most recent batch; before the first batch, the time
+            at which it was created.
     """
 
     def __init__(self, loader: Iterable[_Item], loops: Loops) -> None:
@@ -54,9 +55,10 @@ class Batches(Iterator[_Item]):
 
 
 class Loops:
-    """The iterators that the loops of one engine go through, as long as they are in use.
+    """The iterators of one engine's loops that are in use.
 
-    An iterator that ended, or was left early and dropped, does not count any more.
+    An iterator is removed when it ends, or when its loop was left early and it is
+    garbage-collected.
     """
 
     def __init__(self) -> None:
@@ -68,9 +70,10 @@ class Loops:
     def at_last_batch(self) -> bool:
         """Whether a loop is at its last batch.
 
-        Iterators that are advanced together (`zip`) end with the first that ends, so that the last
-        batch of any of them counts. A loop inside another goes on beyond a batch of the outer one:
-        the last batch of the outer loop counts where no iterator is in use that was made since.
+        Iterators that advance together (`zip`) end when the first of them ends, so the last batch
+        of any of them counts. In nested loops, the inner loop still has batches after the outer
+        loop has received its last batch. So the last batch of an iterator does not count while
+        another iterator is in use that was created after this batch was returned.
         """
         if not self._near_end:
             return False
@@ -82,14 +85,14 @@ class Loops:
         )
 
     def now(self) -> int:
-        """Return a number larger than those before."""
+        """Return the time of the clock, a counter that increases with each call."""
         return next(self._clock)
 
     def go_on(self, batches: Batches[Any]) -> None:
-        """Note an iterator that has given a batch."""
+        """Record that an iterator has returned a batch."""
         self._going_on.add(batches)
         self._near_end = self._near_end or batches.is_last
 
     def end(self, batches: Batches[Any]) -> None:
-        """Note an iterator that gives no more batches."""
+        """Record that an iterator has ended."""
         self._going_on.discard(batches)

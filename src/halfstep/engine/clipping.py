@@ -1,4 +1,4 @@
-"""How gradients are clipped before an optimizer sees them: which limit was asked for."""
+"""Clipping of gradients before an optimizer step, by the limit that the caller has chosen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clipping:
     Attributes:
         norm: Largest 2-norm over all gradients of one optimizer.
         value: Largest absolute value of an element.
-        adaptive: Largest ratio of the norms of gradient and weight, unit by unit (AGC).
+        adaptive: Largest ratio of gradient norm to weight norm for each output unit (AGC).
 
     Raises:
         ValueError: If more than one limit is set, or one is not positive.
@@ -60,9 +60,9 @@ class Clipping:
 
         Args:
             params: Parameters that have a gradient.
-            grads: The dense part of each gradient that this process holds.
-            total_norm: 2-norm of the gradients, a scalar.
-            full_precision: Gives the most precise value of a parameter.
+            grads: The local part of each gradient; for a sparse gradient, its values.
+            total_norm: 2-norm over all gradients, a scalar tensor.
+            full_precision: Returns the most precise value of a parameter.
         """
         if self.norm is not None:
             gradients.clip_norm(grads, self.norm, total_norm)

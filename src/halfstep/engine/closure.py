@@ -1,6 +1,6 @@
-"""Optimizers that evaluate the loss inside their step (LBFGS): what they cannot have, and instead.
+"""Optimizers that evaluate the loss inside their step (LBFGS): what the engine refuses for them.
 
-The engine cannot measure, clip or skip what happens inside of such a step.
+The engine cannot measure, clip or skip the updates inside such a step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLOSURE = (
     "write engine.step(closure=closure), where closure() calls engine.zero_grad(), computes the "
     "loss inside `with engine.autocast():`, calls engine.backward(loss) and returns float(loss)"
 )
-"""What to write for an optimizer that evaluates the loss inside its step."""
+"""Part of error messages: what to write for an optimizer that evaluates the loss in its step."""
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
@@ -30,10 +30,10 @@ def needs_closure(optimizer: Optimizer) -> bool:
 
 
 def refuse_recipe(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
-    """Refuse a recipe under which an optimizer cannot evaluate the loss inside its step.
+    """Refuse a recipe that does not work with an optimizer that evaluates the loss in its step.
 
     Raises:
-        TypeError: Naming recipes under which it can.
+        TypeError: If there is such an optimizer; the message names recipes that work.
     """
     for optimizer in optimizers:
         reason = needs_closure(optimizer) and recipe.refusal("closure")
@@ -45,17 +45,17 @@ def refuse_recipe(optimizers: Iterable[Optimizer], recipe: Recipe) -> None:
 
 
 def refuse_missing_closure(optimizer: Optimizer) -> None:
-    """Refuse to step an optimizer that needs a closure without one."""
+    """Raise the error for a step without a closure of an optimizer that needs one."""
     raise TypeError(f"{type(optimizer).__name__} evaluates the loss inside its step; {CLOSURE}")
 
 
 def refuse_closure(optimizers: int, accumulate: int, clipping: Clipping, recipe: Recipe) -> None:
-    """Refuse a closure where the optimizer cannot be left alone with the loss.
+    """Refuse a closure if the engine would have to change gradients, which the closure prevents.
 
     Args:
-        optimizers: How many optimizers are to step.
-        accumulate: Micro-steps of a full window.
-        clipping: How gradients are clipped.
+        optimizers: Number of optimizers to step.
+        accumulate: Number of micro-steps in a full window.
+        clipping: The limit of clipping.
         recipe: The recipe of the engine.
     """
     plain = optimizers == accumulate == 1 and not clipping

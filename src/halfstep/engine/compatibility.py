@@ -1,4 +1,4 @@
-"""What an engine refuses to put together: models, optimizers and recipes that do not fit."""
+"""Refuses models, optimizers and recipes that do not work together in one engine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def refuse_misfits(models: Sequence[nn.Module], optimizers: Sequence[Optimizer])
     """Refuse models and optimizers that do not belong together.
 
     Raises:
-        ValueError: If nothing can be trained, a parameter has two owners, or an optimizer trains
-            none of the models.
+        ValueError: If the models have no parameters, two optimizers own the same parameter, or an
+            optimizer holds no parameter of the models.
     """
     if not any(True for model in models for _ in model.parameters()):
         raise ValueError("the model has no parameters; give the engine one that can be trained")
@@ -45,9 +45,10 @@ def refuse_shared(optimizers: Sequence[Optimizer]) -> None:
 
 
 def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Refuse an optimizer that trains none of these models: it would never move one, in silence.
+    """Refuse an optimizer without parameters of these models: it would silently train nothing.
 
-    Parameters of elsewhere, such as a loss function's own, may stand beside those of the models.
+    Master weights of an earlier engine are refused too. An optimizer may hold other parameters in
+    addition to those of the models, such as the parameters of a loss function.
     """
     known = {param for model in models for param in model.parameters()}
     for index, optimizer in enumerate(optimizers):
@@ -65,12 +66,12 @@ def refuse_strangers(models: Iterable[nn.Module], optimizers: Sequence[Optimizer
 
 
 def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool) -> None:
-    """Refuse models that a recipe cannot be carried out on.
+    """Refuse models that do not work with a recipe, or with an average of the weights.
 
     Raises:
-        TypeError: If parameters are complex where losses are scaled, or a module that is to be
-            changed is compiled by TorchScript.
-        ValueError: If parameters that are to be copied have no values yet.
+        TypeError: If a parameter is complex and the recipe scales the loss, or if the recipe needs
+            hooks on a module that TorchScript has compiled.
+        ValueError: If a lazy parameter, which has no values yet, would have to be copied.
     """
     named = [item for model in models for item in model.named_parameters()]
     for name, param in named:
@@ -96,7 +97,7 @@ def refuse_unfit(models: Sequence[nn.Module], recipe: Recipe, *, averaged: bool)
 
 
 def refuse_unresolved(resolution: Resolution) -> None:
-    """Refuse a recipe that the device can neither carry out nor rehearse."""
+    """Refuse a recipe that the device can neither run natively nor rehearse."""
     if resolution.how == "refused":
         reasons = "; ".join(resolution.those("refused"))
         raise ValueError(f"recipe {resolution.recipe!r} on {resolution.device}: {reasons}")

@@ -1,6 +1,7 @@
-"""The engine: runs one training step under a recipe; nothing else calls backward and step.
+"""The engine: runs one training step under a recipe. Only the engine calls backward and step.
 
-`step.py` closes the accumulation windows; the techniques do what depends on a number format.
+`step.py` closes the accumulation windows. The techniques do everything that depends on a number
+format.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _Item = TypeVar("_Item")
 
 
 def refuse_closed() -> None:
-    """Refuse to train once everything is given back."""
+    """Raise the error for training with a closed engine."""
     raise RuntimeError("this engine is closed; build a new Engine(model, optimizer, ...)")
 
 
@@ -100,7 +101,7 @@ class Engine:
         TypeError: If an optimizer or scheduler cannot work under the recipe.
     """
 
-    _closed = True  # as long as there is nothing to give back
+    _closed = True  # until there is something that `close` must undo
 
     def __init__(  # noqa: PLR0913  (all but two have a default and are given by name)
         self,
@@ -126,7 +127,8 @@ class Engine:
         self._weights = MicroBatchWeights(accumulate)
         self.steps = 0
         self._loops = Loops()
-        # Looked at once: the first backward tells whether the loop knows of autocast.
+        # True until the first forward pass in `autocast` or the first backward. Such a backward
+        # checks whether the loop has forgotten `autocast`.
         self._autocast_in_doubt = self.recipe.forward_format is not None
         schedulers = () if scheduler is None else scheduler
         self._assembly = assemble(
@@ -267,7 +269,7 @@ class Engine:
         *,
         retain_graph: bool,
     ) -> None:
-        """Accumulate the gradients of a loss whose backward is not plain."""
+        """Accumulate the gradients of a loss on the general path, which is not `PlainSteps`."""
         windows = self._chosen(optimizers)
         if torch.is_autocast_enabled(loss.device.type):
             misuse.warn_backward_in_autocast()
@@ -285,7 +287,7 @@ class Engine:
                 assembly, loss, windows, loss_id, limited=limited, retain_graph=retain_graph
             )
         except BaseException:
-            # Out of memory, say: some gradients are there and some are not.
+            # After an error, such as out of memory, only some gradients were accumulated.
             self.zero_grad(optimizers=optimizers)
             raise
 
@@ -461,7 +463,8 @@ class Engine:
         """Finish the last step and undo every change to models, optimizers and settings.
 
         Models return to their original dtype, with the most precise weights available, and the
-        optimizers hold their parameters again. A closed engine cannot train.
+        optimizers hold their parameters again. Only BatchNorm layers that `sync_batchnorm` has
+        changed stay synchronized. A closed engine cannot train.
 
         Raises:
             LossScaleCollapse: If the loss scale collapsed in the last step. All changes are undone
@@ -482,15 +485,16 @@ class Engine:
             self._give_back()
 
     def _chosen(self, optimizers: Sequence[Optimizer] | None) -> list[Window]:
-        """Bring the windows up to date, and return those of `optimizers`, or all of them."""
+        """Refresh all windows; return those of `optimizers`, by default all."""
         for window in self._assembly.windows:
             window.refresh()
         return selected(self._assembly.windows, optimizers)
 
     def _closing(self, windows: Sequence[Window], ahead: int = 0) -> list[Window]:
-        """Return the windows that are full, or will be in `ahead` micro-steps, or end a loop."""
+        """Return the windows to close: those full in `ahead` micro-steps; at a last batch, all."""
         full = self._weights.accumulate - ahead
-        if full > 1 - ahead and self._loops.at_last_batch:  # else every window is full
+        # With accumulate=1 every window is full anyway, so the loops need not be checked.
+        if full > 1 - ahead and self._loops.at_last_batch:
             full = 0
         return [window for window in windows if window.micro_steps >= full]
 

@@ -1,4 +1,4 @@
-"""Evaluation mode for several models, with everything put back after."""
+"""Evaluation mode for several models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def eval_mode(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Switch to eval mode without gradients; each module gets its own mode back."""
+    """Switch to eval mode without gradients; restore the mode of each module at the end."""
     was_training = {module: module.training for model in models for module in model.modules()}
     for model in models:
         model.eval()

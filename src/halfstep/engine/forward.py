@@ -1,4 +1,4 @@
-"""What a forward pass runs in: the contexts of all techniques, and the start of a micro-step."""
+"""The context of a forward pass: the start of a micro-step, and the contexts of all techniques."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class ForwardPass(ContextDecorator):
-    """The context of one forward pass. Nests; as a decorator it is entered at each call.
+    """The context of one forward pass. It may be nested, and may be used as a decorator.
 
-    A class and not a generator, as each micro-step enters one.
+    A class is faster than a generator function, and each micro-step enters this context.
 
     Args:
         assembly: The engine's parts.
-        begin: Called first, where the pass is part of a step; None in evaluation.
+        begin: Called first, if the forward pass is part of a training step; None in evaluation.
     """
 
     def __init__(self, assembly: Assembly, begin: Callable[[], None] | None = None) -> None:
@@ -57,5 +57,5 @@ class ForwardPass(ContextDecorator):
         trace: TracebackType | None,
     ) -> bool | None:
         entered, self._entered = self._entered, None
-        # Which of them may replace an error, but swallow none.
+        # These contexts may replace an error by another, but do not suppress errors.
         return None if entered is None else entered.__exit__(kind, error, trace)

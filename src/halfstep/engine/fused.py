@@ -1,7 +1,7 @@
-"""Fused optimizers, which skip a step by themselves, so that the host need not wait to decide it.
+"""Fused optimizers, which skip a step by themselves, so that the host need not wait for found_inf.
 
-The contract is that of `torch.amp.GradScaler`: an optimizer that has `_step_supports_amp_scaling`
-reads `found_inf` and `grad_scale`, attributes that it has during the step.
+The interface is that of `torch.amp.GradScaler`: an optimizer with `_step_supports_amp_scaling`
+reads its own attributes `found_inf` and `grad_scale`, which are set only during the step.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 def supports_skipping(
     optimizer: Optimizer, params: Iterable[torch.Tensor], techniques: Sequence[Technique]
 ) -> bool:
-    """Tell whether an optimizer can skip a step on the device, and leave nothing behind.
+    """Tell whether an optimizer can skip a step on the device without side effects.
 
     Args:
         optimizer: The optimizer.
-        params: The model's parameters that it updates.
-        techniques: What the recipe is carried out by.
+        params: The model's parameters that the optimizer updates.
+        techniques: The techniques that implement the recipe.
     """
     return (
         getattr(optimizer, "_step_supports_amp_scaling", False)
         and all(technique.skips_on_device for technique in techniques)
-        # A fused kernel does not take found_inf beside shared parameters.
+        # Fused kernels do not accept found_inf together with sharded parameters.
         and not any(is_sharded(param) for param in params)
     )
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
-    """Tell whether a fused SGD has all of its momentum buffers; any other optimizer has."""
+    """Tell whether a fused SGD has all its momentum buffers; True for any other optimizer."""
     states = (optimizer.state.get(param, {}) for param in _with_momentum(optimizer))
     return all(state.get("momentum_buffer") is not None for state in states)
 
 
 def start_momentum(optimizer: Optimizer) -> None:
-    """Give a fused SGD the momentum buffers that its kernel leaves uninitialised.
+    """Create, filled with zeros, the momentum buffers that the fused SGD leaves uninitialized.
 
-    Its first step allocates them and returns early when a gradient is not finite; what was in that
-    memory is then taken for momentum (torch 2.11 to 2.15). Zeros give the same first step, unless
-    dampening is used, which the first step leaves out: such an optimizer cannot skip its first
-    step by itself.
+    torch's first step allocates the buffers, and returns early if a gradient is non-finite. The
+    next step then uses uninitialized memory as momentum (torch 2.11 to 2.15). Zeros give the same
+    first step, except with dampening, which the first step ignores. So an optimizer with dampening
+    gets no buffers here, and cannot skip its first step by itself.
     """
     for param in _with_momentum(optimizer, dampened=False):
         state = optimizer.state[param]
@@ -61,7 +61,7 @@ def start_momentum(optimizer: Optimizer) -> None:
 
 @contextmanager
 def skipping(optimizer: Optimizer, found_inf: torch.Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip the step inside if `found_inf`, a scalar, is set."""
+    """Make a fused optimizer skip the step inside the context if `found_inf`, a scalar, is 1."""
     vars(optimizer).update(found_inf=found_inf, grad_scale=None)
     try:
         yield
@@ -71,7 +71,7 @@ def skipping(optimizer: Optimizer, found_inf: torch.Tensor) -> Iterator[None]:
 
 
 def _with_momentum(optimizer: Optimizer, *, dampened: bool = True) -> Iterator[torch.Tensor]:
-    """Return the parameters of a fused SGD that have momentum, those `dampened` too if asked."""
+    """Yield the parameters of a fused SGD with momentum; with dampening only if `dampened`."""
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             if group["fused"] and group["momentum"] and (dampened or not group["dampening"]):

@@ -1,4 +1,4 @@
-"""Gradients as values: true, differentiable, and representable on the way."""
+"""Gradients as return values: computed under the loss scale, returned unscaled, differentiable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGEST_FACTOR = 2.0**15
-"""The gradient of a sum is the factor that it is multiplied by, which fp16 must hold."""
+"""Largest scale of the summed outputs. It is the gradient of each, which fp16 must hold."""
 
 
 def true_gradients(
@@ -22,21 +22,20 @@ def true_gradients(
     retain_graph: bool | None,
     allow_unused: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Differentiate the sum of `outputs` under a loss scale, and undo the scale.
+    """Differentiate the sum of `outputs` under a loss scale, and unscale the gradients.
 
     Args:
         outputs: Tensor of any shape.
-        inputs: What to differentiate by.
-        scale: The loss scale, or None.
+        inputs: Tensors to differentiate with respect to.
+        scale: The loss scale, a scalar, or None.
         create_graph: Whether the gradients can be differentiated again.
         retain_graph: As in `torch.autograd.grad`.
-        allow_unused: Whether an input may have no part in `outputs`; its gradient is zero then.
+        allow_unused: Whether `outputs` may be independent of an input, whose gradient is then zero.
 
     Returns:
-        One gradient for each input, fp32 at least.
+        One gradient for each input, in fp32 or wider.
     """
     total = outputs.float().sum() if outputs.dtype != torch.float64 else outputs.sum()
-    # A copy, as the graph keeps it and the next update changes the scale in place.
     factor = None if scale is None else scale.clamp(max=LARGEST_FACTOR)
     grads = torch.autograd.grad(
         total if factor is None else total * factor.to(total.device),

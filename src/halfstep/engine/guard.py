@@ -1,4 +1,4 @@
-"""Who may step an optimizer or change a model: the engine that owns it, and nobody past it."""
+"""Guards, which let only the engine that owns an optimizer or a model step or change it."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _in_use: WeakSet[ParameterGuard] = WeakSet()
 
 
 def _is_still(taken: Callable[[], bool]) -> bool:
-    """Tell whether something is taken once engines that are garbage have let go of it."""
+    """Call `taken`; if it returns True, collect unreachable engines and return its new answer."""
     if not taken():
         return False
-    gc.collect()  # an engine in a reference cycle ends here, if nobody else can reach it
+    gc.collect()  # closes engines that only a reference cycle keeps alive
     return taken()
 
 
 class ParameterGuard:
-    """Keep models that a recipe changes to one engine.
+    """Reserves models for one engine if a recipe changes them.
 
-    A second engine would take rounded weights for the exact ones, and whichever ends first would
-    change the format under the other.
+    A second engine would treat rounded weights as the exact ones. And the engine that is closed
+    first would change the format of the parameters under the other.
 
     Args:
         models: The models of an engine.
-        techniques: What its recipe is carried out by.
+        techniques: The techniques that implement the engine's recipe.
 
     Attributes:
-        params: Their parameters; none once it is closed.
+        params: The parameters of the models; empty after `close`.
         changes: Whether the recipe changes the models.
     """
 
@@ -53,17 +53,17 @@ class ParameterGuard:
         self._reshapes = any(technique.reshapes_params for technique in techniques)
 
     def hold(self) -> None:
-        """Take hold of the models."""
+        """Reserve the models."""
         _in_use.add(self)
         if self._reshapes:
-            # Whoever steps their parameters may have no engine, and so no guard of its own.
+            # An optimizer outside of engines, which has no `StepGuard`, could step the parameters.
             _refuse_steps_of_others()
 
     def refuse_taken(self) -> None:
-        """Refuse models of another engine, where one of the two changes them.
+        """Refuse models that another engine has, if the recipe of either engine changes them.
 
         Raises:
-            ValueError: Naming what to write.
+            ValueError: If another open engine has one of the models.
         """
         if _is_still(self._clashes):
             raise ValueError(
@@ -78,10 +78,10 @@ class ParameterGuard:
         )
 
     def refuse_step(self, optimizer: Optimizer) -> None:
-        """Refuse a step of an optimizer without an engine that would move reshaped parameters.
+        """Refuse a step of an optimizer without an engine that would update changed parameters.
 
         Raises:
-            RuntimeError: Naming what to do.
+            RuntimeError: If the optimizer has no engine and holds parameters that were changed.
         """
         groups = () if optimizer in _owned or not self._reshapes else optimizer.param_groups
         if not all(self.params.isdisjoint(group["params"]) for group in groups):
@@ -93,16 +93,16 @@ class ParameterGuard:
             )
 
     def close(self) -> None:
-        """Let others have the models."""
+        """Release the models."""
         self.params = frozenset()
 
 
 @cache
 def _refuse_steps_of_others() -> None:
-    """Ask all guards before any optimizer's step, from now on.
+    """From now on, call `refuse_step` of all guards before each step of any optimizer.
 
-    The hook stays. An engine that was dropped in a reference cycle may be collected while torch
-    goes through the hooks of a step, and a hook that it then removed would fail that step.
+    The hook is never removed. An engine in a reference cycle may be garbage-collected while torch
+    iterates over the hooks of a step. If the engine removed a hook then, that step would fail.
     """
 
     def ask(optimizer: Optimizer, *_: Any) -> None:
@@ -113,15 +113,15 @@ def _refuse_steps_of_others() -> None:
 
 
 class StepGuard:
-    """Refuse `optimizer.step()` past the engine that owns the optimizer.
+    """Refuses direct calls of `optimizer.step()`, which bypass the engine that owns the optimizer.
 
-    A second step with the same gradients, or one with gradients that are still multiplied by the
-    loss scale, ruins a run without a word. `optimizer.zero_grad()` drops what it says.
+    A second step with the same gradients, or a step with gradients that are still multiplied by the
+    loss scale, ruins a run without an error. `optimizer.zero_grad()` is extended to drop all
+    gradients that the engine holds, even if the optimizer's own parameters are master weights.
 
     Args:
-        optimizer: The optimizer that an engine takes over.
-        after_zero_grad: Called after `optimizer.zero_grad`, whose own parameters may be masters,
-            with what it was called with.
+        optimizer: The optimizer that an engine owns from now on.
+        after_zero_grad: Called after each `optimizer.zero_grad`, with the same arguments.
     """
 
     def __init__(self, optimizer: Optimizer, after_zero_grad: Callable[..., None]) -> None:
@@ -139,14 +139,14 @@ class StepGuard:
             own(*args, **kwargs)
             after_zero_grad(*args, **kwargs)
 
-        # Of the instance; state dicts and copies of an optimizer leave it behind.
+        # Set on the instance: state dicts and copies of an optimizer do not contain it.
         self._before = vars(optimizer).get("zero_grad")
         vars(optimizer)["zero_grad"] = zero_grad
         self._closed = False
         self._open = False
 
     def __enter__(self) -> None:
-        """Let the engine itself step the optimizer."""
+        """Allow steps of the optimizer inside the context, for the engine itself."""
         self._open = True
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +166,7 @@ class StepGuard:
             )
 
     def close(self) -> None:
-        """Give the optimizer back to its caller; once, as it may have another owner by then."""
+        """Release the optimizer. Later calls do nothing, as another engine may own it by then."""
         if not self._closed:
             self._closed = True
             self._handle.remove()

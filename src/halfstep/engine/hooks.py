@@ -1,4 +1,4 @@
-"""Which techniques have something to do at each point of a step, found once and not in the step."""
+"""The hooks of all techniques at each point of a step, collected once for the engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The methods of `Technique` of these names, of techniques that have something to do there.
+    """The methods that techniques override, by the name of the method of `Technique`.
 
-    Each is in the order of the techniques.
+    Each tuple is in the order of the techniques.
     """
 
     adopt: tuple[Callable[..., Any], ...]
@@ -27,7 +27,7 @@ class Hooks:
 
     @classmethod
     def of(cls, techniques: Sequence[Technique]) -> Self:
-        """Return the hooks of techniques."""
+        """Collect the hooks of techniques."""
         return cls(
             **{
                 field.name: tuple(

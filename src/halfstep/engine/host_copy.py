@@ -1,6 +1,7 @@
-"""Copies to the host that nobody waits for until they are read.
+"""Asynchronous copies of numbers from a GPU to the host.
 
-A copy goes on while the device works; read at the start of the next step, it has long arrived.
+The copy runs while the GPU computes. When it is read, at the start of the next step, it has usually
+arrived.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class HostCopy:
-    """A copy of a few numbers on its way to the host; none where they are there.
+    """An asynchronous copy of a few numbers from a GPU to the host; other numbers stay in place.
 
     Args:
-        numbers: Scalars of one device, which nobody writes to any more.
+        numbers: Scalar tensors on one device. They must not change any more.
     """
 
     def __init__(self, numbers: Sequence[torch.Tensor]) -> None:
@@ -28,11 +29,11 @@ class HostCopy:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()
-            # Of the tensors' GPU, which need not be the current one.
+            # Use the stream of the tensors' GPU, which may not be the current GPU.
             self._event.record(torch.cuda.current_stream(values.device))
 
     def read(self) -> list[float]:
-        """Wait for the copy and return it."""
+        """Wait for the copy, and return the numbers."""
         if self._event is not None:
             self._event.synchronize()
         return [value.item() for value in self._values]

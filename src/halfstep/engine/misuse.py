@@ -1,4 +1,4 @@
-"""What a loop may get wrong around an engine, and the line to write instead."""
+"""Warnings about wrong use of an engine in a loop; each message says what to write instead."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class EngineWarning(UserWarning):
-    """Legal code that is probably not what was meant."""
+    """The code is valid, but probably does not do what the user wants."""
 
 
 def warn_backward_in_autocast() -> None:
-    """Warn of a backward inside autocast: its ops are chosen again, and memory is kept for it."""
+    """Warn about a backward inside autocast: it casts operators again and keeps cached casts."""
     warnings.warn(
         "engine.backward() was called inside autocast; end the `with engine.autocast():` block "
         "after the loss, so that gradients keep the formats of the forward pass",
@@ -31,7 +31,7 @@ def warn_backward_in_autocast() -> None:
 
 
 def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
-    """Warn of a loss whose model multiplied in another format than autocast would have."""
+    """Warn about a loss whose products have a format other than that of the recipe's autocast."""
     assert recipe.forward_format is not None
     found = other_format_of_products(loss, torch_dtype(recipe.forward_format))
     if found is not None:
@@ -46,7 +46,7 @@ def warn_outside_autocast(loss: torch.Tensor, recipe: Recipe) -> None:
 
 
 def warn_lost() -> None:
-    """Warn of gradients that somebody dropped in the middle of a window."""
+    """Warn about gradients that other code dropped in the middle of a window."""
     warnings.warn(
         "gradients of this accumulation window are gone: something called zero_grad() between two "
         "engine.backward(); delete the line, engine.step() zeroes them when the window closes",
@@ -56,7 +56,7 @@ def warn_lost() -> None:
 
 
 def warn_touched() -> None:
-    """Warn of gradients that were changed while they were multiplied by the loss scale."""
+    """Warn about gradients that other code changed while they were multiplied by the loss scale."""
     warnings.warn(
         "gradients changed between engine.backward() and engine.step(), while they are multiplied "
         "by the loss scale; let the engine clip: Engine(..., clip_norm=1.0), and reach gradients "
@@ -67,13 +67,13 @@ def warn_touched() -> None:
 
 
 def warn_new_recipe(saved: str, here: str, changed: Sequence[str], *, lost_window: bool) -> None:
-    """Warn that gradients and loss scales made under another recipe are not taken over.
+    """Warn that gradients and loss scales that were saved under another recipe are not loaded.
 
     Args:
-        saved: Name of the recipe of the state.
-        here: Name of the engine's.
-        changed: Names of the settings in which they differ.
-        lost_window: Whether gradients are lost with it.
+        saved: Name of the recipe in the saved state.
+        here: Name of the engine's recipe.
+        changed: Names of the fields in which the two recipes differ.
+        lost_window: Whether the gradients of a partly filled window are lost.
     """
     other = "the same recipe with other settings" if saved == here else repr(here)
     warnings.warn(

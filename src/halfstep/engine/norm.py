@@ -1,7 +1,7 @@
-"""The norm of a step's gradients, where nothing in the step needs it: computed when it is read.
+"""The norm of a step's gradients, computed only when it is read if the step does not need it.
 
-A `StepResult` that is dropped at once, as most loops drop it, costs nothing. One that is kept gets
-its norm before the next forward pass, so that no gradient lives longer than that.
+A `StepResult` that is dropped at once, as in most loops, costs nothing. If it is kept, its norm is
+computed before the next forward pass, so that the gradients do not stay in memory longer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class GradientNorm:
-    """2-norm over the gradients of one step, which it alone keeps alive.
+    """2-norm over the gradients of one step, which it keeps in memory until it is computed.
 
     Args:
-        grads: True gradients of any shape, sparse ones coalesced; nobody changes them any more.
+        grads: Unscaled gradients of any shape, sparse ones coalesced. They must not change later.
     """
 
     __slots__ = ("__weakref__", "_grads", "_value")
@@ -32,7 +32,7 @@ class GradientNorm:
         self._value: torch.Tensor | None = None
 
     def compute(self) -> torch.Tensor:
-        """Return the norm, a scalar on the device, and let go of the gradients."""
+        """Return the norm, a scalar on the device, and release the gradients."""
         if self._value is None:
             dense = [local(grad.values() if grad.is_sparse else grad) for grad in self._grads]
             self._value = torch.linalg.vector_norm(gradients.norms(dense))
@@ -44,11 +44,12 @@ class GradientNorm:
 
 
 def is_steady(optimizer: Optimizer) -> bool:
-    """Tell whether all steps of an optimizer write to gradients, or none does, as its first one.
+    """Tell whether either all steps of an optimizer write to gradients or none does.
 
-    With Nesterov momentum, torch's SGD does where it updates parameters together. A hook of the
-    caller's may do anything.
+    Then the first step shows which. For example, torch's SGD with Nesterov momentum writes to
+    gradients if it updates parameters together (foreach). With a step hook of the caller this is
+    unknown, because the hook may do anything.
     """
     hooks = optimizer._optimizer_step_pre_hooks  # noqa: SLF001  # there is no public way to count them
-    by_the_engine = len(hooks) == 1  # its own guard
+    by_the_engine = len(hooks) == 1  # the hook of `StepGuard`
     return by_the_engine and type(optimizer) in {SGD, Adam, AdamW}

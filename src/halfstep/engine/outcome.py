@@ -1,6 +1,7 @@
-"""What follows from a step: schedulers, the history of the loss scale, an error when it collapses.
+"""Work that follows a step: schedulers, the loss-scale history, the error when a scale collapses.
 
-It needs to know on the host what happened on the device: the answer is copied meanwhile.
+This work needs numbers from the device. They are copied to the host in the background, and the work
+is done one step later.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class WindowOutcome(NamedTuple):
-    """What a closed window left: numbers that are still on the device have their place in a copy.
+    """The outcome of a closed window.
 
     Attributes:
-        optimizer: The optimizer.
-        params: Its parameters that had a gradient.
-        each_norm: 2-norm of each of these gradients; None without any.
-        found_inf: Place of its found_inf; None when nobody looked.
+        optimizer: The optimizer of the window.
+        params: The parameters that had a gradient.
+        each_norm: 2-norm of each of these gradients, on the device; None if not computed.
+        found_inf: Index of the window's found_inf in `Outcome.numbers`; None if not checked.
     """
 
     optimizer: Optimizer
@@ -41,7 +42,10 @@ class WindowOutcome(NamedTuple):
 
 
 class ScaleOutcome(NamedTuple):
-    """What became of a loss scale: its name, itself, and the places of its found_inf and value."""
+    """The outcome of a loss scale: its key, its scaler, and two indices into `Outcome.numbers`.
+
+    The indices are those of the scale's found_inf and of its new value.
+    """
 
     loss_id: Hashable
     scaler: LossScaler
@@ -51,13 +55,14 @@ class ScaleOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one engine step left to be settled.
+    """The outcome of one engine step, which `Settlement.settle` processes later.
 
     Attributes:
         step: Number of the step, from 1.
         windows: Windows that closed with gradients.
         scales: Loss scales that were updated.
-        numbers: Those that they name by place, on their way to the host.
+        numbers: The values that `windows` and `scales` refer to by index (from 0), while they are
+            copied to the host; None if there are none.
     """
 
     step: int
@@ -66,16 +71,16 @@ class Outcome:
     numbers: HostCopy | None
 
     def read(self) -> list[float]:
-        """Wait for the numbers and return them."""
+        """Wait for the copy of the numbers, and return them."""
         return self.numbers.read() if self.numbers else []
 
     def skipped(self, numbers: Sequence[float]) -> list[WindowOutcome]:
-        """Return the windows whose optimizer skipped the step."""
+        """Return the windows whose optimizer skipped the step; `numbers` come from `read`."""
         return [w for w in self.windows if w.found_inf is not None and numbers[w.found_inf]]
 
 
 def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdate]) -> Outcome:
-    """Return what a step leaves to be settled, and start the copy of its numbers.
+    """Return the outcome of a step, and start to copy its numbers to the host.
 
     Args:
         step: Number of the step, from 1.
@@ -105,15 +110,16 @@ def outcome_of(step: int, closed: Sequence[Window], updates: Sequence[ScaleUpdat
 
 
 class Settlement:
-    """Carries out what follows from steps, one step later.
+    """Does the work that follows each step, one step later.
 
     Args:
-        schedulers: Stepped once for each real step of the optimizer that they belong to.
-        names: Names of the parameters, for messages.
-        overflows_early: Whether the recipe has anything in fp16, so that another format may help.
+        schedulers: Each is stepped once after every step of its optimizer that was not skipped.
+        names: Names of the parameters, for error messages.
+        overflows_early: Whether the recipe uses fp16, so that the error message suggests bf16.
 
     Attributes:
-        settled_skips: Skipped optimizer steps among those that are settled.
+        schedulers: List of the schedulers.
+        settled_skips: Number of skipped optimizer steps, without a step that is not yet settled.
     """
 
     def __init__(
@@ -132,29 +138,29 @@ class Settlement:
 
     @property
     def skipped(self) -> int:
-        """Skipped optimizer steps so far, the last step included; reading it waits for that."""
+        """Number of skipped optimizer steps, including the last step; waits for the device."""
         if self._pending is None:
             return self.settled_skips
         return self.settled_skips + len(self._pending.skipped(self._pending.read()))
 
     def add(self, outcome: Outcome) -> None:
-        """Leave the outcome of a step to the next `settle`."""
+        """Store the outcome of a step for the next `settle`."""
         assert self._pending is None, "the step before was not settled"
         self._pending = outcome
         self._left_at = [_place(scheduler) for scheduler in self.schedulers]
 
     def settle(self) -> None:
-        """Carry out what follows from the last step.
+        """Do the work that follows the last step, unless it is done already.
 
         Raises:
-            LossScaleCollapse: If the loss scale cannot help any more.
-            RuntimeError: If somebody else has stepped a scheduler since the last step.
+            LossScaleCollapse: If a loss scale collapsed in the last step.
+            RuntimeError: If other code has stepped a scheduler since the last step.
         """
         if self._pending is None:
             return
         outcome, self._pending = self._pending, None
         numbers, skipped = outcome.read(), []
-        if outcome.numbers is not None:  # Else nobody looked at the gradients.
+        if outcome.numbers is not None:  # else gradients were not checked
             skipped = [window.optimizer for window in outcome.skipped(numbers)]
             self.settled_skips += len(skipped)
         self._step_schedulers(outcome, skipped)
@@ -169,11 +175,11 @@ class Settlement:
         """Step the schedulers of the optimizers that stepped.
 
         Raises:
-            RuntimeError: If somebody else has stepped a scheduler since the last step.
+            RuntimeError: If other code has stepped a scheduler since the last step.
         """
         for scheduler, (rates_then, epoch_then) in zip(self.schedulers, self._left_at, strict=True):
             rates, epoch = _place(scheduler)
-            # An earlier state may have been loaded, which is no step.
+            # A smaller epoch means that an earlier state was loaded, which is not a step.
             if rates is not rates_then and (epoch > epoch_then or epoch == _UNCOUNTED):
                 refuse_double_schedule(scheduler)
         for scheduler in self.schedulers:
@@ -198,7 +204,7 @@ class Settlement:
         )
 
     def _not_finite(self, windows: Sequence[WindowOutcome]) -> list[str]:
-        """Name the parameters whose gradient was not finite."""
+        """Return the names of the parameters whose gradient was non-finite."""
         names = []
         for window in windows:
             if window.each_norm is not None:
@@ -215,8 +221,8 @@ def refuse_schedulers(schedulers: Sequence[LRScheduler], optimizers: Sequence[Op
     """Refuse schedulers that the engine cannot step.
 
     Raises:
-        TypeError: If one wants a metric.
-        ValueError: If one belongs to an optimizer of elsewhere.
+        TypeError: If a scheduler needs a metric.
+        ValueError: If a scheduler belongs to an optimizer that is not in `optimizers`.
     """
     for scheduler in schedulers:
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -232,7 +238,7 @@ def refuse_schedulers(schedulers: Sequence[LRScheduler], optimizers: Sequence[Op
 
 
 def refuse_double_schedule(scheduler: LRScheduler) -> None:
-    """Refuse a scheduler that the loop steps beside the engine: it would run twice as fast."""
+    """Raise the error for a scheduler that the loop steps too: it would run twice as fast."""
     name = type(scheduler).__name__
     raise RuntimeError(
         f"{name}.step() was called directly, but the engine steps this scheduler after each "
@@ -245,6 +251,9 @@ _UNCOUNTED = -1
 
 
 def _place(scheduler: LRScheduler) -> tuple[object, int]:
-    """Return what a step of a scheduler replaces, as there is no hook, and how far it has come."""
-    # ChainedScheduler counts no epochs.
+    """Return a scheduler's list of learning rates and its epoch, to detect a step of it later.
+
+    Schedulers have no step hooks. Each step replaces the list.
+    """
+    # ChainedScheduler has no `last_epoch`.
     return vars(scheduler).get("_last_lr"), vars(scheduler).get("last_epoch", _UNCOUNTED)

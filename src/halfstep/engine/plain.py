@@ -1,9 +1,9 @@
-"""Plain steps: one optimizer on one process, whose gradients all have the shared loss scale.
+"""Plain steps, the fast path: one optimizer, one process, no loss scale except the shared one.
 
-Such a step does what `backward.py` and `step.py` come to then, bit for bit, and without asking at
-each point for what is not there: that alone costs a small model's step a tenth. What is fixed as
-long as the optimizer has the same parameters is found once. Where a step turns out not to be plain,
-nothing has been done yet, and the general way is taken.
+A plain step gives the same bits as the general path in `backward.py` and `step.py`, but skips the
+checks for features that are not in use. These checks take a tenth of a small model's step.
+Properties that are fixed while the optimizer has the same parameters are computed only once. If a
+step turns out not to be plain, nothing has been done yet, and the engine takes the general path.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PlainSteps:
     """The plain steps of an engine with one optimizer.
 
     Args:
-        assembly: The engine's parts, for which `of` finds that steps can be plain.
-        weights: How it weights micro-batches.
-        loops: The loops that know their last batch.
+        assembly: The engine's parts; `of` has checked that its steps can be plain.
+        weights: The weights of micro-batches.
+        loops: The engine's loops, which know whether a loop is at its last batch.
     """
 
     def __init__(self, assembly: Assembly, weights: MicroBatchWeights, loops: Loops) -> None:
@@ -54,10 +54,10 @@ class PlainSteps:
         self._accumulate = weights.accumulate
         hooks = assembly.hooks
         self._measures = bool(assembly.clipping)
-        # A backward may be the first to meet parameters that were added to the optimizer.
+        # If True, each backward first checks for parameters that were added to the optimizer.
         self._prepares = bool(self._scaler or hooks.before_backward or hooks.adopt)
         self._schedules = bool(assembly.settlement.schedulers)
-        # Without a loss scale nothing of one step's outcome differs from another's.
+        # Without a loss scale all steps have the same outcome, so one object serves all of them.
         self._stepped = Outcome(
             0, [WindowOutcome(self._window.optimizer, (), None, None)], [], None
         )
@@ -67,24 +67,24 @@ class PlainSteps:
 
     @classmethod
     def of(cls, assembly: Assembly, weights: MicroBatchWeights, loops: Loops) -> Self | None:
-        """Return the plain steps of an engine; None where it can have none."""
+        """Return the plain steps of an engine; None if its steps can never be plain."""
         alone = assembly.ranks.size == len(assembly.windows) == 1
         takes_part = assembly.averages or assembly.evaluates_inside
         return cls(assembly, weights, loops) if alone and not takes_part else None
 
     def backward(self, loss: torch.Tensor, samples: int | None, *, retain_graph: bool) -> bool:
-        """Accumulate the gradients of the only loss of a micro-step, if that is plain.
+        """Accumulate the gradients of the only loss of a micro-step, if its backward is plain.
 
         Args:
             loss: Scalar, the mean over the micro-batch.
-            samples: Size of the micro-batch, or None.
-            retain_graph: Whether the graph is kept.
+            samples: Number of samples in the micro-batch; None if samples are not counted.
+            retain_graph: Whether to keep the graph.
 
         Returns:
-            Whether it was; nothing has been done if not.
+            Whether the backward was plain; if not, nothing has been done.
 
         Raises:
-            RuntimeError: If samples are given for some micro-batches of a window only.
+            RuntimeError: If `samples` is given for only some micro-batches of a window.
         """
         window = self._window
         if (
@@ -110,13 +110,13 @@ class PlainSteps:
             torch.autograd.backward(loss, root, retain_graph=retain_graph)
         except BaseException:
             window.refresh()
-            self._assembly.zero_grad([window])  # some gradients are there and some are not
+            self._assembly.zero_grad([window])  # only some gradients were accumulated
             raise
         window.after_backward(scaled=self._scaler is not None)
         return True
 
     def _root_of(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
-        """Count a micro-batch, and return what the backward of its loss begins with."""
+        """Count a micro-batch, and return the initial gradient for the backward of its loss."""
         window, weight = self._window, None
         if self._accumulate > 1 or samples is not None or window.counts_samples:
             weight = self._weights.count(loss, samples, [window], self._assembly.ranks)
@@ -127,10 +127,10 @@ class PlainSteps:
         return self._root.of(loss, scaler.scale if scaler else None, weight)
 
     def _multiplied(self, loss: torch.Tensor, samples: int | None) -> torch.Tensor:
-        """Count a micro-batch, and multiply its loss, by which who listens knows a backward.
+        """Count a micro-batch, and return its loss multiplied by its weight and the loss scale.
 
-        Observers are told of the parameters after the weight and before the scale, as in a step
-        that is not plain.
+        Observers that listen see these products. They are notified of the parameters after the
+        weighting and before the scaling, as on the general path.
         """
         window = self._window
         if self._accumulate > 1 or samples is not None or window.counts_samples:
@@ -139,14 +139,14 @@ class PlainSteps:
         return self._assembly.scales.multiplied(loss, self._scaler) if self._scaler else loss
 
     def step(self, number: int, *, close: bool) -> StepResult | None:
-        """End a micro-step, once the step before is settled.
+        """End a micro-step; the previous step must be settled.
 
         Args:
-            number: Of the step, from 1, if the window closes.
-            close: Whether the window closes though it is not full.
+            number: Number of the step, from 1, if the window closes.
+            close: Whether to close the window even if it is not full.
 
         Returns:
-            The result; None, with nothing done, where the step is not plain.
+            The result; None if the step is not plain, and then nothing has been done.
         """
         window = self._window
         if not window.pending or self._replicas.expected or window.true_grads:
@@ -173,7 +173,10 @@ class PlainSteps:
             window.zero_grad()
 
     def _gradients(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the parameters that have gradients, and these; none where they are not plain."""
+        """Return the parameters that have gradients, and the gradients.
+
+        Both lists are empty if a gradient is sparse or sharded, so that the step is not plain.
+        """
         params = self._window.params
         if params is not self._params:
             self._look_at(params)
@@ -188,7 +191,7 @@ class PlainSteps:
         return reached, grads
 
     def _look_at(self, params: Sequence[torch.Tensor]) -> None:
-        """Find what is fixed as long as the optimizer has these parameters."""
+        """Compute the properties that are fixed while the optimizer has these parameters."""
         self._params = params
         self._sharded = any(map(is_sharded, params))
         may_widen = bool(self._scaler or self._clipping)
@@ -200,7 +203,7 @@ class PlainSteps:
     def _close(
         self, number: int, reached: list[torch.Tensor], grads: list[torch.Tensor]
     ) -> StepResult:
-        """Step with true gradients, or skip; `grads` are those of the `reached` parameters."""
+        """Unscale and clip `grads`, the gradients of the parameters `reached`; step or skip."""
         window, scaler, assembly = self._window, self._scaler, self._assembly
         window.reached = reached
         if self._widens:
@@ -234,13 +237,13 @@ class PlainSteps:
         return StepResult((done,))
 
     def _norm_can_wait(self) -> bool:
-        """Tell whether the norm of the true gradients is not needed before it is read."""
+        """Tell whether the norm of the gradients can be computed later, when it is read."""
         if self._measures or not self._window.norm_can_wait:
             return False
         return self._scaler is None or not self._assembly.scales.may_collapse
 
     def _take_step(self, grads: list[torch.Tensor]) -> None:
-        """Let the optimizer step, unless the host finds, or it finds itself, that it must not."""
+        """Step the optimizer. With a loss scale, the host or the optimizer itself may skip it."""
         window, found_inf = self._window, self._window.found_inf
         optimizer = window.optimizer
         skipped, by_itself = False, False

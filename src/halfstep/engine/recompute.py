@@ -1,9 +1,9 @@
-"""Activation checkpointing: blocks keep their inputs and compute the rest again in the backward.
+"""Activation checkpointing: blocks keep only their inputs and recompute the rest in the backward.
 
-By `torch.utils.checkpoint`, and with what it leaves to its caller: running statistics move once,
-the exceptions of a recipe hold the second time too, and a block that changes its own input is
-refused. Blocks change their class and no name, so that state dicts, replicas in threads, deep
-copies and FSDP2 go on working.
+This uses `torch.utils.checkpoint` and adds what it leaves to its caller: running statistics are
+updated only once, the exceptions of a recipe apply to the recomputation too, and a block that
+changes its input in place is refused. Only the class of a block changes, not the name of any
+module, so that state dicts, replicas in threads, deep copies and FSDP2 keep working.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _BLOCK_LISTS = (nn.Sequential, nn.ModuleList)
 
 
 def recompute(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> None:
-    """Let blocks compute their activations again in the backward; updates stay the same.
+    """Make blocks recompute their activations in the backward; weight updates stay the same.
 
     Args:
-        model: Changed in place, before an engine or `fully_shard` takes it.
-        blocks: Modules of it, none in another; by default the innermost repeated ones (the blocks
-            of a transformer or a residual network), or else those of several layers in a list.
+        model: The model, changed in place; not yet passed to an engine or to `fully_shard`.
+        blocks: Modules of the model, none inside another. By default the innermost repeated modules
+            (the blocks of a transformer or a residual network), or else the members of the
+            outermost `nn.Sequential` and `nn.ModuleList` that have submodules.
 
     Raises:
         ValueError: If the model has no blocks.
@@ -45,7 +46,10 @@ def recompute(model: nn.Module, blocks: Iterable[nn.Module] | None = None) -> No
 
 
 def outermost(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children of the outermost block lists; a list in a list is opened."""
+    """Yield the members of the outermost lists, `nn.Sequential` or `nn.ModuleList`.
+
+    For a list inside such a list, its members are yielded instead.
+    """
     for child in module.children():
         if isinstance(child, _BLOCK_LISTS) or not isinstance(module, _BLOCK_LISTS):
             yield from outermost(child)
@@ -54,7 +58,7 @@ def outermost(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _repeated(module: nn.Module) -> list[nn.Module]:
-    """Return the innermost modules whose siblings are all of their class and have several parts."""
+    """Return the innermost modules whose siblings all have the same class and have submodules."""
     children = list(module.children())
     inside = [each for child in children for each in _repeated(child)]
     if inside:
@@ -68,13 +72,13 @@ def _has_parts(module: nn.Module) -> bool:
 
 
 class Recomputed(nn.Module):
-    """Mixed into a block: its forward runs again when a backward needs its activations."""
+    """Mixed into the class of a block: runs its forward again when a backward needs activations."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the block, and keep its inputs only."""
+        """Run the block, and keep only its inputs for the backward."""
         if not torch.is_grad_enabled():
             return super().forward(*args, **kwargs)
-        # In lists of its own: DenseNet goes on filling those that its layers are given.
+        # Copy the containers: DenseNet later appends to the list that it passes to a layer.
         args, kwargs = tree_map(lambda each: each, (args, kwargs))
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         before = [each._version for each in inputs]
@@ -94,9 +98,9 @@ class Recomputed(nn.Module):
 
 
 class _Again(AbstractContextManager[None]):
-    """Around each time that activations are computed again: in the modes of the forward pass.
+    """The context of a recomputation: the function modes of the forward pass, fixed statistics.
 
-    Autocast is what torch itself enters again.
+    torch itself restores autocast.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -114,7 +118,7 @@ class _Again(AbstractContextManager[None]):
 
 @contextmanager
 def _statistics_at_rest(block: nn.Module) -> Iterator[None]:
-    """Leave running statistics as they are: the first forward pass has moved them."""
+    """Restore running statistics at the end: the first forward pass has already updated them."""
     layers = [module for module in block.modules() if isinstance(module, _NormBase)]
     buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
     kept = [buffer.clone() for buffer in buffers]

@@ -1,4 +1,4 @@
-"""What `engine.step()` reports: a snapshot of that step, read from the device only when asked."""
+"""The result of `engine.step()`: a snapshot of one step. Values stay on the device until read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from halfstep.engine.norm import GradientNorm
 
 
-@dataclass(slots=True, eq=False)  # every step makes one, and a frozen one takes three times as long
+@dataclass(slots=True, eq=False)  # not frozen: that takes three times as long to create
 class OptimizerStep:
     """Result of one engine step for one optimizer. Reading a field may wait for the device.
 
@@ -53,11 +53,14 @@ class OptimizerStep:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the parameters were updated for sure: without a loss scale nothing is skipped."""
+        """Whether it is known, without reading the device, that the parameters were updated.
+
+        This is so without a loss scale, as then no step is skipped.
+        """
         return self.closed and self.has_gradients and self._found_inf is self._loss_scale is None
 
     def without_norm(self) -> OptimizerStep:
-        """Return the same without `grad_norm`."""
+        """Return a copy without `grad_norm`."""
         return OptimizerStep(
             closed=self.closed,
             has_gradients=self.has_gradients,

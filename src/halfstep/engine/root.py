@@ -1,8 +1,8 @@
-"""The gradient that a backward begins with, where nobody needs the loss that it stands for.
+"""The initial gradient of a backward, which replaces the products of loss, weight and loss scale.
 
-A loss that is weighted by w and multiplied by the scale s has the gradient s * w with regard to
-the loss itself. A backward that begins with that number computes the same bits as one that begins
-with a 1 at the product, and neither makes the products nor goes back through them.
+The product of the loss, its weight w and the scale s has the gradient s * w with respect to the
+loss. So a backward that starts at the loss with the gradient s * w computes the same bits as one
+that starts at the product with the gradient 1. It saves the multiplications and their backward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RootGradient:
-    """The root gradients of an engine's losses, each kept until another one is asked for."""
+    """Computes the initial gradients of an engine's losses, and caches the last one."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
@@ -26,18 +26,19 @@ class RootGradient:
     def of(
         self, loss: torch.Tensor, scale: torch.Tensor | None, weight: Weight | None
     ) -> torch.Tensor:
-        """Return what the backward of `loss` begins with.
+        """Return the initial gradient for the backward of `loss`.
 
         Args:
             loss: Scalar.
-            scale: The loss scale, fp32, which is never written to; None without one.
+            scale: The loss scale, an fp32 scalar that is never changed in place; None without loss
+                scaling.
             weight: The weight of the loss; None if it is 1.
 
         Returns:
-            A scalar of the format of the loss, on its device.
+            A scalar with the dtype and device of the loss.
         """
         key = (loss.dtype, loss.device, weight)
-        # Whoever gets it may have written to it: a hook of the caller's on the loss, say.
+        # The caller may have changed the cached tensor in place, for example in a hook on the loss.
         if scale is not self._scale or key != self._key or self._root._version:
             root = torch.ones_like(loss) if scale is None else scale.to(loss, copy=True)
             self._root = root if weight is None else weight.of(root)
@@ -46,5 +47,5 @@ class RootGradient:
 
 
 def is_bare(loss: torch.Tensor) -> bool:
-    """Tell whether `loss` is a scalar and nothing but a tensor, so that its root can be made."""
+    """Tell whether `loss` is a scalar of exactly the class `torch.Tensor`, as a root needs."""
     return type(loss) is torch.Tensor and loss.dim() == 0

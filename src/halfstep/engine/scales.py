@@ -1,7 +1,7 @@
-"""The loss scales of one engine: a shared one, and one for each loss that asked for its own.
+"""The loss scales of one engine: a shared scale, and one for each `loss_id`.
 
-Gradients are unscaled by the scale that they were made with: when a step changes it, those that
-wait in the open window of another optimizer are multiplied by the same ratio.
+Gradients are unscaled by the scale that they were computed with. So when a step changes the shared
+scale, gradients in the open window of another optimizer are multiplied by the same ratio.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from halfstep.loss_scale import LossScale
 
 SHARED = None
-"""The name of the scale of all losses that have none of their own."""
+"""The key of the shared scale, which all losses without a `loss_id` use."""
 
 
 class ScaleUpdate(NamedTuple):
-    """One loss scale after a step: its name, itself, and what was found in its gradients."""
+    """One loss scale after a step: its key, its scaler, and the found_inf of its gradients."""
 
     loss_id: Hashable
     scaler: LossScaler
@@ -37,11 +37,11 @@ class LossScales:
     """All loss scales of one engine.
 
     Args:
-        settings: How each of them starts, grows and backs off; None switches scaling off.
-        device: Where they live.
+        settings: How each scale starts, grows and backs off; None switches loss scaling off.
+        device: Device of the scales.
 
     Attributes:
-        scalers: Each scale by its name.
+        scalers: The loss scalers by `loss_id`; the shared one has the key None.
     """
 
     def __init__(self, settings: LossScale | None, device: torch.device) -> None:
@@ -56,12 +56,12 @@ class LossScales:
 
     @property
     def may_collapse(self) -> bool:
-        """Whether a non-finite gradient in the next step is a collapse."""
+        """Whether a non-finite gradient in the next step means that a loss scale collapses."""
         return any(scaler.may_collapse for scaler in self.scalers.values())
 
     @property
     def shared(self) -> LossScaler | None:
-        """The shared scale; None when scaling is off."""
+        """The shared loss scaler; None without loss scaling."""
         return self.scalers.get(SHARED)
 
     def backward(
@@ -73,14 +73,14 @@ class LossScales:
         inputs: list[torch.Tensor] | None,
         retain_graph: bool,
     ) -> None:
-        """Run the backward of a loss under its scale.
+        """Run the backward of a loss with its loss scale.
 
         Args:
             loss: The loss, already weighted for its window.
-            windows: Windows whose parameters it may reach.
-            loss_id: Name of its own scale, or None for the shared one.
-            inputs: The parameters that it is limited to, or None.
-            retain_graph: Whether the graph is kept for another loss.
+            windows: Windows whose parameters the loss may reach.
+            loss_id: Key of the loss's own scale; None for the shared scale.
+            inputs: The parameters to which the backward is limited; None for no limit.
+            retain_graph: Whether to keep the graph for another loss.
         """
         if self._settings is None or loss_id is SHARED:
             scaled = loss if self._settings is None else self.multiplied(loss, self.scalers[SHARED])
@@ -101,10 +101,10 @@ class LossScales:
                 gradients.put(param, grad)
 
     def unscale(self, window: Window) -> None:
-        """Turn the gradients of a closing window into true ones, and add those of own scales.
+        """Unscale the gradients of a closing window, and add those of losses with their own scale.
 
         Args:
-            window: The window; its half gradients are widened, its sparse ones coalesced.
+            window: The window. Its gradients are already in fp32 or wider, sparse ones coalesced.
         """
         scaler, weight = self.scalers[SHARED], window.remaining_weight
         window.loss_scale = scaler.scale
@@ -121,14 +121,14 @@ class LossScales:
         step_observer.active.unscales(scaler, window.optimizer)
 
     def update(self, closing: Sequence[Window], waiting: Sequence[Window]) -> list[ScaleUpdate]:
-        """Update each scale that gradients of a step were made with, once.
+        """Update each loss scale with which gradients of a step were computed, once.
 
         Args:
             closing: Windows that close in the step.
-            waiting: Windows that stay open, with gradients that a new scale must fit.
+            waiting: Windows that stay open; their gradients are adapted to the new scale.
 
         Returns:
-            The scales that were updated.
+            One entry for each scale that was updated.
         """
         found: dict[Hashable, torch.Tensor] = {}
         for window in closing:
@@ -145,7 +145,7 @@ class LossScales:
                 step_observer.active.updates(scaler)
             for window in waiting:
                 if loss_id in window.found:
-                    window.counted.add(loss_id)  # the same loss reached it: not to be found twice
+                    window.counted.add(loss_id)  # the same loss: count its found_inf once
             if loss_id is SHARED and scaler.settings.dynamic:
                 for window in waiting:
                     _rescale(window, scaler.scale / scale_before)
@@ -153,32 +153,32 @@ class LossScales:
         return updates
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all scales."""
+        """Return the states of all scales."""
         return {
             "scalers": [[loss_id, scaler.state_dict()] for loss_id, scaler in self.scalers.items()]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the states that `state_dict` returned."""
         for loss_id, scaler_state in state["scalers"]:
             self._add(loss_id)
             self.scalers[loss_id].load_state_dict(scaler_state)
             step_observer.active.restores(self.scalers[loss_id])
 
     def multiplied(self, loss: torch.Tensor, scaler: LossScaler) -> torch.Tensor:
-        """Multiply a loss by one of the scales."""
+        """Return a loss multiplied by one of the scales, and report it to the observer."""
         scaled = scaler.apply(loss)
         step_observer.active.scales(self.shared, scaler, loss, scaled)
         return scaled
 
     def _add(self, loss_id: Hashable) -> None:
-        """Start a scale, unless the loss has one."""
+        """Create the scaler of a loss, unless it exists."""
         if loss_id not in self.scalers:
             assert self._settings is not None
             self.scalers[loss_id] = LossScaler(self._settings, self._device)
 
     def _take_apart(self, window: Window, loss_id: Hashable) -> None:
-        """Unscale what a loss with a scale of its own has left in `.grad`, and accumulate it."""
+        """Unscale the gradients in `.grad` of a loss with its own scale; add to `true_grads`."""
         reached = [param for param in window.params if param.grad is not None]
         grads = [p.grad.to(gradients.wide(p.grad.dtype)) for p in reached if p.grad is not None]
         if any(grad.is_sparse for grad in grads):

@@ -1,4 +1,4 @@
-"""Which of an engine's models, optimizers and parameters are meant."""
+"""Selects the models, optimizers and parameters of an engine that an argument names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listed(given: _Item | Iterable[_Item], kind: type[_Item], what: str) -> list
     """Return one item or several as a list.
 
     Raises:
-        TypeError: If one is of another kind, naming what to write.
+        TypeError: If an item has another type; the message says what to write.
     """
     several = isinstance(given, Iterable) and not isinstance(given, kind)
     items = list(cast("Iterable[_Item]", given)) if several else [cast("_Item", given)]
@@ -35,10 +35,10 @@ def listed(given: _Item | Iterable[_Item], kind: type[_Item], what: str) -> list
 
 
 def only(given: Sequence[_Item], what: str) -> _Item:
-    """Return the one item that there is.
+    """Return the only item.
 
     Raises:
-        ValueError: If there are several, naming what to write.
+        ValueError: If there are several items; the message says what to write.
     """
     if len(given) != 1:
         raise ValueError(f"this engine has {len(given)} {what}s; write engine.{what}s[i]")
@@ -46,10 +46,10 @@ def only(given: Sequence[_Item], what: str) -> _Item:
 
 
 def selected(windows: list[Window], optimizers: Sequence[Optimizer] | None) -> list[Window]:
-    """Return the windows of `optimizers`, or all of them.
+    """Return the windows of `optimizers`; all windows if it is None.
 
     Raises:
-        ValueError: If an optimizer is not one of the engine's.
+        ValueError: If an optimizer does not belong to the engine.
     """
     if optimizers is None:
         return windows
@@ -63,12 +63,12 @@ def selected(windows: list[Window], optimizers: Sequence[Optimizer] | None) -> l
 
 
 def trained(windows: Sequence[Window]) -> list[torch.Tensor]:
-    """Return the parameters of `windows` that a backward can be limited to."""
+    """Return the parameters of `windows` that require gradients."""
     return [param for window in windows for param in window.params if param.requires_grad]
 
 
 def parameter_names(models: Sequence[nn.Module]) -> dict[torch.Tensor, str]:
-    """Return the names of all parameters, for messages."""
+    """Return the names of all parameters, for error messages."""
     return {
         param: f"models[{index}].{name}" if len(models) > 1 else name
         for index, model in enumerate(models)

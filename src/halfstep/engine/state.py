@@ -1,4 +1,4 @@
-"""Saving and loading what an engine is made of: plain containers and tensors, bit for bit."""
+"""Saves and loads the state of an engine: plain containers and tensors, exact to the bit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights) -> dict[str, Any]:
-    """Return the state of every part of an engine, a half-filled window included.
+    """Return the state of every part of an engine, including partly filled windows.
 
-    On several processes a window is averaged first, so that any number of them can go on with it.
+    With several processes, the gradients of such a window are averaged over them first, so that any
+    number of processes can resume it.
     """
     open_windows = [window for window in assembly.windows if window.backwards]
     for window in open_windows:
@@ -53,21 +54,21 @@ def save_assembly(assembly: Assembly, recipe: Recipe, weights: MicroBatchWeights
 def load_assembly(
     assembly: Assembly, state: Mapping[str, Any], recipe: Recipe, weights: MicroBatchWeights
 ) -> bool:
-    """Take over what `save_assembly` returned.
+    """Load the state that `save_assembly` returned.
 
     Args:
-        assembly: The parts of the engine that loads.
-        state: What was saved, with the recipe and the window that it was saved under.
-        recipe: The recipe of that engine.
-        weights: How it weights micro-batches.
+        assembly: The parts of the engine into which the state is loaded.
+        state: The saved state; it contains the recipe and `accumulate` of the saved engine.
+        recipe: The recipe of the engine into which the state is loaded.
+        weights: The weights of micro-batches of this engine.
 
     Returns:
-        Whether the state was saved under the same recipe, so that loss scales, windows and what
-        techniques keep were taken over too.
+        Whether the state was saved under the same recipe. Only then are loss scales, windows,
+        running statistics and the states of techniques loaded too.
 
     Raises:
-        ValueError: If the state is of another number of optimizers, schedulers or averages, or
-            holds a window half-filled under another `accumulate`.
+        ValueError: If the number of optimizers, schedulers or averages differs, if the state holds
+            a window that was partly filled under another `accumulate`, or if it is damaged.
     """
     holds_window = any(window["backwards"] for window in state["windows"])
     if holds_window and state["accumulate"] != weights.accumulate:
@@ -109,13 +110,13 @@ def load_assembly(
 
 
 def _changed(state: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """Return the names of the settings that a state was saved under with other values."""
+    """Return the names of the recipe's fields that have another value in the saved state."""
     saved = _settings_of(state)
     return [name for name, value in recipe.settings().items() if saved.get(name) != value]
 
 
 def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a state was saved under, by the names that fields have now."""
+    """Return the recipe settings of a saved state, by the current names of the fields."""
     return Recipe(state["recipe"], **state["settings"]).settings()
 
 
@@ -136,5 +137,5 @@ def _load_numerics(assembly: Assembly, state: Mapping[str, Any]) -> None:
         statistics.load_state_dict(saved)
     for technique in assembly.techniques:
         name = type(technique).__name__
-        if name in state["techniques"]:  # a sharded model needs fewer
+        if name in state["techniques"]:  # a sharded model has fewer techniques
             technique.load_state_dict(state["techniques"][name])

@@ -1,8 +1,9 @@
-"""BatchNorm's running statistics as they were before a window, for a step that is skipped.
+"""Restores BatchNorm's running statistics when a step is skipped.
 
-A forward pass that overflows poisons running means and variances before anyone knows that its step
-will be skipped (pytorch#115500). They are copied at the first training forward of a window and put
-back in place, where the device decides whether they must be.
+A forward pass that overflows makes running means and variances non-finite before it is known that
+its step will be skipped (pytorch#115500). So the first training forward pass of a window copies
+them. At the end of the window they are restored in place if a gradient is non-finite; the device
+decides this without waiting for the host.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
 
 
 class RunningStatistics:
-    """Guard the running statistics of one model.
+    """Copies and restores the running statistics of one model.
 
-    A forward pass counts when it records gradients, or inside `engine.autocast()`: recomputing
-    statistics under `torch.no_grad()` between steps is nobody's step.
+    A forward pass in training mode makes the copy if gradients are enabled, or inside
+    `engine.autocast()`. A forward pass under `torch.no_grad()` between steps does not: the caller
+    recomputes the statistics, and this belongs to no step.
 
     Args:
-        model: The model, whose norm layers may come and go no more.
-        wrapper: Runs replicas of the model in threads, if anything does: the copy has to be there
-            before any of them writes.
+        model: The model. Norm layers must not be added to it or removed from it later.
+        wrapper: The wrapper that runs replicas of the model in threads, or None. Its hook makes the
+            copy before any thread changes the statistics.
     """
 
     def __init__(self, model: nn.Module, wrapper: nn.Module | None = None) -> None:
@@ -47,8 +49,9 @@ class RunningStatistics:
         self._in_step = False
         self._handles: list[RemovableHandle] = []
         if layers:
-            # The root's hook serves models with compiled layers, the layers' own those who call
-            # parts of a model; `step_going_on` models that were compiled whole, hooks and all.
+            # The hook of the model is for models with compiled layers. The hooks of the layers are
+            # for callers that call parts of the model. `step_going_on` is for models that are
+            # compiled as a whole, so that no hook runs.
             for module in (model, *layers):
                 hook = as_function(self._before_forward)
                 self._handles.append(module.register_forward_pre_hook(hook))
@@ -60,7 +63,7 @@ class RunningStatistics:
 
     @property
     def move(self) -> bool:
-        """Whether the model has any."""
+        """Whether the model has running statistics."""
         return bool(self._layers)
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
@@ -75,9 +78,12 @@ class RunningStatistics:
 
     @contextmanager
     def step_going_on(self) -> Iterator[None]:
-        """Count every forward pass in training mode, whatever it records."""
+        """Let each training forward pass inside the context make the copy, also without gradients.
+
+        If a norm layer is in training mode, the copy is made at once.
+        """
         before, self._in_step = self._in_step, True
-        # Compiled code runs no hook of ours, so the copy has to be there before it is entered.
+        # Compiled code does not run these hooks, so the copy must exist before it starts.
         if any(layer.training for layer in self._layers):
             self._save()
         try:
@@ -86,38 +92,39 @@ class RunningStatistics:
             self._in_step = before
 
     def belong_to(self, params: Iterable[torch.Tensor]) -> bool:
-        """Tell whether they are those of a model that has any of `params`."""
+        """Tell whether the model has any of `params`."""
         return not self._params.isdisjoint(params)
 
     def settle(self, found_inf: torch.Tensor) -> None:
-        """End a window: put the statistics back if `found_inf`, a scalar on any device, is set."""
+        """End a window: restore the statistics if `found_inf`, a scalar on any device, is not 0."""
         if self._saved is None:
             return
         saved = dict(zip(self._buffers, self._saved, strict=True))
-        for alike in by_format(self._buffers):  # a few kernels for all of them
+        for alike in by_format(self._buffers):  # few kernel launches for all buffers
             then = torch.cat([saved[buffer].flatten() for buffer in alike])
             now = torch.cat([buffer.flatten() for buffer in alike])
             settled = torch.where(found_inf.to(now.device) > 0, then, now)
             parts = settled.split([buffer.numel() for buffer in alike])
             shaped = [part.view_as(buffer) for part, buffer in zip(parts, alike, strict=True)]
-            # .data: no graph that still waits for its backward is to notice.
+            # .data keeps the version counters, which a graph that still waits for its backward
+            # checks.
             torch._foreach_copy_([buffer.data for buffer in alike], shaped)
         self._saved = None
 
     def forget(self) -> None:
-        """End a window whose gradients are dropped, or whose statistics were loaded over."""
+        """End a window whose gradients are dropped, or whose statistics a loaded state replaced."""
         self._saved = None
 
     def state_dict(self) -> list[torch.Tensor] | None:
-        """Return the copy that an open window holds."""
+        """Return the copy of the statistics that an open window has, or None."""
         return self._saved
 
     def load_state_dict(self, saved: list[torch.Tensor] | None) -> None:
-        """Take over the copy of an open window."""
+        """Load the copy that `state_dict` returned."""
         pairs = zip(saved or [], self._buffers, strict=False)
         self._saved = None if saved is None else [s.to(b.device, copy=True) for s, b in pairs]
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()

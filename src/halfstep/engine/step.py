@@ -1,7 +1,7 @@
-"""What happens when windows close: unscale, measure, clip, step, and put things in order after.
+"""The work when windows close: unscale, measure, clip, step, update the loss scale, clean up.
 
-Every optimizer is measured before any of them steps, so that a host that must know what was found
-waits for the device once.
+The gradients of all optimizers are measured before any optimizer steps. So a host that needs to
+know whether they are finite waits for the device only once.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def close_windows(
     step: int,
     closure: Callable[[], float] | None = None,
 ) -> StepResult:
-    """Close windows: each of their optimizers steps, or skips on a gradient that is not finite.
+    """Close windows: each of their optimizers steps, or skips if a gradient is non-finite.
 
     Args:
         assembly: The engine's parts.
-        closing: Windows to close, each with its remaining weight.
+        closing: Windows to close, with their remaining weight set.
         step: Number of the step, from 1.
-        closure: Passed to the optimizer, which then makes its own gradients.
+        closure: Passed to the optimizer, which computes its gradients with it.
 
     Returns:
-        What every optimizer of the engine did.
+        The result for every optimizer of the engine.
     """
     scales = assembly.scales
     try:
@@ -78,7 +78,7 @@ def close_windows(
             updates = scales.update(closing, waiting)
             assembly.settlement.add(outcome_of(step, moving, updates))
     finally:
-        # After an error too: what is left is neither scaled nor whole.
+        # After an error too: the gradients may be partly unscaled or incomplete.
         for window in closing:
             window.zero_grad()
         if assembly.replicas.expected:
@@ -87,7 +87,7 @@ def close_windows(
 
 
 def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
-    """Turn what the windows hold into true gradients, measure them, and clip them."""
+    """Average the gradients of the windows over processes, unscale, measure and clip them."""
     now = bool(assembly.scales.may_collapse or assembly.clipping or assembly.ranks.size > 1)
     for window in closing:
         window.hide_true_grads()
@@ -107,7 +107,7 @@ def _prepare_gradients(assembly: Assembly, closing: Sequence[Window]) -> None:
 
 
 def _make_true(assembly: Assembly, window: Window) -> None:
-    """Undo the loss scale, and give the window its remaining weight as far as it is known."""
+    """Unscale the gradients of a window and apply its remaining weight, if already known."""
     weight = window.remaining_weight
     weighs = weight != 1.0 or window.full_samples is not None
     gradients.coalesce(window.params)
@@ -121,7 +121,10 @@ def _make_true(assembly: Assembly, window: Window) -> None:
 
 
 def _skipped_by_host(assembly: Assembly, moving: Sequence[Window]) -> list[Window]:
-    """Ask the device about those optimizers that cannot skip a step by themselves."""
+    """Return the windows to skip whose optimizers cannot skip by themselves; waits for the device.
+
+    Optimizers that can skip by themselves get their momentum buffers first, which they need for it.
+    """
     checked = [window for window in moving if window.found_inf is not None]
     for window in checked:
         if supports_skipping(window.optimizer, window.params, assembly.techniques):
@@ -145,13 +148,14 @@ def take_step(
     found_inf: torch.Tensor | None,
     closure: Callable[[], float] | None = None,
 ) -> None:
-    """Let an optimizer step.
+    """Step an optimizer.
 
     Args:
-        hooks: What techniques do before, in place of and after it.
-        window: The optimizer's, with true gradients.
-        found_inf: By which it skips the step itself; None where it is not to.
-        closure: Passed to it.
+        hooks: The hooks of techniques before, around and after the step.
+        window: The window of the optimizer, with unscaled gradients.
+        found_inf: Scalar that makes the optimizer itself skip the step if it is nonzero; None if
+            the optimizer must not skip.
+        closure: Passed to the optimizer.
     """
     optimizer = window.optimizer
     for before_step in hooks.before_step:
@@ -181,13 +185,14 @@ def _step(optimizer: Optimizer) -> None:
 
 
 def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
-    """Put back the running statistics of models whose step was skipped."""
+    """Restore the running statistics of models whose step was skipped."""
     looked = [window for window in closing if window.found_inf is not None]
     still_open = [w for w in assembly.windows if w.backwards and w not in closing]
     for statistics in assembly.moving:
         own = [window for window in looked if statistics.belong_to(window.params)]
         if not own and not any(statistics.belong_to(window.params) for window in still_open):
-            # Nobody trains the model now: it was used in the turn of those that close.
+            # No window in progress trains this model, so its forward pass was part of the step of
+            # the closing windows.
             own = looked
         found = [window.found_inf for window in own if window.found_inf is not None]
         if found:
@@ -195,10 +200,10 @@ def _settle_statistics(assembly: Assembly, closing: Sequence[Window]) -> None:
 
 
 def refuse_untimely(windows: Sequence[Window]) -> None:
-    """Refuse a step without a closure that no backward came before, or that needs a closure.
+    """Refuse `engine.step()` without a closure if a backward or a closure is missing.
 
     Raises:
-        RuntimeError: If no backward came.
+        RuntimeError: If there was no backward since the last step.
         TypeError: If an optimizer needs a closure.
     """
     if not any(window.pending for window in windows):

@@ -1,4 +1,4 @@
-"""What the graph of a loss tells of the formats that it was computed in."""
+"""Finds the number formats in which a loss was computed, from its autograd graph."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _PRODUCTS = frozenset(
 
 
 def other_format_of_products(loss: torch.Tensor, wanted: torch.dtype) -> torch.dtype | None:
-    """Return the format of the products that made `loss`, where nothing in its graph is `wanted`.
+    """Return the format of the products in the graph of `loss`, if no node there is in `wanted`.
 
-    Nothing is read but the graph itself: no tensor, so that the host does not wait, and nothing
-    that was saved, so that no checkpoint is computed again. It costs a visit of each node.
+    The function visits each node once and reads only the graph. It reads no tensor values, so the
+    host does not wait, and no saved tensors, so no checkpointed activations are recomputed.
 
     Args:
         loss: Any tensor.
-        wanted: The format that autocast computes in.
+        wanted: The format in which autocast computes.
 
     Returns:
-        None also where there is no product, where products are fp64, which autocast leaves alone,
-        and where one may be inside of what cannot be looked into: code that was compiled, or an
-        autograd function of the caller's own.
+        The dtype of a product. None if a node is in `wanted`, if there is no product, if the
+        products are fp64 (autocast leaves these unchanged), or if a product may be hidden in a
+        node that cannot be inspected: compiled code, or an autograd function of the caller.
     """
     found: torch.dtype | None = None
     seen: set[Any] = set()

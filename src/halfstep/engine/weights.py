@@ -1,7 +1,8 @@
-"""How much each micro-batch counts: a step's gradient is the mean over what its window held.
+"""The weight of each micro-batch: a step's gradient is the mean over its window.
 
-Losses are weighted before their backward as if the window were full, which keeps the magnitude of
-half gradients the same from step to step; a window that closes early is corrected when it does.
+Each loss is weighted before its backward as if its window will be full. This keeps the magnitude of
+half-precision gradients the same from step to step. If a window closes early, its gradients are
+corrected at that point.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Weight(NamedTuple):
-    """What a loss is weighted with: an operation on it and a number."""
+    """The weight of a loss: an operation (multiplication or division) and its second operand."""
 
     operation: Callable[[torch.Tensor, float], torch.Tensor]
     number: float
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a value with this weight."""
+        """Apply this weight to `value`."""
         return self.operation(value, self.number)
 
 
 @dataclass(slots=True)
 class MicroBatchWeights:
-    """Weights losses and windows.
+    """Computes the weights of losses and of windows that are not full.
 
     Attributes:
-        accumulate: Micro-steps of a full window.
-        samples_per_micro_step: Size of the first micro-batch that was counted, by which the others
-            are weighted (on several processes the largest of them); None where samples are not
-            counted, and as long as all micro-batches are empty.
+        accumulate: Number of micro-steps in a full window.
+        samples_per_micro_step: Size of the first micro-batch whose samples were counted (with
+            several processes, the largest of their sizes). Other micro-batches are weighted
+            relative to it. None if samples are not counted or all micro-batches so far were empty.
 
     Raises:
         ValueError: If `accumulate` is not a positive number of micro-steps.
@@ -56,9 +57,9 @@ class MicroBatchWeights:
     def weigh(
         self, loss: torch.Tensor, samples: int | None, windows: Sequence[Window], ranks: Ranks
     ) -> torch.Tensor:
-        """Count a micro-batch, and multiply its mean loss by its weight in a full window.
+        """Count a micro-batch, and return its mean loss multiplied by its weight in a full window.
 
-        The arguments are those of `count`, of which the loss is a scalar.
+        The arguments are those of `count`; here `loss` must be a scalar.
         """
         weight = self.count(loss, samples, windows, ranks)
         if weight is None:
@@ -73,13 +74,14 @@ class MicroBatchWeights:
         """Count a micro-batch, and return its weight in a full window; None if that is 1.
 
         Args:
-            loss: The mean over it, on the device that processes talk by.
-            samples: Size of the micro-batch, 0 if this process has none of it; or None.
-            windows: Windows that its gradients are accumulated in.
+            loss: Mean loss of the micro-batch; processes communicate through its device.
+            samples: Number of samples in the micro-batch on this process, possibly 0; None if
+                samples are not counted.
+            windows: Windows in which the gradients are accumulated.
             ranks: The processes that train together.
 
         Raises:
-            RuntimeError: If samples are given for some micro-batches of a window only.
+            RuntimeError: If `samples` is given for only some micro-batches of a window.
         """
         counted = samples is not None
         for window in windows:
@@ -100,7 +102,10 @@ class MicroBatchWeights:
         return None if self.accumulate == 1 else Weight(truediv, self.accumulate)
 
     def set_remaining(self, closing: Sequence[Window], ranks: Ranks) -> None:
-        """Set what separates the sums that closing windows hold from their means."""
+        """Set the factor that turns the accumulated gradients of closing windows into means.
+
+        If several processes count samples, `agree` computes the factor later, from `full_samples`.
+        """
         for window in closing:
             if not window.counts_samples:
                 if window.micro_steps:
@@ -112,5 +117,5 @@ class MicroBatchWeights:
 
     @property
     def full_samples(self) -> int:
-        """Samples of a full window on one process; not 0, as windows are weighted by it."""
+        """Number of samples in a full window on one process; at least 1, as it is a divisor."""
         return (self.samples_per_micro_step or 1) * self.accumulate

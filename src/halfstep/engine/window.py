@@ -1,4 +1,4 @@
-"""One optimizer and its accumulation window: what backwards leave until the window closes."""
+"""One optimizer and its accumulation window, with the gradients that backward passes leave."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """One optimizer, its guard, and the accumulation window that it is in.
+    """One optimizer, its guard, and its current accumulation window.
 
     Args:
         optimizer: The optimizer, not yet prepared by the techniques.
-        techniques: Those techniques.
+        techniques: The techniques that implement the recipe.
 
     Attributes:
         needs_closure: Whether the optimizer evaluates the loss inside its step.
-        guard: Entered while the engine itself steps the optimizer.
-        average: The average of the weights, if one is kept.
-        params: The model's parameters that the optimizer updates, in its order, as of `refresh`.
-        micro_steps: Micro-steps taken in the window.
-        counts_samples: Whether samples are counted in the window.
-        samples: Samples seen in the window; a mean over processes after a window of several was
-            resumed.
-        backwards: Backward passes that may have reached the parameters in the window.
-        pending: Whether a backward came since the last call of `engine.step()`.
-        true_grads: fp32 gradients of losses with a scale of their own, already unscaled. Between
-            calls of the engine `.grad` shows them where it would be empty.
-        found: By the name of a loss scale, whether gradients made with it were not finite: a
-            scalar. The shared scale is there from unscaling on.
-        counted: Losses whose scale has taken account of that already.
-        remaining_weight: Multiplies the gradients when the window closes; 1 for a full window.
-        full_samples: Samples of a full window on one process, where the remaining weight follows
-            from the samples of all processes; else None.
+        guard: Refuses steps of the optimizer, except in its context, which the engine enters.
+        average: The average of the weights, or None if the engine keeps none.
+        params: The model's parameters that the optimizer updates, in the optimizer's order, as of
+            the last `refresh`.
+        micro_steps: Number of micro-steps in the window so far.
+        counts_samples: Whether the samples of the window's micro-batches are counted.
+        samples: Number of samples in the window so far on this process. After the state was saved
+            with several processes, their mean.
+        backwards: Number of backward passes that may have reached the parameters in the window.
+        pending: Whether a backward ran since the last call of `engine.step()`.
+        true_grads: fp32 (or fp64) gradients of losses with their own scale, already unscaled, by
+            parameter. Between calls of the engine, `.grad` of a parameter refers to them if it
+            would be None otherwise.
+        found: By `loss_id` of a scale: fp32 scalar, nonzero if gradients with this scale were
+            non-finite. The shared scale (None) is entered when its gradients are unscaled.
+        counted: The `loss_id` of each scale that was already updated for its entry in `found`.
+        remaining_weight: Factor on the gradients when the window closes; 1 for a full window.
+        full_samples: Number of samples in a full window on one process. It is set only if the
+            remaining weight depends on the samples of all processes; else None.
         reached: The parameters that had a gradient when the window closed.
-        each_norm: 2-norm of each true gradient before clipping; None without any, and where the
-            step does not need it.
-        grad_norm: 2-norm over all of them; None likewise.
-        found_inf: Whether one was not finite; None where nobody looked.
-        loss_scale: The shared scale that the gradients were made with; None without one.
+        each_norm: 2-norm of each unscaled gradient before clipping, in the order of `reached`; None
+            if there is no gradient or the step does not need the norms.
+        grad_norm: 2-norm over all these gradients, a scalar; None in the same cases.
+        found_inf: Scalar, nonzero if a gradient was non-finite; None if not checked.
+        loss_scale: The shared loss scale of the gradients, a scalar; None without loss scaling.
     """
 
     def __init__(self, optimizer: Optimizer, techniques: Sequence[Technique]) -> None:
@@ -100,7 +102,7 @@ class Window:
         self.counted: set[Hashable] = set()
 
     def refresh(self) -> None:
-        """Take in parameters that were added to the optimizer, or replaced in it."""
+        """Update `params` if parameters were added to the optimizer or replaced in it."""
         if self.is_as_held() or self._closed:
             return
         for technique in self._techniques:
@@ -112,7 +114,7 @@ class Window:
         self.params = params
 
     def is_as_held(self) -> bool:
-        """Tell whether the optimizer holds the parameters that it held at the last `refresh`."""
+        """Tell whether the optimizer holds the same parameters as at the last `refresh`."""
         groups = self.optimizer.param_groups
         if len(groups) != len(self._held):
             return False
@@ -123,10 +125,10 @@ class Window:
         return True
 
     def load_optimizer(self, saved: dict[str, Any] | None) -> None:
-        """Load the state of the optimizer, in the formats that the techniques keep it in.
+        """Load the state of the optimizer, and keep it in the formats that the techniques use.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If `saved` is None: ZeRO's state was saved on another rank than 0.
         """
         if saved is None:
             raise ValueError(
@@ -136,7 +138,7 @@ class Window:
         self._load(self.optimizer, saved)
 
     def recast_optimizer(self) -> None:
-        """Give the state that the optimizer has the formats that the techniques keep it in."""
+        """Cast the optimizer's existing state to the formats that the techniques use."""
         local = local_optimizer(self.optimizer)
         if local.state:
             self._load(local, local.state_dict())
@@ -149,12 +151,12 @@ class Window:
 
     @property
     def dense_gradients(self) -> list[torch.Tensor]:
-        """The part of each gradient that this process holds; of a sparse one, its values."""
+        """The local part of each gradient; for a sparse gradient, its values."""
         return [local(grad) for grad in gradients.dense(self.params)]
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether any parameter has a gradient that was not used yet."""
+        """Whether any parameter has a gradient."""
         for param in self.params:  # noqa: SIM110  (each backward asks, and a generator takes longer)
             if param.grad is not None:
                 return True
@@ -162,22 +164,25 @@ class Window:
 
     @property
     def lost_gradients(self) -> bool:
-        """Whether gradients that a backward left in this window are gone."""
+        """Whether other code has dropped all gradients that a backward left in this window."""
         return self._had_gradients and not self.holds_gradients
 
     @property
     def is_touched(self) -> bool:
-        """Whether gradients changed since `mark_gradients`."""
+        """Whether gradients were replaced or changed in place since `mark_gradients`."""
         return bool(self._versions) and self._versions != _versions(self.params)
 
     def show_true_grads(self) -> None:
-        """Let `.grad` hold them where it is empty, so that whoever drops it drops them too."""
+        """Set `.grad` to the gradient in `true_grads` where `.grad` is None.
+
+        So code that sets `.grad` to None drops this gradient too.
+        """
         for param, true in self.true_grads.items():
             if param.grad is None:
                 gradients.put(param, true)
 
     def hide_true_grads(self) -> None:
-        """Keep them out of `.grad`, and drop those that were dropped from there."""
+        """Undo `show_true_grads`, and drop gradients that other code has dropped in between."""
         if not self.true_grads:
             return
         there = dict(self.true_grads)
@@ -187,14 +192,14 @@ class Window:
             elif param.grad is true:
                 param.grad = None
         if not self.true_grads:
-            self._drop_true_grads()  # what was found in them too
+            self._drop_true_grads()  # drops their entries in `found` too
 
     def after_backward(self, *, scaled: bool) -> None:
-        """Note a backward that may have reached the parameters.
+        """Record a backward that may have reached the parameters.
 
         Args:
-            scaled: Whether the gradients are multiplied by a loss scale, and so are not to be
-                changed by anybody else.
+            scaled: Whether the gradients are multiplied by a loss scale, so that other code must
+                not change them.
         """
         if self.true_grads:
             self.show_true_grads()
@@ -205,19 +210,20 @@ class Window:
             self.mark_gradients()
 
     def mark_gradients(self) -> None:
-        """Remember which gradients there are, to notice when somebody else changes them."""
+        """Remember the current gradients, to detect changes by other code."""
         self._versions = _versions(self.params)
 
     def end_micro_step(self) -> None:
-        """Count a micro-step; the next one needs a backward of its own."""
+        """Count a micro-step; the next micro-step needs another backward."""
         self.micro_steps += 1
         self.pending = False
 
     def measure(self, *, now: bool) -> None:
-        """Take the norms of the true gradients, and whether one was not finite.
+        """Set `reached` and `found_inf`, and compute the norms of the unscaled gradients.
 
         Args:
-            now: Whether the step needs the norms; else they wait until somebody reads them.
+            now: Whether the step needs the norms. If not, they are computed only if they cannot be
+                computed later, when they are read (`norm_can_wait`).
         """
         self.reached = [param for param in self.params if param.grad is not None]
         self.update_found_inf()
@@ -228,29 +234,32 @@ class Window:
 
     @property
     def norm_can_wait(self) -> bool:
-        """Whether the optimizer surely writes to no gradient, as none of its steps has."""
+        """Whether it is known that the optimizer's steps do not write to gradients.
+
+        Then the norm of the gradients can be computed after the step.
+        """
         return self._keeps_gradients is True and is_steady(self.optimizer)
 
     @property
     def learns(self) -> bool:
-        """Whether it is not known yet if a step of the optimizer writes to gradients."""
+        """Whether it is still unknown if a step of the optimizer writes to gradients."""
         return self._keeps_gradients is None
 
     def about_to_step(self) -> None:
-        """Note the gradients before the first step, to learn whether it writes to them."""
+        """Remember the gradients before the first step, to learn whether it writes to them."""
         self._before_step = _versions(self.params)
 
     def has_stepped(self) -> None:
-        """Note what it has written to."""
+        """Record whether the first step wrote to the gradients."""
         self._keeps_gradients = self._before_step == _versions(self.params)
         self._before_step = []
 
     def wait_for(self, norm: GradientNorm) -> None:
-        """Take note of a norm that has the gradients of the step."""
+        """Remember a norm that holds the gradients of the step, for `finish_norm`."""
         self._later = ref(norm)
 
     def update_found_inf(self) -> None:
-        """Bring together what was found under each loss scale."""
+        """Set `found_inf` to the maximum of `found` over all loss scales."""
         if self.found and self.reached:
             first, *others = self.found.values()
             for other in others:
@@ -258,10 +267,10 @@ class Window:
             self.found_inf = first
 
     def snapshot(self, *, by_closure: bool) -> OptimizerStep:
-        """Return what the optimizer does in this step.
+        """Return the result of this step for the optimizer.
 
         Args:
-            by_closure: Whether the optimizer makes its gradients itself.
+            by_closure: Whether the optimizer computes its gradients itself, with a closure.
         """
         norm: torch.Tensor | GradientNorm | None = self.grad_norm
         if norm is None and self.reached:
@@ -276,7 +285,7 @@ class Window:
         )
 
     def finish_norm(self) -> None:
-        """Compute the norm of the step before, if its result is kept, and let its gradients go."""
+        """Compute the norm of the last step if its result still exists; release the gradients."""
         if self._later is None:
             return
         norm, self._later = self._later(), None
@@ -290,12 +299,15 @@ class Window:
         self.reset()
 
     def close(self) -> None:
-        """Give the optimizer back; parameters that change hands from now on are not followed."""
+        """Release the optimizer; later changes of its parameters are ignored."""
         self._closed = True
         self.guard.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window as it stands; gradients are copied, as the next step changes them."""
+        """Return the state of the window; gradients are copied because the next step changes them.
+
+        Gradients are lists in the order of `params`.
+        """
         params = self.params
         return {
             "micro_steps": self.micro_steps,
@@ -310,11 +322,11 @@ class Window:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, counts_samples: bool) -> None:
-        """Take over a window.
+        """Load the state of a window.
 
         Args:
-            state: What `state_dict` returned.
-            counts_samples: Whether the engine that was saved counted samples.
+            state: The state that `state_dict` returned.
+            counts_samples: Whether the saved engine counted samples.
         """
         self.zero_grad()
         self.micro_steps, self.samples = state["micro_steps"], state["samples"]
@@ -331,7 +343,7 @@ class Window:
         self.mark_gradients()
 
     def _drop_gradients(self, set_to_none: bool = True, **_: Any) -> None:
-        """Drop what the optimizer's own `zero_grad` does not know of."""
+        """Drop the gradients that the optimizer's own `zero_grad` does not reach."""
         self.refresh()
         for param in self.params:
             if set_to_none:
@@ -342,5 +354,5 @@ class Window:
 
 
 def _versions(params: Iterable[torch.Tensor]) -> list[tuple[int, int] | None]:
-    """Return what tells whether a gradient was replaced or written to since."""
+    """Return the identity and version of each gradient, to detect changes to it later."""
     return [None if p.grad is None else (id(p.grad), p.grad._version) for p in params]

@@ -1,6 +1,7 @@
-"""What brings images to the model in time, in any loop: decoding, a cache, prefetching.
+"""Input of images for any training loop: decoding, a cache of decoded images, prefetching.
 
-Names are imported when first used: torchvision is slow to import, and the engine only prefetches.
+Names are imported at their first use, because torchvision is slow to import and the engine needs
+only prefetching.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Decoded images, kept in memory or on disk: from the second epoch on nothing is decoded.
+"""A cache of decoded images, in memory or on disk: each image is decoded only once.
 
-One file has all of them (`image_file`). In memory it has no name, so that it ends with the
-processes that use it. They append to it under a lock that the kernel releases when its holder dies;
-it is one process's, so that the threads of a process have another, whichever caches they hold.
+One file contains all images (see `image_file`). In memory, the file has no name, so the kernel
+frees it when the last process that uses it ends. Processes append to the file under a file lock,
+which the kernel releases when its holder dies. This lock is held per process and does not separate
+threads, so all caches of a process share one more lock for its threads.
 """
 
 from __future__ import annotations
@@ -32,24 +33,28 @@ if TYPE_CHECKING:
 
 
 class CacheWarning(UserWarning):
-    """Not all images are kept, and training goes on."""
+    """The cache is full: further images are not cached. Training continues."""
 
 
 class ImageCache:
-    """Decoded uint8 images of one loop or several, and of all their workers.
+    """A cache of decoded uint8 images, shared by training loops and their data loader workers.
 
         cache = ImageCache(gigabytes=8)                  # in memory, until the program ends
-        cache = ImageCache("pets.images", gigabytes=8)   # on disk, for programs to come too
+        cache = ImageCache("pets.images", gigabytes=8)   # on disk, also for later programs
         image = cache.read(path)                         # in a data set's __getitem__
 
-    A data set that holds one may be sent to the workers of a `DataLoader`, whatever starts them.
+    A data set that holds a cache can be sent to the workers of a `DataLoader`, with any start
+    method of the workers.
 
     Args:
-        file: Where it lies on disk; one of another size is replaced. None keeps it in memory.
-        gigabytes: The most it may take, of 10^9 bytes; images that come then are not kept.
+        file: Path of the cache file; an image cache there that was made for another size is
+            replaced. None keeps the cache in memory.
+        gigabytes: Largest size of the cache, in units of 10^9 bytes. When the cache is full,
+            further images are not cached.
 
     Raises:
-        UserError: If the file cannot be made, or is something else.
+        UserError: If the file cannot be created, if it exists and is not an image cache, or if
+            `gigabytes` is too small for any image.
     """
 
     _stopped: bool
@@ -76,22 +81,24 @@ class ImageCache:
         *parts: int,
         status: os.stat_result | None = None,
     ) -> torch.Tensor:
-        """Return the image in a file, or in the part of it that `parts` say.
+        """Return the image in a file, from the cache if possible.
 
-        It is known by the file's path, size and times, and by the versions of the decoders: a file
-        that has changed is read again.
+        The key of an image consists of the file's path, size and times, of `parts` and of the
+        versions of the decoders. So a file that has changed is read again.
 
         Args:
-            file: Of which the image is read if it is not here.
-            read: What reads it: always the same image of the same file.
-            parts: What tells the images of one file from each other.
-            status: Of the file, where it is open already and might have been replaced since.
+            file: The image file.
+            read: Reads the image if it is not in the cache. It must always return the same image
+                for the same file and `parts`.
+            parts: Numbers that identify an image within a file that contains several.
+            status: Result of `os.stat` for the file; pass it if the file is already open and may
+                have been replaced under its name since.
 
         Returns:
-            The image, uint8, (channels, height, width), in memory of the caller's own.
+            The image, uint8, shape (channels, height, width), in memory that only the caller uses.
 
         Raises:
-            OSError: If there is no such file.
+            OSError: If the file does not exist.
         """
         status = status or file.stat()
         known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, *parts)
@@ -104,26 +111,26 @@ class ImageCache:
         return image
 
     def get(self, key: bytes) -> torch.Tensor | None:
-        """Return the image that was put under a key of 16 bytes, or None."""
+        """Return the image stored under a key of 16 bytes, or None."""
         try:
             return self._images.read(key)
         except OSError:
             return None
 
     def put(self, key: bytes, image: torch.Tensor) -> None:
-        """Keep a uint8 image (channels, height, width) under a key of 16 bytes, if it has room."""
+        """Store a uint8 image (channels, height, width) under a 16-byte key, if there is room."""
         if self._stopped:
             return
         try:
             with _alone(self._images.descriptor):
                 self._stopped = not self._images.append(key, image)
-        except OSError:  # the disk is full, or gone
+        except OSError:  # the disk is full or was removed
             self._stopped = True
             with suppress(OSError):
                 self._images.call_full()
 
     def warn_if_full(self) -> None:
-        """Warn, once, that there is no room for more images."""
+        """Warn once if the cache has no room for more images."""
         if not self._warned and (self._stopped or self._images.is_full):
             self._warned = True
             warnings.warn(
@@ -176,7 +183,8 @@ class ImageCache:
 
 
 _threads = threading.RLock()
-# A process is forked when none of its threads appends, so that no lock stays held in the new one.
+# Hold the lock during a fork. Otherwise another thread could hold it then, and it would stay locked
+# for ever in the child process, which does not have that thread.
 os.register_at_fork(
     before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release
 )
@@ -186,7 +194,7 @@ os.register_at_fork(
 def _alone(descriptor: int) -> Iterator[None]:
     """Keep other processes, and other threads of this one, from appending to the file."""
     with _threads:
-        # By process and not by descriptor, as processes that were forked have the same one.
+        # lockf locks per process. flock locks per open file, which forked processes share.
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -196,7 +204,7 @@ def _alone(descriptor: int) -> Iterator[None]:
 
 @functools.cache
 def _decoders() -> tuple[str, ...]:
-    """Return the versions of what may decode a file to other pixels once it changes."""
+    """Return the versions of the decoders, which may decode a file differently after an update."""
     return tuple(_version(each) for each in ("torchcodec", "pillow", "torchvision"))
 
 

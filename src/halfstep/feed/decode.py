@@ -1,11 +1,11 @@
-"""Image files to uint8 tensors, by the fastest path that gives the pixels of Pillow.
+"""Decodes image files to uint8 tensors, by the fastest method that gives the same pixels as Pillow.
 
-JPEG and PNG go by torchcodec from their bytes straight into a tensor (libjpeg-turbo writes the
-interleaved pixels that antialiased uint8 resizing wants, so nothing is copied in between). Every
-other format, what torchcodec's strict decoders refuse, and everything where torchcodec is not
-installed goes through Pillow. Figures: `benchmarks/loader.py`.
+torchcodec decodes JPEG and PNG directly into a tensor. libjpeg-turbo writes interleaved pixels,
+which antialiased uint8 resizing needs, so no copy is necessary. Pillow decodes all other formats,
+files that torchcodec's strict decoders refuse, and every file if torchcodec is not installed.
+Timings: `benchmarks/loader.py`.
 
-Whatever the file holds, the result is upright (EXIF is obeyed) and RGB.
+The result is always upright (the EXIF orientation is applied) and RGB.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torchvision.transforms.v2 import functional
 from halfstep.errors import UserError, reason
 
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 2**26)
-"""Where Pillow refuses an image, which may be a few bytes that fill the memory."""
+"""Largest number of pixels, the limit of Pillow: a small file can decode to a huge image."""
 MOST_BYTES = 2**30
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 try:
     from torchcodec.decoders import decode_jpeg, decode_png
-except (ImportError, OSError, RuntimeError):  # there is none here, or one for another torch
+except (ImportError, OSError, RuntimeError):  # torchcodec is missing, or built for another torch
     _DECODERS = {}
 else:
     _DECODERS = {b"\xff\xd8\xff": decode_jpeg, _PNG: decode_png}
@@ -43,18 +43,18 @@ _SPECIAL = (
 
 
 class CorruptImage(UserError):  # noqa: N818  (it names what was found, as FileNotFoundError does)
-    """A file that holds no readable image; the message names it."""
+    """A file contains no readable image. The message names the file."""
 
 
 def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Tensor:
-    """Read an image from a file, or from the bytes of one; errors call it `name`.
+    """Read an image from a file or from the bytes of a file; errors call it `name`.
 
     Returns:
-        The upright RGB image, uint8, shape (3, height, width). Its memory is in the order height,
-        width, channel, which `transforms` and `torch.nn.functional.interpolate` are fastest on.
+        The upright RGB image, uint8, shape (3, height, width). Its memory layout is (height, width,
+        channel), with which `transforms` and `torch.nn.functional.interpolate` are fastest.
 
     Raises:
-        CorruptImage: If the bytes are no image, or not a whole one.
+        CorruptImage: If the bytes are not an image, or the image is incomplete or too large.
         OSError: If the file cannot be read.
     """
     if isinstance(source, bytes):
@@ -65,7 +65,7 @@ def read_image(source: str | Path | bytes, name: str | None = None) -> torch.Ten
 
 
 def _refuse_special(path: Path, name: str) -> None:
-    """Refuse what is no image before it is opened: a FIFO would wait for a writer for ever."""
+    """Refuse special and huge files before they are opened: a FIFO would block for ever."""
     status = path.stat()
     for is_kind, kind in _SPECIAL:
         if is_kind(status.st_mode):
@@ -85,13 +85,13 @@ def _decode(content: bytearray, name: str) -> torch.Tensor:
             try:
                 image: torch.Tensor = decode(torch.frombuffer(content, dtype=torch.uint8))
             except RuntimeError:
-                break  # Pillow reads some that libjpeg and libpng are too strict for
+                break  # Pillow can read some files that torchcodec's decoders refuse
             return image
     return _decode_with_pillow(bytes(content), name)
 
 
 def _refuse_bomb(content: bytearray, name: str) -> None:
-    """Refuse a JPEG or PNG of so many pixels that decoding it would fill the memory."""
+    """Refuse a JPEG or PNG with so many pixels that decoding it would fill the memory."""
     if content.startswith(_PNG):
         height, width = _sides(content, 20), _sides(content, 16)
     else:
@@ -107,10 +107,10 @@ def _sides(content: bytearray, start: int, length: int = 4) -> int:
 
 
 def _jpeg_sides(content: bytearray) -> tuple[int, int]:
-    """Return height and width that the frame header of a JPEG gives (ITU-T T.81, B.2.2)."""
+    """Return height and width in pixels from the frame header of a JPEG (ITU-T T.81, B.2.2)."""
     place = 2
     while place + 9 < len(content):
-        if content[place] != 0xFF:  # what no marker starts is passed over, as libjpeg does
+        if content[place] != 0xFF:  # skip bytes outside of segments, as libjpeg does
             place += 1
             continue
         marker = content[place + 1]
@@ -125,16 +125,16 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
     try:
         with Image.open(io.BytesIO(content)) as file:
             upright = ImageOps.exif_transpose(file)
-            if upright.mode == "I" and file.format == "PPM":  # so Pillow reads 16 bits of PGM
+            if upright.mode == "I" and file.format == "PPM":  # Pillow's mode for 16-bit PGM
                 upright = Image.fromarray(np.asarray(upright).astype(np.uint16))
             upright = to_rgb(upright)
     except UnknownRange as error:
         raise CorruptImage(f"{name} has {error}") from error
     except UnidentifiedImageError as error:
         raise CorruptImage(f"{name} is not an image; restore it, or leave it out") from error
-    except MemoryError:  # which says nothing of the file
+    except MemoryError:  # does not mean that the file is damaged
         raise
-    except Exception as error:  # what a damaged file raises depends on the format
+    except Exception as error:  # the exception for a damaged file depends on the image format
         raise CorruptImage(
             f"{name} holds an incomplete image ({reason(error)}); restore it, or leave it out"
         ) from error
@@ -143,14 +143,14 @@ def _decode_with_pillow(content: bytes, name: str) -> torch.Tensor:
 
 
 class UnknownRange(ValueError):  # noqa: N818  (it names what was found)
-    """An image whose range of pixel values is unknown."""
+    """The range of an image's pixel values is unknown."""
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB of 8 bits; of 16 bits the upper 8 are kept.
+    """Convert an image to 8-bit RGB; 16-bit values keep their upper 8 bits.
 
     Raises:
-        UnknownRange: If its values are of 32 bits or floating-point numbers.
+        UnknownRange: If the pixel values are 32-bit integers or floating-point numbers.
     """
     if image.mode.startswith("I;16"):  # Pillow's conversion clips at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

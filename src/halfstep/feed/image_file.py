@@ -1,9 +1,10 @@
-"""The file that an `ImageCache` is: a header, a table of entries, and pixels one after the other.
+"""The file of an `ImageCache`: a header, a table of entries, and the pixels of all images.
 
-An entry is written after its pixels, with a CRC-32 of both. A process checks that when it first
-reads an image, so that neither a kill nor a power failure nor a damaged disk gives wrong pixels.
-Pixels are read and written by `pread` and `pwrite` and not through mapped memory, where a full disk
-is a SIGBUS.
+The table is a hash table with linear probing. The entry of an image is written after its pixels,
+with a CRC-32 of the entry and the pixels. Each process checks the CRC-32 when it first reads an
+image, so that a kill, a power failure or a damaged disk cannot result in wrong pixels. The file is
+read and written with `pread` and `pwrite`, not through mapped memory: there, a full disk would
+raise the signal SIGBUS.
 """
 
 from __future__ import annotations
@@ -17,21 +18,30 @@ import numpy as np
 import torch
 
 MAGIC = b"hsimage1"
-_HEADER = struct.Struct("<8sQQQ")  # what the file is, its most bytes, its end, whether it is full
+_HEADER = struct.Struct("<8sQQQ")  # magic, largest size, end of the data (bytes), whether full
 _END_AT, _FULL_AT = 16, 24
 _NUMBER = struct.Struct("<Q")
-_HEAD = struct.Struct("<16sQIII?3x")  # key, start, channels, height, width, whether these come last
+_HEAD = struct.Struct("<16sQIII?3x")  # key, start, channels, height, width, whether interleaved
 _CHECKSUM = struct.Struct("<I")
 _ENTRY_BYTES = _HEAD.size + _CHECKSUM.size
 _NO_KEY = bytes(16)
 _PROBES = 64
-"""Entries of the table where a key may lie: they are read at once."""
+"""Number of consecutive entries in which a key may be stored; they are read in one call."""
 _BYTES_A_SLOT = 2**14
 _LEAST_SLOTS = 1024
 
 
 class Entry(NamedTuple):
-    """An entry of the table, as it was read."""
+    """An entry of the table.
+
+    Attributes:
+        place: Offset of the entry in the file, in bytes.
+        head: The bytes of the entry before the checksum.
+        checksum: CRC-32 of `head` and the pixels.
+        start: Offset of the pixels in the file, in bytes.
+        shape: Channels, height and width.
+        interleaved: Whether the pixels are stored as (height, width, channels).
+    """
 
     place: int
     head: bytes
@@ -42,20 +52,20 @@ class Entry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its pixels."""
+        """Size of the pixels in bytes."""
         channels, height, width = self.shape
         return channels * height * width
 
 
 class ImageFile:
-    """Reads and appends images. Who appends, or mends, is to be the only one that does.
+    """Reads and appends images. The caller of `append` or `mend` must hold the file's lock.
 
     Args:
-        descriptor: Of a file that is open for reading and writing; closed with this object.
-        most_bytes: The most that the file may take.
+        descriptor: Descriptor of a file open for reading and writing; closed with this object.
+        most_bytes: Largest size of the file in bytes.
 
     Raises:
-        ValueError: If no image would have room.
+        ValueError: If `most_bytes` leaves no room for images.
     """
 
     def __init__(self, descriptor: int, most_bytes: int) -> None:
@@ -76,31 +86,31 @@ class ImageFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a file of images, of whatever version and size, or empty."""
+        """Whether the file is an image cache of any version and size, or empty."""
         return os.pread(self.descriptor, len(MAGIC) - 1, 0) in {b"", MAGIC[:-1]}
 
     @property
     def fits(self) -> bool:
-        """Whether it has a whole table, of this version and for so many bytes."""
+        """Whether the file has a complete table, of this version and for this `most_bytes`."""
         header = os.pread(self.descriptor, _END_AT, 0)
         is_whole = os.fstat(self.descriptor).st_size >= self._pixels_at
         return is_whole and header == MAGIC + _NUMBER.pack(self._most_bytes)
 
     @property
     def end(self) -> int:
-        """Where the next image goes."""
+        """Offset in bytes at which the next image is written."""
         return self._number(_END_AT)
 
     @property
     def is_full(self) -> bool:
-        """Whether an image had no room."""
+        """Whether an image did not fit into the file."""
         return bool(self._number(_FULL_AT))
 
     def mend(self) -> None:
-        """Let the file end where its last image does, and call it full no more.
+        """Correct the end in the header, and clear the mark that the file is full.
 
-        After a power failure the header may be older than the table, and what is appended would
-        lie over images that are there. A disk that was full may have room again.
+        After a power failure the header may be older than the table. Then a new image would
+        overwrite existing ones. A disk that was full may have room again.
         """
         table = os.pread(self.descriptor, self._pixels_at - _HEADER.size, _HEADER.size)
         fields = {"names": ["start", "shape"], "formats": ["<u8", ("<u4", 3)]}
@@ -111,18 +121,18 @@ class ImageFile:
         os.pwrite(self.descriptor, _NUMBER.pack(max(self.end, end)) + _NUMBER.pack(0), _END_AT)
 
     def read(self, key: bytes) -> torch.Tensor | None:
-        """Return the image under a key of 16 bytes, or None if there is no whole one."""
+        """Return the image stored under a 16-byte key; None if it is missing or damaged."""
         entry, _ = self._find(key)
         return self._image(entry)
 
     def append(self, key: bytes, image: torch.Tensor) -> bool:
-        """Write a uint8 image (channels, height, width) under a key, unless it is there.
+        """Write a uint8 image (channels, height, width) under a key, unless the key has an image.
 
         Returns:
-            Whether it is there now; otherwise it has no room.
+            Whether the file has the image now; False means that there is no room.
         """
         entry, free = self._find(key)
-        if self._image(entry) is not None:  # another process has been faster
+        if self._image(entry) is not None:  # another process has just written it
             return True
         interleaved = image.permute(1, 2, 0).is_contiguous()
         pixels = (image.permute(1, 2, 0) if interleaved else image.contiguous()).numpy().data
@@ -132,7 +142,7 @@ class ImageFile:
             return False
         head = _HEAD.pack(key, start, *image.shape, interleaved)
         checksum = zlib.crc32(pixels, zlib.crc32(head))
-        # In this order: a process that is killed between two of them leaves a gap at most.
+        # With this order of writes, a process that is killed between them leaves at most a gap.
         os.pwrite(self.descriptor, _NUMBER.pack(start + pixels.nbytes), _END_AT)
         whole = os.pwrite(self.descriptor, pixels, start) == pixels.nbytes
         if whole:
@@ -140,11 +150,11 @@ class ImageFile:
         return whole
 
     def call_full(self) -> None:
-        """Note that an image had no room."""
+        """Mark the file as full."""
         os.pwrite(self.descriptor, _NUMBER.pack(1), _FULL_AT)
 
     def _find(self, key: bytes) -> tuple[Entry | None, int | None]:
-        """Return a key's entry, or else the place of a free one; None where there is neither."""
+        """Find a key: return (entry, None), (None, offset of a free entry) or (None, None)."""
         first = int.from_bytes(key[:8], "little") % self._slots
         start = _HEADER.size + first * _ENTRY_BYTES
         near = os.pread(self.descriptor, _PROBES * _ENTRY_BYTES, start)
@@ -160,7 +170,7 @@ class ImageFile:
         return None, None
 
     def _image(self, entry: Entry | None) -> torch.Tensor | None:
-        """Return the image of an entry, unless that is damaged."""
+        """Return the image of an entry; None if there is no entry or the image is damaged."""
         if entry is None or entry.start + entry.size > self._most_bytes:
             return None
         pixels = np.empty(entry.size, dtype=np.uint8)

@@ -1,8 +1,7 @@
-"""Batches copied to the device while the step before them is computed.
+"""Prefetching: copies a batch to the GPU while the previous step is computed.
 
-On CUDA a batch is copied by a stream of its own, from page-locked memory, one batch ahead; the
-stream that computes waits for the copy and the host does not. On a CPU there is nothing to copy,
-and batches pass through as they are.
+On CUDA, a separate stream copies batches from page-locked memory, one batch ahead. The compute
+stream waits for the copy; the host does not. On other devices batches pass through unchanged.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ def prefetch(batches: Iterable[_Batch], device: torch.device | str | int) -> Ite
     """Iterate over batches that are on a device, each copied there one batch ahead.
 
     Args:
-        batches: Tensors, or tuples, lists and mappings of them and of anything else, which stays as
-            it is. Best from a `DataLoader(pin_memory=True)`; what is not in page-locked memory is
-            copied there first.
-        device: Where they are to be.
+        batches: Each batch is a tensor, or a tuple, list or mapping of tensors and other objects;
+            the other objects stay unchanged. Use a `DataLoader(pin_memory=True)` for best speed:
+            tensors that are not in page-locked memory are copied there first.
+        device: The device to copy the batches to.
 
     Returns:
-        An iterable over the batches, to be iterated over once if `batches` is. On any device but
-        CUDA it is `batches`, which the loop moves itself, if at all.
+        On CUDA, an iterator over the copied batches, which can be iterated over once. On any other
+        device, `batches` itself: the loop must move the batches if necessary.
     """
     device = torch.device(device)
     if device.type != "cuda":
@@ -49,7 +48,8 @@ def _on_cuda(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch
         batch, copied = sent
         computing = torch.cuda.current_stream(device)
         computing.wait_event(copied)
-        # Memory of the copying stream may be given out again once it is freed on this one.
+        # The memory was allocated on the copy stream. Without `record_stream` the allocator could
+        # reuse it there while the compute stream still reads it.
         _each_tensor(batch, lambda tensor: tensor.record_stream(computing))
         return batch
 
@@ -61,7 +61,7 @@ def ahead(
     send: Callable[[_Batch], _Sent],
     receive: Callable[[_Sent], _Received],
 ) -> Iterator[_Received]:
-    """Yield what is received of each batch, after the batch behind it was sent."""
+    """Send each batch one batch ahead: yield `receive` of a batch after the next one was sent."""
     sent: list[_Sent] = []
     for batch in batches:
         sent.append(send(batch))
@@ -78,14 +78,14 @@ def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a batch of the same structure with `function` of each of its tensors."""
+    """Apply `function` to each tensor of a batch; return the results in the same structure."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
         moved = {name: _each_tensor(each, function) for name, each in batch.items()}
         if not isinstance(batch, MutableMapping):
             return cast("Any", type(batch))(moved)
-        alike = copy.copy(batch)  # with what else it has, as the factory of a defaultdict
+        alike = copy.copy(batch)  # keeps other attributes, such as the factory of a defaultdict
         alike.update(moved)
         return alike
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple

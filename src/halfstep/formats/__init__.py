@@ -1,6 +1,6 @@
 """The number formats, their limits, and rounding to them.
 
-Nothing here imports torch until it is called for: printing a table of recipes stays instant.
+`round_to`, which needs torch, is imported at its first use, so that listing the recipes stays fast.
 """
 
 from __future__ import annotations

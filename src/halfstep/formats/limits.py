@@ -1,7 +1,7 @@
 """The limits of the number formats, as plain data.
 
-Everything that must know how large, how small or how fine a format is asks here. The module does
-not import torch, so that printing a table of recipes stays instant; `torch_dtype` does when called.
+All code that needs the range or the precision of a format reads it here. Importing this module does
+not import torch, so that listing the recipes stays fast; calling `torch_dtype` does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class Format:
     """A binary floating-point format.
 
     Attributes:
-        name: The word used for it in recipes and in print.
-        dtype: Name of the torch dtype that stores it; tf32 has no storage of its own.
+        name: The name of the format in recipes and in output.
+        dtype: Name of the torch dtype that stores the format. tf32 values are stored as float32.
         exponent_bits: Width of the exponent field.
-        mantissa_bits: Width of the stored fraction, without the hidden bit.
+        mantissa_bits: Width of the stored fraction, without the implicit leading bit.
         max: Largest finite value.
         tiny: Smallest positive normal value.
         smallest_subnormal: Smallest positive value.
         eps: Distance from 1 to the next larger value.
-        has_inf: Whether it has infinities; a format without them has a NaN in their place.
+        has_inf: Whether the format has infinities. A format without them has NaN instead.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Format:
 
 
 def _ieee(name: str, dtype: str, exponent_bits: int, mantissa_bits: int) -> Format:
-    """Derive the limits of a format that follows IEEE 754's rules (section 3.3)."""
+    """Compute the limits of a format that follows IEEE 754 (section 3.3)."""
     bias = 2 ** (exponent_bits - 1) - 1
     eps = 2.0**-mantissa_bits
     tiny = 2.0 ** (1 - bias)
@@ -58,7 +58,8 @@ FORMATS: dict[str, Format] = {
         _ieee("tf32", "float32", 8, 10),
         _ieee("fp16", "float16", 5, 10),
         _ieee("bf16", "bfloat16", 8, 7),
-        # The largest exponent holds numbers too; only its last mantissa is a NaN (OFP8, table 1).
+        # Not IEEE: the largest exponent encodes finite numbers too, except that the mantissa of all
+        # ones is NaN (OFP8, table 1).
         Format("fp8-e4m3", "float8_e4m3fn", 4, 3, 448.0, 2.0**-6, 2.0**-9, 2.0**-3, has_inf=False),
         _ieee("fp8-e5m2", "float8_e5m2", 5, 2),
     )
@@ -76,6 +77,6 @@ def torch_dtype(name: str) -> torch.dtype:
 
 @cache
 def format_name(dtype: torch.dtype) -> str:
-    """Return the format that `dtype` stores ("fp16" for `torch.float16`), or torch's own name."""
+    """Return the format that `dtype` stores ("fp16" for `torch.float16`), or else torch's name."""
     name = str(dtype).removeprefix("torch.")
     return next((fmt.name for fmt in FORMATS.values() if fmt.dtype == name), name)

@@ -1,6 +1,6 @@
-"""Recipes: what format each part of a training step uses, and the named ones.
+"""Recipes: which number format each part of a training step uses; the table of named recipes.
 
-Nothing here imports torch until a recipe is resolved or carried out.
+This package imports torch only when a recipe is resolved for a device or its techniques are built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["PARTS", "RECIPES", "LossScale", "Part", "Recipe", "recipe", "recipes
 
 
 class _Callable(ModuleType):
-    """`halfstep.recipe` is this module and, as `halfstep.recipe("fp16")`, the function `recipe`."""
+    """Makes this module callable: `halfstep.recipe("fp16")` calls the function `recipe`."""
 
     def __call__(self, spec: str | Recipe | Mapping[str, Any]) -> Recipe:
         return recipe(spec)

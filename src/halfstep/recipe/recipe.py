@@ -1,7 +1,7 @@
 """A recipe: the number formats of one training step, as pure data.
 
-A recipe is a name and the parts that are set; everything that it says is a loop over them. What is
-true of a single field stands in that field's file in `parts/`.
+A recipe consists of a name and the parts that are set. Its methods loop over the parts. All
+knowledge about a single field is in that field's file in `parts/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 NAMES: list[str] = []
-"""Names of recipes in the order in which compositions name them; the table fills it."""
+"""Names of recipes, in the order in which the name of a composed recipe lists them.
+
+`table.py` fills this list.
+"""
 
 
 @dataclass(frozen=True, init=False)
@@ -90,7 +93,7 @@ class Recipe:
         """Compose two recipes.
 
         Raises:
-            ValueError: If both set the same field to different values.
+            ValueError: If both recipes set the same field, and the two values cannot be combined.
         """
         composed = {part.field: part for part in (*self.parts, *other.parts)}
         mine = {part.field: part for part in self.parts}
@@ -111,7 +114,7 @@ class Recipe:
         return f"{self.name} ({said})" if said else self.name
 
     def resolve(self, device: str | torch.device) -> Resolution:
-        """Return which parts of the recipe a device runs natively, rehearses, or refuses and why.
+        """Return whether a device runs, rehearses or refuses each part of the recipe, and why.
 
         ```python
         print(recipe("fp8").resolve("cuda"))
@@ -138,7 +141,7 @@ class Recipe:
 
     @property
     def untraceable(self) -> list[str]:
-        """The fields, as text, for which a CPU runs other operators than a GPU."""
+        """The fields, as text, for which a CPU runs different operators from a GPU."""
         return [str(part) for part in self.parts if not part.traceable]
 
     @property
@@ -168,9 +171,9 @@ class Recipe:
 
     @property
     def reduction(self) -> str | None:
-        """The format in which processes sum gradients; "own" for the gradient's own format.
+        """The format in which processes sum gradients; "own" for the format of each gradient.
 
-        None leaves the sum to `DistributedDataParallel`.
+        None leaves the reduction of gradients to `DistributedDataParallel`.
         """
         return _last(part.reduction() for part in self.parts)
 
@@ -181,9 +184,10 @@ class Recipe:
 
     @property
     def sharding(self) -> dict[str, str]:
-        """Formats under FSDP2 that differ from the model's own.
+        """The formats to set under FSDP2; an absent key leaves the format to FSDP2 or the model.
 
-        Keys are "compute", "buffers", "reduce" and "outputs".
+        Keys: "compute" (parameters gathered for computation), "buffers", "reduce" (sums of
+        gradients) and "outputs" (outputs of the outermost module).
         """
         found: dict[str, str] = {}
         for part in self.parts:
@@ -191,14 +195,14 @@ class Recipe:
         return found
 
     def own_formats(self, model: nn.Module) -> dict[nn.Module, str]:
-        """Return the modules whose parameters have a format of their own, with that format."""
+        """Return the modules with a format of their own, such as fp32 norms, and that format."""
         found: dict[nn.Module, str] = {}
         for part in self.parts:
             found |= part.own_formats(model)
         return found
 
     def refusal(self, use: Use) -> str | None:
-        """Return why this recipe does not work with FSDP2 or another `use`, or None if it does."""
+        """Return why this recipe does not work with `use`, such as FSDP2; None if it works."""
         reasons = (part.refuses(use, self) for part in self.parts)
         return next((reason for reason in reasons if reason), None)
 
@@ -206,19 +210,19 @@ class Recipe:
         """Build the techniques that implement the recipe, in the order in which they are applied.
 
         Args:
-            seed: Seed of the random numbers that stochastic rounding draws.
+            seed: Seed of the random numbers for stochastic rounding.
         """
         found = [each for part in self.parts for each in part.techniques(self, seed=seed)]
         return sorted(found, key=lambda technique: technique.stage)
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """Sort names as the table has them, others behind it by alphabet."""
+    """Return a sort key: named recipes in the order of the table, then other names by alphabet."""
     return (NAMES.index(name) if name in NAMES else len(NAMES), name)
 
 
 def _last(answers: Iterable[_Answer | None]) -> _Answer | None:
-    """Return the last answer that is one: that of the part whose place is the last."""
+    """Return the last answer that is not None: that of the part with the highest `place`."""
     found: _Answer | None = None
     for answer in answers:
         found = found if answer is None else answer

@@ -1,4 +1,4 @@
-"""What a device does with a recipe, as pure data: in units of its own, rehearsed, or not at all."""
+"""How a device runs each part of a recipe, as pure data: native, rehearsed or refused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What becomes of one field of a recipe.
+    """How a device runs one field of a recipe.
 
     Attributes:
-        field: The field, with its value: "autocast fp16".
+        field: The field with its value: "autocast fp16".
         how: Native, rehearsed or refused.
-        reason: Why, in a few words.
+        reason: The reason, in a few words.
     """
 
     field: str
@@ -29,12 +29,12 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a device really does under a recipe.
+    """How a device runs a recipe.
 
     Attributes:
         recipe: The recipe's name.
         device: The device: "cpu", "cuda:0".
-        parts: One for each field that asks something of the hardware.
+        parts: One entry for each field that depends on the hardware.
     """
 
     recipe: str
@@ -43,12 +43,12 @@ class Resolution:
 
     @property
     def how(self) -> How:
-        """Refused if any part is, else rehearsed if any part is, else native."""
+        """The worst case of all parts: "refused", else "rehearsed", else "native"."""
         found = {part.how for part in self.parts}
         return next((how for how in ("refused", "rehearsed") if how in found), "native")
 
     def those(self, how: How) -> list[str]:
-        """Return the parts of one kind, as they are printed."""
+        """Return the text of the parts that the device runs in the way `how`."""
         return [str(part) for part in self.parts if part.how == how]
 
     def __str__(self) -> str:

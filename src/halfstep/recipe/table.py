@@ -1,4 +1,4 @@
-"""The one table of named recipes, and how a recipe is found in it or built."""
+"""The table of named recipes, and `recipe`, which finds a recipe in the table or builds one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""An engine on several devices: DDP, DataParallel, FSDP2, and the processes of one training."""
+"""An engine on several devices: DDP, DataParallel, FSDP2, and their process groups."""

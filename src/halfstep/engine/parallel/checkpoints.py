@@ -1,8 +1,8 @@
-"""Checkpoints of sharded models: each process writes its part, any number of them reads it.
+"""Checkpoints of sharded models: each process writes its part; any number of processes can read it.
 
-Tensors go through `torch.distributed.checkpoint`; what is no tensor lies beside them in a file of
-its own. Loading either runs no code. The last file that appears is `.metadata`: a directory that
-has it is whole.
+`torch.distributed.checkpoint` writes the tensors. All other data is in a separate file of the same
+directory. Loading either of them runs no code from the checkpoint. `.metadata` is written last, so
+a directory that contains it is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfstep.engine.engine import Engine
 
 REST = "rest.pt"
-"""The file of what is no tensor."""
+"""Name of the file for all data that is not a tensor."""
 
 
 def save_sharded(
@@ -97,32 +97,32 @@ def read_sharded(directory: str | Path) -> dict[str, Any]:
 
 
 def load_whole(state: Mapping[str, Any], engine: Engine) -> None:
-    """Take over whole tensors, of which each process keeps its part if the models are sharded.
+    """Load a state of unsharded tensors; each process keeps its part if the models are sharded.
 
     Args:
-        state: As `read_sharded` returns it: the same on every process.
-        engine: Built as the one that it is of.
+        state: A state that `read_sharded` returned, the same on every process.
+        engine: Built like the saved engine.
 
     Raises:
-        ValueError: If it is of other models.
+        ValueError: If the state has another number of models than the engine.
     """
     params = [param for model in engine.bare_models for param in model.parameters()]
     _take_over(engine, _shared_out(state, engine) if any(map(is_sharded, params)) else state)
 
 
 def full_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the whole fp32 state of a model, on the CPU; every process calls it.
+    """Return the whole fp32 state dict of a model, on the CPU; every process must call it.
 
     Args:
-        model: A model from `shard`, or any other.
+        model: A model from `shard`, or any other model.
 
     Returns:
-        The state on the first process; nothing on the others if the model is sharded.
+        The state dict on rank 0. On other ranks the same, or an empty one if the model is sharded.
     """
     state: dict[str, torch.Tensor] = {}
     first = not dist.is_initialized() or dist.get_rank() == 0
     for name, value in model.state_dict().items():
-        # One after the other, so that no process holds more than one whole tensor too many.
+        # Gather one tensor at a time, so that ranks other than 0 hold only one whole tensor.
         whole = value.full_tensor() if is_sharded(value) else value
         if first or not any(is_sharded(param) for param in model.parameters()):
             state[name] = whole.cpu()
@@ -140,7 +140,7 @@ def _write_rest(where: Path, rest: dict[str, Any], *, first: bool) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(where / REST)
-        except (OSError, RuntimeError) as error:  # torch's archives hide a full disk
+        except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError on a full disk
             said = [" ".join(str(error).split())]
     if dist.is_initialized():
         dist.broadcast_object_list(said, src=0)
@@ -173,7 +173,7 @@ def _shared_out(state: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
         param = like(name)
         if param is not None and param.shape == tensor.shape:
             shared = cast("DTensor", param)
-            # From no rank: every process has the whole, and cuts its part out of it.
+            # No source rank: every process has the whole tensor, and takes its part from it.
             tensors[name] = distribute_tensor(
                 tensor.to(shared.device), shared.device_mesh, shared.placements, src_data_rank=None
             )
@@ -194,12 +194,15 @@ def _take_over(engine: Engine, state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _quietly(problem: str) -> Iterator[None]:
-    """Raise torch's failures, which are no `Exception` and carry tracebacks, as an `OSError`."""
+    """Raise an `OSError` in place of torch's `CheckpointException`.
+
+    That class does not derive from `Exception`, and its text contains tracebacks.
+    """
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
         with warnings.catch_warnings():
-            # That one process is meant is no news.
+            # torch warns that it runs in one process only, which is intended here.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
     except CheckpointException as error:
@@ -219,7 +222,10 @@ _MARK = "a tensor of"
 
 
 def _take_apart(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Move the tensors of nested containers to `tensors`, and leave their shapes and dtypes."""
+    """Move the tensors of nested containers to `tensors`.
+
+    Each is replaced by a dictionary with its name, shape and dtype.
+    """
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach()
         return {_MARK: [name, list(value.shape), value.dtype]}
@@ -258,9 +264,10 @@ def _room_for(place: Mapping[str, Any], like: torch.Tensor | None) -> torch.Tens
 
 
 def _shared_params(engine: Engine) -> Callable[[str], torch.Tensor | None]:
-    """Return what finds the parameter that a tensor of the state belongs to, if it is sharded.
+    """Return a function that finds the sharded parameter to which a tensor of the state belongs.
 
-    Names are paths: "/models/0/<parameter>", "/engine/optimizers/0/state/<i>/<key>", and so on.
+    The function takes the name of the tensor, which is a path: "/models/0/<parameter>",
+    "/engine/optimizers/0/state/<i>/<key>", and so on. It returns None if none exists.
     """
     of_models = [dict(each.named_parameters(remove_duplicate=False)) for each in engine.bare_models]
     of_optimizers = [

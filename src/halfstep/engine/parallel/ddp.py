@@ -1,9 +1,10 @@
-"""Models that every process holds whole: `DistributedDataParallel`, and which backward it reduces.
+"""Models in `DistributedDataParallel`: decides which backward DDP reduces, and averages the rest.
 
-DDP averages gradients over the processes during the one backward that follows a forward. What it
-does not see (a second backward of the same forward, a window that closes early, a loss with a scale
-of its own) is averaged when the window closes. That is right whatever part was averaged before, as
-averaging what is equal on all processes changes nothing.
+DDP averages gradients over processes only during the first backward after a forward pass. It misses
+a second backward of the same forward pass, a window that closes early, and a loss with its own
+scale. Gradients that DDP did not average are averaged when the window closes. This is correct even
+if a part of them was averaged before: averaging values that are equal on all processes does not
+change them.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One wrapper.
+    """One `DistributedDataParallel` wrapper.
 
     Attributes:
         wrapper: The wrapper.
-        params: The parameters that it reduces, as an ordered set.
-        windows: The optimizers that they belong to.
-        reduction: Its communication hook, where the engine has given it one.
+        params: The parameters that the wrapper reduces, as an ordered set.
+        windows: The windows of the optimizers that update these parameters.
+        reduction: The communication hook of the wrapper, if the engine has registered one.
         expects: Whether a forward pass has made the wrapper reduce the next backward.
-        unreduced: Optimizers whose gradients of this window are not wholly averaged.
+        unreduced: The windows whose gradients are not completely averaged over processes.
     """
 
     wrapper: DistributedDataParallel
@@ -52,24 +53,28 @@ class Replica:
 
     @property
     def by_wrapper(self) -> bool:
-        """Whether the wrapper can reduce: a backward limited to a part of it would never end."""
+        """Whether the wrapper may reduce.
+
+        With several optimizers it may not: DDP would wait for ever in a backward that is limited to
+        the parameters of one of them.
+        """
         return len(self.windows) <= 1
 
     def those_of(self, window: Window) -> list[torch.Tensor]:
-        """Return the parameters that `window` updates."""
+        """Return the parameters of the wrapper that the optimizer of `window` updates."""
         return [param for param in window.params if param in self.params]
 
 
 class Replicas:
-    """All wrappers of one engine, also those that are put around its models later.
+    """All DDP wrappers of one engine, including those that are added around its models later.
 
     Args:
-        recipe: Says in which format gradients are reduced.
-        windows: The engine's optimizers.
-        ranks: Joined with the process group of each wrapper.
+        recipe: The recipe; it chooses the format in which gradients are reduced.
+        windows: The engine's windows.
+        ranks: The processes that train together; joins the process group of each wrapper.
 
     Attributes:
-        expected: Whether there is any, or may yet be.
+        expected: Whether there are wrappers, or may be some later.
     """
 
     def __init__(self, recipe: Recipe, windows: Sequence[Window], ranks: Ranks) -> None:
@@ -82,7 +87,7 @@ class Replicas:
         self.expected = False
 
     def wrap(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
-        """Return `model` in DDP; without parameters to train, `model` itself."""
+        """Return `model` in DDP; if it has no trainable parameters, return `model` itself."""
         params = [param for param in model.parameters() if param.requires_grad]
         if not params:
             return model
@@ -94,7 +99,7 @@ class Replicas:
         return wrapper
 
     def watch(self, models: Iterable[nn.Module]) -> None:
-        """Take in the wrappers inside `models`, and notice those put around them later."""
+        """Register the wrappers inside `models`, and detect those added around them later."""
         for model in models:
             for module in model.modules():
                 if isinstance(module, DistributedDataParallel):
@@ -108,7 +113,7 @@ class Replicas:
                 self._handles.append(model.register_forward_pre_hook(notice))
 
     def open(self, closing: Sequence[Window]) -> None:
-        """Let the wrappers reduce only where a window closes, from the next forward pass on."""
+        """From the next forward pass on, let only wrappers with a window in `closing` reduce."""
         self._closing = list(closing)
         for replica in self._replicas.values():
             self._set_sync(replica)
@@ -117,12 +122,13 @@ class Replicas:
     def reducing(
         self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None, *, whole: bool
     ) -> Iterator[None]:
-        """Let the wrappers reduce the backward inside, and note which gradients are averaged.
+        """Let the wrappers reduce the backward inside, and record which gradients are averaged.
 
         Args:
-            windows: Those whose parameters the backward may reach.
-            inputs: The parameters that it is limited to, or None.
-            whole: Whether it sees all gradients of the window, not those of one loss alone.
+            windows: Windows whose parameters the backward may reach.
+            inputs: The parameters to which the backward is limited; None for no limit.
+            whole: Whether `.grad` holds all gradients of the window during the backward, not only
+                those of one loss.
         """
         reducing = self._before_backward(windows, inputs)
         done = False
@@ -135,7 +141,7 @@ class Replicas:
     def _before_backward(
         self, windows: Sequence[Window], inputs: Sequence[torch.Tensor] | None
     ) -> list[Replica]:
-        """Get ready for gradients, and return the wrappers that will reduce them."""
+        """Prepare for the backward, and return the wrappers that will reduce it."""
         reached = [r for r in self._replicas.values() if _reached(r, windows)]
         if inputs is not None:
             given = set(inputs)
@@ -151,7 +157,7 @@ class Replicas:
     def _after_backward(
         self, reducing: Sequence[Replica], windows: Sequence[Window], *, whole: bool
     ) -> None:
-        """Note which gradients are averaged now; `whole` is False after an error, too."""
+        """Record which gradients are averaged now; `whole` must be False after an error."""
         for replica in self._replicas.values():
             if replica in reducing:
                 replica.expects = False
@@ -164,7 +170,7 @@ class Replicas:
                     replica.unreduced.add(window)
 
     def average(self, windows: Sequence[Window]) -> None:
-        """Average what is not averaged yet of the gradients of `windows`."""
+        """Average the gradients of `windows` that are not averaged yet."""
         for replica in self._replicas.values():
             for window in self._windows:
                 if window in windows and window in replica.unreduced:
@@ -175,12 +181,12 @@ class Replicas:
                         average_true_grads(window.true_grads, params, self._ranks)
 
     def forget(self, windows: Sequence[Window]) -> None:
-        """Forget the windows of `windows`, whose gradients are used or dropped."""
+        """Clear the records on `windows`, whose gradients are used or dropped."""
         for replica in self._replicas.values():
             replica.unreduced.difference_update(windows)
 
     def close(self) -> None:
-        """Leave the wrappers alone."""
+        """Remove the hooks, and let the wrappers reduce every backward again."""
         for handle in self._handles:
             handle.remove()
         for replica in self._replicas.values():
@@ -201,7 +207,7 @@ class Replicas:
         replica = Replica(wrapper, params, windows, self._hooked(wrapper))
         self._ranks.join(wrapper.process_group)
         self._replicas[wrapper] = replica
-        # The wrapper's own hooks run before it asks whether it is to reduce.
+        # Forward pre-hooks of the wrapper run before it checks `require_backward_grad_sync`.
         before = as_function(lambda *_: self._before_forward(replica))
         self._handles.append(wrapper.register_forward_pre_hook(before))
         self._set_sync(replica)
@@ -234,17 +240,17 @@ class Replicas:
             return
         if not sharded and is_fully_sharded(model):
             _refuse_sharded_late()
-        # torch's own compiler asks this, too; there is no public way.
+        # torch.compile calls this function too; there is no public one.
         active = DistributedDataParallel._get_active_ddp_module()  # noqa: SLF001
         if active is None or active in self._replicas:
             return
         wrapped = set(active.parameters())
         if any(param in wrapped for window in self._windows for param in window.params):
-            self._before_forward(self._adopt(active))  # and not that of a copy of the model
+            self._before_forward(self._adopt(active))  # not a wrapper of a copy
 
 
 def _chosen(recipe: Recipe) -> torch.dtype | None:
-    """Return the format that a recipe chooses for the sum of gradients; None for their own."""
+    """Return the dtype in which a recipe sums gradients; None for the gradients' own dtype."""
     return None if recipe.reduction in (None, "own") else torch_dtype(recipe.reduction)
 
 
@@ -253,7 +259,7 @@ def _reached(replica: Replica, windows: Iterable[Window]) -> list[Window]:
 
 
 def refuse_no_processes() -> None:
-    """Refuse DDP where no process group has been started."""
+    """Refuse DDP if there is no process group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             "parallel='ddp' needs a process group; write torch.distributed.init_process_group() "
@@ -262,7 +268,7 @@ def refuse_no_processes() -> None:
 
 
 def _refuse_partial_backward() -> None:
-    """Refuse a backward that reaches a part of a wrapped model: DDP would wait for the rest."""
+    """Raise the error for a backward limited to a part of a DDP model: DDP would wait for ever."""
     raise RuntimeError(
         "engine.backward(optimizers=[...]) reaches some parameters of a model in "
         "DistributedDataParallel, which waits for all of them; give every parameter of the model "
@@ -272,7 +278,7 @@ def _refuse_partial_backward() -> None:
 
 
 def _refuse_sharded_late() -> None:
-    """Refuse a model that was sharded after its optimizer took hold of the parameters."""
+    """Raise the error for a model that was sharded after its optimizer was built."""
     raise RuntimeError(
         "fully_shard(engine.model) came after the engine, and replaced the parameters that its "
         "optimizer holds; write model = halfstep.shard(model, recipe), then the optimizer, then "

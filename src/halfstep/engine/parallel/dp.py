@@ -1,8 +1,8 @@
-"""`torch.nn.DataParallel` under a recipe: one process, and on each GPU a replica in a thread.
+"""`torch.nn.DataParallel` under a recipe: one process, with a replica in a thread for each GPU.
 
-What a recipe has changed in the model itself (formats, hooks, classes of layers) its replicas have
-too, and what it has set for the process holds in every thread. What is set for a thread is entered
-again in those of the replicas: torch (2.15) itself turns on autocast alone, and always in fp16.
+Replicas have the recipe's changes to the model itself (formats, hooks, classes of layers), and
+process-wide settings hold in every thread. Thread-local settings must be entered again in the
+threads of the replicas: torch (2.15) itself enters only autocast there, and always in fp16.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class ThreadedReplicas(DataParallel[nn.Module]):
-    """`DataParallel` whose replicas compute in the state of the thread that calls it."""
+    """`DataParallel` whose replicas run with the thread-local settings of the calling thread."""
 
     def parallel_apply(
         self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any
     ) -> list[Any]:
-        """Run each replica on its part of the batch, in a thread of its own."""
+        """Run each replica on its part of the batch, in a separate thread."""
         state = ThreadState(self.src_device_obj.type)
-        # They are called, and nothing else.
+        # The cast is safe: torch's `parallel_apply` only calls the replicas.
         calls = cast("list[nn.Module]", [state.carried_by(replica) for replica in replicas])
         return parallel_apply(calls, inputs, kwargs, self.device_ids[: len(replicas)])
 
 
 def on_all_gpus(model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
-    """Return `model` in `DataParallel`; without parameters, `model` itself.
+    """Return `model` in `DataParallel`; if it has no parameters, return `model` itself.
 
     Args:
-        model: On the GPU that gathers the outputs and keeps the running statistics.
-        options: Arguments of `DataParallel`; by default its replicas are on all GPUs.
+        model: The model, on the GPU that gathers the outputs and keeps the running statistics.
+        options: Arguments of `DataParallel`; by default it uses all GPUs.
     """
     param = next(model.parameters(), None)
     if param is None:
@@ -52,9 +52,9 @@ def on_all_gpus(model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
 
 
 def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
-    """Refuse torch's own DataParallel for a recipe that its threads would not carry out.
+    """Refuse models in torch's own DataParallel if its threads would not follow the recipe.
 
-    They have autocast on as the caller has, but in fp16 whatever the caller's format is.
+    The threads enable autocast if the calling thread does, but always in fp16.
     """
     reason = recipe.refusal("replica_threads")
     for model in models if reason else ():
@@ -68,12 +68,12 @@ def refuse_threads(models: Iterable[nn.Module], recipe: Recipe) -> None:
 def refuse_data_parallel(
     models: Sequence[nn.Module], recipe: Recipe, options: Mapping[str, Any]
 ) -> None:
-    """Refuse models, or a recipe, of which `parallel="dp"` cannot make replicas in threads.
+    """Refuse models or a recipe that do not work with `parallel="dp"`.
 
     Raises:
-        ValueError: If the recipe cannot be had so, a model is compiled, or `options` name another
-            GPU than the one that it is on.
-        RuntimeError: If there is no GPU, or a model is not on one.
+        ValueError: If the recipe does not work with DataParallel, a model is compiled, or the first
+            GPU in `options["device_ids"]` is not the GPU of a model.
+        RuntimeError: If there is no GPU, or a model is not on exactly one GPU.
     """
     reason = recipe.refusal("data_parallel")
     if reason:
@@ -81,7 +81,7 @@ def refuse_data_parallel(
             f"recipe {recipe.name!r} cannot be used with DataParallel: {reason}; write "
             "parallel='ddp', or leave that field out"
         )
-    # A replica has its model's attributes, and what was compiled would run the model itself.
+    # A replica copies the model's attributes, so its compiled forward would run the original model.
     if any(m._compiled_call_impl for model in models for m in model.modules()):  # noqa: SLF001
         raise ValueError(
             "parallel='dp' replicates the model at every forward pass, which does not work with a "

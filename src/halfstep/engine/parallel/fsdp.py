@@ -1,8 +1,8 @@
-"""Models of which every process holds a part: FSDP2 (`fully_shard`) as a recipe says.
+"""Models sharded over processes with FSDP2 (`fully_shard`), under a recipe.
 
-The sharded parameters stay fp32 and are the master weights; the half ones that a recipe computes
-with are gathered from them, layer by layer. So the optimizer is built after `shard`, over the
-sharded parameters, and the techniques that change parameters have nothing left to do.
+The sharded parameters stay fp32 and serve as the master weights. FSDP2 gathers the half parameters
+for computation from them, block by block. So the optimizer must be built after `shard`, over the
+sharded parameters, and the techniques that change parameters are not needed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def shard(
         recompute(model, units if blocks else None)
     policies = dict.fromkeys(units, _policy(found, root=False))
     policies |= _own_policies(model, found, units)
-    for module in reversed(list(model.modules())):  # those inside others first
+    for module in reversed(list(model.modules())):  # inner modules first
         if module is not model and module in policies and any(True for _ in module.parameters()):
             fully_shard(
                 module,
@@ -107,7 +107,7 @@ def shard(
 
 
 def sharded_as(model: nn.Module) -> Recipe | None:
-    """Return the recipe that `shard` was given for a model, or None."""
+    """Return the recipe with which `shard` sharded a model, or None."""
     return _recipes.get(model)
 
 
@@ -123,9 +123,10 @@ def refuse_other_recipe(models: Sequence[nn.Module], recipe: Recipe) -> None:
 
 
 def refuse_limited_backward(*, of_all: bool) -> None:
-    """Refuse to limit a backward to parameters that FSDP2 shares.
+    """Refuse to limit a backward to some of the parameters that FSDP2 shards.
 
-    What autograd knows are the gathered parameters, not those that an optimizer holds.
+    Autograd knows only the gathered parameters, not the sharded parameters that an optimizer holds.
+    If `of_all` is True, the backward is limited to all parameters, which is no limit.
     """
     if not of_all:
         raise RuntimeError(
@@ -136,7 +137,7 @@ def refuse_limited_backward(*, of_all: bool) -> None:
 
 
 def left_to_do(techniques: Sequence[Technique]) -> list[Technique]:
-    """Return those techniques that the sharding of a model does not replace."""
+    """Return the techniques that are still needed for a sharded model."""
     return [technique for technique in techniques if not technique.done_by_sharding]
 
 
@@ -157,7 +158,7 @@ def _refuse(model: nn.Module, recipe: Recipe) -> None:
 
 
 def _widen(model: nn.Module, recipe: Recipe) -> None:
-    """Make parameters fp32, and buffers as the recipe has them."""
+    """Cast parameters to fp32, and buffers to the format that the recipe gives them."""
     buffers = recipe.sharding.get("buffers")
     if buffers is None:
         return
@@ -185,14 +186,14 @@ def _policy(recipe: Recipe, *, root: bool) -> MixedPrecisionPolicy:
 def _own_policies(
     model: nn.Module, recipe: Recipe, units: Sequence[nn.Module]
 ) -> dict[nn.Module, MixedPrecisionPolicy]:
-    """Return the policies of modules and `units` that have a format of their own.
+    """Return the FSDP2 policies of modules and `units` that have a format of their own.
 
-    Their casts are hooks of ours: those of FSDP are left out when activations are computed again
-    (torch 2.11).
+    Hooks of halfstep cast the inputs and outputs of these modules, because FSDP2 omits its own
+    casts when activations are recomputed (torch 2.11).
     """
     compute = recipe.sharding.get("compute")
     if compute is None:
-        return {}  # every parameter is fp32, and autocast knows its exceptions
+        return {}  # all parameters are fp32; autocast has its own exceptions
     own_formats = recipe.own_formats(model)
     gathered = {unit for unit in units if unit in own_formats}
     for module, inside, around in format_changes(model, own_formats, compute):

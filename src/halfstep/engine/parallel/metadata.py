@@ -1,7 +1,7 @@
-"""Holds the `.metadata` of `torch.distributed.checkpoint`, which torch unpickles, to plain data.
+"""Checks that the `.metadata` file of `torch.distributed.checkpoint` contains only plain data.
 
-A pickle names what it calls. Here it may name what describes tensors and files, and nothing else,
-so that loading a checkpoint runs no code of whoever wrote it.
+torch unpickles this file, and a pickle can name any function to call. Here it may name only classes
+and functions that describe tensors and files. So loading a checkpoint runs no code of its author.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ALLOWED = {
 
 
 def refuse_code(file: Path) -> None:
-    """Refuse metadata that would call anything but what describes tensors.
+    """Refuse a metadata file that names anything but descriptions of tensors and files.
 
     Args:
-        file: A `.metadata`.
+        file: A `.metadata` file.
 
     Raises:
-        ValueError: If it is damaged, or names anything else.
-        OSError: If it cannot be read.
+        ValueError: If the file is damaged or names anything else.
+        OSError: If the file cannot be read.
     """
     with file.open("rb") as opened:
         try:
@@ -64,7 +64,7 @@ class _PlainData(pickle.Unpickler):
 
 
 def _member(kind: Any, name: Any) -> Any:
-    """Return a member of an enumeration, which Python before 3.11.4 pickles by `getattr`."""
+    """Return a member of an enumeration; Python before 3.11.4 pickles members with `getattr`."""
     if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
         raise pickle.UnpicklingError(f"it names {name!r} of {kind!r}, which is no part of metadata")
     return kind[name]

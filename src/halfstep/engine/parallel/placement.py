@@ -1,4 +1,4 @@
-"""On which devices the models of one engine are put, as `Engine` was asked to."""
+"""Wraps the models of one engine for several devices, as the arguments of `Engine` request."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How the models are put on several devices.
+    """The arguments of `Engine` for several devices.
 
     Attributes:
-        how: "ddp", "dp", or None for models that are wrapped, sharded or alone.
+        how: "ddp" or "dp"; None to leave the models as they are (wrapped, sharded or bare).
         ddp: Arguments of `DistributedDataParallel`.
         dp: Arguments of `DataParallel`.
-        sync_batchnorm: Whether BatchNorm sees the batches of all processes.
+        sync_batchnorm: Whether BatchNorm computes its statistics over all processes.
     """
 
     how: str | None
@@ -37,16 +37,16 @@ class Parallel:
 
     @property
     def in_threads(self) -> bool:
-        """Whether the forward pass of a model runs in threads of this process."""
+        """Whether the forward pass of a model runs as replicas in threads of this process."""
         return self.how == "dp"
 
     def refuse(self, models: Sequence[nn.Module], recipe: Recipe) -> None:
-        """Refuse what cannot work with these models under a recipe.
+        """Refuse settings that do not work with these models under a recipe.
 
         Raises:
-            ValueError: If there is no such way, a setting would have no effect, or models are
-                wrapped already.
-            RuntimeError: If there is no process group, or there are no GPUs, that it needs.
+            ValueError: If `how` is unknown, a setting would have no effect, a model is already
+                wrapped, or the models or the recipe do not work with `how`.
+            RuntimeError: If the process group or the GPUs that `how` needs do not exist.
         """
         self._refuse_settings()
         if self.how == "ddp":
@@ -62,18 +62,18 @@ class Parallel:
             refuse_data_parallel(models, recipe, self.dp)
 
     def synchronized(self, models: list[nn.Module]) -> list[nn.Module]:
-        """Return the models, with batch norms over all processes where they are wanted."""
+        """Return the models, with BatchNorm synchronized over processes if requested."""
         if not self.sync_batchnorm:
             return models
         group = self.ddp.get("process_group")
         return [synchronize_batchnorm(model, group) for model in models]
 
     def wrap(self, models: list[nn.Module], replicas: Replicas) -> list[nn.Module]:
-        """Return the models as they are to be called.
+        """Return the models in their wrappers, to be called in training.
 
         Args:
-            models: Bare models, changed by the techniques.
-            replicas: Takes in those that are put in `DistributedDataParallel`.
+            models: Bare models, already changed by the techniques.
+            replicas: Creates and registers the `DistributedDataParallel` wrappers.
         """
         if self.how == "ddp":
             return [replicas.wrap(model, self.ddp) for model in models]

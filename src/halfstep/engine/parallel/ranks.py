@@ -1,7 +1,7 @@
-"""The processes that train together, and what they must agree on before anything is decided.
+"""The processes that train together, and the exchange of numbers between them.
 
-Each of them decides by itself whether a step happens; they decide alike because they look at the
-same numbers.
+Each process decides by itself whether a step happens. All processes make the same decision, because
+they exchange the numbers first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ranks:
-    """The process group of one engine; one process until a group is joined.
+    """The process group of one engine; a single process until a group is joined.
 
     Attributes:
         group: The process group, or None.
@@ -37,14 +37,14 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Which of them this process is, from 0."""
+        """Rank of this process in the group, from 0."""
         return 0 if self.group is None else self.group.rank()
 
     def join(self, group: dist.ProcessGroup) -> None:
         """Train together with the processes of `group`.
 
         Raises:
-            ValueError: If the engine trains together with others already.
+            ValueError: If the engine already trains together with other processes.
         """
         if self.group is None:
             self.group = group
@@ -55,7 +55,7 @@ class Ranks:
             )
 
     def join_those_of(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
-        """Join the groups over which FSDP2 shares parameters and ZeRO shares optimizer state."""
+        """Join the groups over which FSDP2 shards parameters and ZeRO shards optimizer state."""
         for param in (param for model in models for param in model.parameters()):
             mesh = getattr(param, "device_mesh", None)
             if mesh is not None:
@@ -72,7 +72,7 @@ class Ranks:
         return values
 
     def largest(self, value: int, device: torch.device) -> int:
-        """Return the largest `value` of any process; waits for the device."""
+        """Return the largest `value` over the processes; waits for the device."""
         if self.size == 1:
             return value
         found = torch.tensor(value, device=device)
@@ -80,7 +80,7 @@ class Ranks:
         return int(found)
 
     def mean(self, value: float, device: torch.device) -> float:
-        """Return the mean of a number over the processes; waits for the device."""
+        """Return the mean of `value` over the processes; waits for the device."""
         total = self.sum(torch.full((), value, dtype=torch.float64, device=device))
         return float(total) / self.size
 

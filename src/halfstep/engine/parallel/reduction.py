@@ -1,8 +1,9 @@
-"""How gradients become the mean over all processes: bucket by bucket in DDP, or all at once.
+"""Averages gradients over all processes: bucket by bucket in DDP, or all at once.
 
-torch's wrapper does the buckets and the overlap with the backward; this is its communication hook,
-which chooses the format. torch's own hooks serve fp32 gradients. Those of half parameters need
-more: DDP's buckets have the parameters' format, while the engine accumulates in fp32.
+DDP makes the buckets and overlaps their reduction with the backward. `Reduction.hook` is DDP's
+communication hook and chooses the format of the reduction. For fp32 gradients it uses torch's own
+hooks. Gradients of half parameters need more, because DDP's buckets have the parameters' format,
+while the engine accumulates in fp32.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ _COMPRESSED: dict[torch.dtype, Callable[..., torch.futures.Future[torch.Tensor]]
 
 
 class Reduction:
-    """Reduces buckets in a chosen format.
+    """Reduces DDP's buckets in a chosen format.
 
-    What a half parameter has accumulated before, in fp32, is put aside for the backward and added
-    to the bucket; the mean is kept in the format that its gradient is to have, not in the bucket's.
-    A backward past the engine gets the mean in its bucket, as from torch's own hooks.
+    Before a backward, gradients that half parameters have accumulated are set aside. The hook adds
+    them to the new gradients. It keeps the mean outside the bucket, so that it is not rounded to
+    the bucket's format. If the caller runs a backward without the engine, the mean is written to
+    the bucket, as with torch's own hooks.
 
     Args:
-        format_: Format that gradients are summed over the processes in; their own when None.
-        group: The processes.
+        format_: Format in which gradients are summed over processes; None for their own format.
+        group: The process group.
     """
 
     def __init__(self, format_: torch.dtype | None, group: dist.ProcessGroup) -> None:
@@ -53,7 +55,7 @@ class Reduction:
         self._means: dict[torch.Tensor, torch.Tensor] = {}
 
     def take_aside(self, params: Iterable[torch.Tensor]) -> None:
-        """Let the next backward leave gradients that DDP can take, in the parameters' format."""
+        """Set gradients of half parameters aside, so that DDP gets gradients in their format."""
         for param in params:
             if param.dtype not in HALVES:
                 continue
@@ -64,7 +66,7 @@ class Reduction:
             param.grad_dtype = param.dtype
 
     def put_back(self) -> None:
-        """Set the gradients that the backward has made, in the format that was wanted before."""
+        """Set `.grad` to the means after the backward, in the format from before `take_aside`."""
         for param, wanted in self._wanted.items():
             mean, before = self._means.get(param), self._aside.get(param)
             if mean is not None and (param.grad is not None or before is not None):
@@ -78,7 +80,7 @@ class Reduction:
         self._means.clear()
 
     def hook(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Start the reduction of a bucket."""
+        """Start the reduction of a bucket; this is DDP's communication hook."""
         buffer = bucket.buffer()
         if buffer.dtype in HALVES:
             return self._reduce_half(bucket, buffer)
@@ -97,7 +99,8 @@ class Reduction:
                 place.add_(self._aside[param])
         reduced = sums if self._format is None else sums.to(self._format)
         reduced.div_(self._group.size())
-        # Without `take_aside` the backward is not the engine's, and nobody will put means back.
+        # Without `take_aside`, the caller runs this backward without the engine, and nothing will
+        # call `put_back`.
         by_engine = bool(self._wanted)
         if by_engine:
             for param, grad in zip(params, bucket.gradients(), strict=True):
@@ -111,7 +114,7 @@ class Reduction:
 
 
 def _part(flat: torch.Tensor, grad: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Return the part of `flat` that is where `grad` is in `buffer`."""
+    """Return the part of `flat` at the position that `grad` has in `buffer`."""
     return flat.as_strided(
         grad.size(), grad.stride(), grad.storage_offset() - buffer.storage_offset()
     )
@@ -122,13 +125,13 @@ def average_grads(
 ) -> None:
     """Average `.grad` over the processes, after backward passes that no wrapper has reduced.
 
-    A gradient that exists nowhere stays None. Those of half parameters are fp32 after it on every
-    process, those that had none included.
+    A gradient that exists on no process stays None. A gradient that exists on any process exists on
+    all of them afterwards. Gradients of half parameters are fp32 afterwards.
 
     Args:
         params: The parameters.
-        format_: Format that gradients are summed in; None for theirs, fp32 at least.
-        ranks: The processes.
+        format_: Format in which gradients are summed; None for their own format, fp32 or wider.
+        ranks: The processes that train together.
 
     Raises:
         TypeError: If a gradient is sparse.
@@ -151,7 +154,7 @@ def average_grads(
 def average_true_grads(
     held: dict[torch.Tensor, torch.Tensor], params: Sequence[torch.Tensor], ranks: Ranks
 ) -> None:
-    """Average the true gradients that are held for some of `params`, in fp32 at least."""
+    """Replace the gradients of `params` in `held` by their means over processes, fp32 or wider."""
     for dtype in sorted({wide(param.dtype) for param in params}, key=str):
         group = [param for param in params if wide(param.dtype) == dtype]
         means = _means([held.get(param) for param in group], group, dtype, ranks)
@@ -164,7 +167,10 @@ def _means(
     dtype: torch.dtype,
     ranks: Ranks,
 ) -> list[torch.Tensor | None]:
-    """Average values that some processes may lack, in one sum; None for what no process has."""
+    """Average values over processes in one all-reduce; return None for a value that no process has.
+
+    A process that lacks a value counts as 0. `like` gives the shapes and the device.
+    """
     pieces = [
         (torch.zeros_like(param) if value is None else value).to(dtype).reshape(-1)
         for value, param in zip(values, like, strict=True)

@@ -1,7 +1,7 @@
-"""What one process holds of a tensor that several share (FSDP2), as the engine sees it.
+"""The local part of a tensor that is sharded over processes (FSDP2).
 
-Unscaling, clipping and averaging go element by element, so they work on the part at hand; only what
-is summed over a whole tensor needs the other processes (`measure.py`).
+Unscaling, clipping and averaging work element by element, so each process applies them to its local
+part. Only sums over a whole tensor need the other processes (`engine/agreement.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is a DTensor, without the price of importing what defines it."""
+    """Tell whether a tensor is a DTensor, without the cost of importing the class."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a tensor that this process holds: the same memory, no gradients."""
+    """Return the local part of a DTensor, detached, sharing its memory; else the tensor itself."""
     return cast("DTensor", tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
 def as_part_of(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return `part`, which this process holds, as a tensor that is shared as `whole` is."""
+    """Return the local `part` as a DTensor like `whole`; `part` itself if `whole` is none."""
     if not is_sharded(whole):
         return part
     from torch.distributed.tensor import DTensor
@@ -42,7 +42,7 @@ def as_part_of(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def copies(tensor: torch.Tensor, processes: int) -> int:
-    """Return how many of the `processes` hold each element of a tensor."""
+    """Return how many of all `processes` hold each element of a tensor."""
     if not is_sharded(tensor):
         return processes
     shared = cast("DTensor", tensor)

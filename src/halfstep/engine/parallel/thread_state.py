@@ -1,7 +1,7 @@
-"""What holds for one thread of a process, and has to be entered again in every other.
+"""Thread-local settings, which must be entered again in every other thread.
 
-torch keeps autocast, function and dispatch modes, saved-tensor hooks and inference mode by thread,
-Python its context variables; a new thread starts with none of them.
+In torch, autocast, function and dispatch modes, saved-tensor hooks and inference mode are local to
+a thread; in Python, context variables are. A new thread starts without any of these settings.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def function_modes() -> Callable[[], AbstractContextManager[None]]:
-    """Return what makes contexts that enter the function modes of this moment again."""
+    """Return a function that creates contexts in which the current function modes are active."""
     return partial(_function_modes, overrides._get_current_function_mode_stack())  # noqa: SLF001
 
 
 class ThreadState:
-    """What holds in the thread that makes this.
+    """The settings of the thread that creates this object.
 
     Args:
-        device_type: Of the device whose autocast is meant; that of the CPU always is.
+        device_type: Type of the device whose autocast settings are recorded, besides the CPU's.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -54,7 +54,7 @@ class ThreadState:
         self._contexts += [partial(_dispatch_mode, mode) for mode in dispatched]
 
     def carried_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` as one thread may call it once: in this state."""
+        """Return `function` wrapped to run with these settings; for one call in one thread."""
         return partial(copy_context().run, self._call, function)
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,8 @@ def _autocast_here(device_type: str) -> Callable[[], AbstractContextManager[Any]
     )
 
 
-# A mode's own `__enter__` may do more, which its caller has done: it is put on the stack alone.
+# The functions below put a mode on torch's stack without calling its `__enter__`. That method may
+# do more work, which the calling thread has already done.
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""What a caller has wrapped before the engine sees it, and techniques that come too late then.
+"""Models and optimizers that the caller has wrapped before passing them to the engine.
 
-DDP, DataParallel, FSDP2 and ZeRO hold the parameters that they were given: a technique that puts
-others in their place comes too late.
+DDP, DataParallel, FSDP2 and ZeRO keep references to the parameters that they were given. So a
+technique that changes or replaces parameters would come too late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def is_fully_sharded(model: nn.Module) -> bool:
-    """Tell whether `fully_shard` was called on a model, without importing it."""
+    """Tell whether `fully_shard` was called on a model, without importing FSDP2."""
     return type(model).__name__.startswith("FSDP")
 
 
@@ -43,12 +43,12 @@ _INSTEAD = {
 
 
 def wrapper_of(model: nn.Module) -> str | None:
-    """Return the name of what a model is wrapped in, or None for a bare one."""
+    """Return the name of the wrapper of a model, or None for a bare model."""
     return next((name for name, is_it in _WRAPPERS.items() if is_it(model)), None)
 
 
 def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
-    """Refuse models that are wrapped already, for a recipe that changes their parameters."""
+    """Refuse models that are already wrapped; call this if the recipe changes parameters."""
     for model in models:
         wrapper = wrapper_of(model)
         if wrapper:
@@ -59,12 +59,12 @@ def refuse_wrapped(models: Iterable[nn.Module], recipe_name: str) -> None:
 
 
 def refuse_zero(optimizers: Iterable[Optimizer], recipe: Recipe, *, reshapes: bool) -> None:
-    """Refuse a `ZeroRedundancyOptimizer` that the recipe would take its parameters from.
+    """Refuse a `ZeroRedundancyOptimizer` that does not work with the recipe.
 
     Args:
-        optimizers: All of an engine.
-        recipe: Its recipe.
-        reshapes: Whether a technique changes parameters, and so the memory that they are in.
+        optimizers: All optimizers of an engine.
+        recipe: The recipe of the engine.
+        reshapes: Whether a technique changes parameters, and with them the memory that they use.
     """
     reason = recipe.refusal("zero_optimizer")
     for optimizer in filter(is_zero, optimizers):

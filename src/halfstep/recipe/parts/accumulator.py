@@ -1,4 +1,4 @@
-"""The format in which hardware sums the products of a matrix product."""
+"""Field `accumulator`: the format in which hardware sums the products of a matrix product."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Accumulator(Part):
     allowed = {"fp16": "the running sum is rounded to fp16 after every 16 products"}
 
     def contradiction(self, whole: Whole) -> str | None:
-        """There must be fp16 products to sum."""
+        """Refuse a recipe without fp16 products."""
         if "fp16" not in (whole.get("autocast"), whole.get("params")):
             return (
                 "accumulator='fp16' sums fp16 products, but nothing computes in fp16; write "
@@ -36,13 +36,13 @@ class Accumulator(Part):
         return None
 
     def means(self, device: torch.device) -> Means | None:
-        """Rehearsed where halfstep has kernels."""
+        """Return "rehearsed" on devices for which halfstep has kernels, else "refused"."""
         from halfstep.kernels.hardware import fp16_accumulator
 
         return fp16_accumulator(device)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Take over fp16 products."""
+        """Replace the kernels of fp16 products."""
         from halfstep.techniques.accumulation import Fp16Accumulation
 
         del whole, seed

@@ -1,4 +1,4 @@
-"""In how many bits an element what autograd saves for the backward pass is kept."""
+"""Fields `activations...`: the bits per element of tensors that autograd saves for the backward."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Activations(Part):
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Read a number of bits, or a mapping of patterns to bits or "whole"."""
+        """Parse a number of bits, or a mapping of module patterns to bits or "whole"."""
         pairs = given
         if isinstance(given, int) and not isinstance(given, bool):
             pairs = {"*": given}
@@ -64,7 +64,7 @@ class Activations(Part):
 
     @property
     def plain(self) -> Any:
-        """The bits alone where they are the same for all modules."""
+        """The number of bits if it is the same for all modules, else the mapping of patterns."""
         pairs = dict(self.value)
         return pairs["*"] if set(pairs) == {"*"} else pairs
 
@@ -75,7 +75,7 @@ class Activations(Part):
         return "activations " + " ".join(f"{pattern}:{bits}" for pattern, bits in self.value)
 
     def merged(self, other: Self) -> Self | None:
-        """Take the patterns of both, unless one pattern has two numbers of bits."""
+        """Combine the patterns of both; None if a pattern has different bits in the two."""
         both = dict(self.value) | dict(other.value)
         agree = all(both[pattern] == bits for pattern, bits in self.value)
         return self.parse(both) if agree else None
@@ -87,7 +87,7 @@ class Activations(Part):
         return packed(device)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Take hold of what autograd saves, unless the bits of other modules are to be chosen."""
+        """Compress tensors that autograd saves, unless `ActivationBudget` does so for all."""
         from halfstep.techniques.activations import CompressedActivations
 
         if whole.get("activation_budget") is None:
@@ -95,12 +95,12 @@ class Activations(Part):
 
     @property
     def layers(self) -> dict[str, int | None]:
-        """Patterns of module names, and their bits; None where all are kept."""
+        """Patterns of module names, and bits per element; None for "whole" (no compression)."""
         return {pattern: None if bits == "whole" else bits for pattern, bits in self.value}
 
 
 class ActivationBudget(Part):
-    """Chooses the bits of each module by what it adds to the noise of the gradient."""
+    """Chooses the bits of each module by its contribution to the noise of the gradient."""
 
     field = "activation_budget"
     place = 121
@@ -115,7 +115,7 @@ class ActivationBudget(Part):
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Read a number between 0 and 1."""
+        """Parse a number between 0 and 1."""
         number = isinstance(given, (int, float)) and not isinstance(given, bool)
         if not number or not 0 < given < 1:
             raise ValueError(
@@ -125,7 +125,7 @@ class ActivationBudget(Part):
         return cls(float(given))
 
     def contradiction(self, whole: Whole) -> str | None:
-        """There must be modules whose bits may be chosen."""
+        """Refuse a recipe in which `activations` already sets the bits of all modules."""
         if "*" in dict(whole.get("activations") or ()):
             return (
                 "activations gives the bits of every module by '*', but activation_budget="
@@ -140,7 +140,7 @@ class ActivationBudget(Part):
         return packed(device)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Take hold of what autograd saves, and measure."""
+        """Compress tensors that autograd saves, with bits chosen from measured sensitivities."""
         from halfstep.techniques.activations import BudgetedActivations
 
         given = whole.get("activations")
@@ -149,7 +149,7 @@ class ActivationBudget(Part):
 
 
 class ActivationGroup(Part):
-    """Sets how many activations share their levels."""
+    """Sets how many activations share one minimum and one quantization step."""
 
     field = "activation_group"
     place = 122
@@ -163,7 +163,7 @@ class ActivationGroup(Part):
     }
 
     def contradiction(self, whole: Whole) -> str | None:
-        """There must be compressed activations to group."""
+        """Refuse a recipe without compressed activations."""
         if whole.get("activations") is None and whole.get("activation_budget") is None:
             return (
                 f"activation_group={self.value!r} groups compressed activations, but activations "

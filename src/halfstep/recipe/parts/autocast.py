@@ -1,4 +1,4 @@
-"""The format of `torch.autocast`."""
+"""Field `autocast`: the format of `torch.autocast`."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class Autocast(Part):
     }
 
     def product_format(self) -> tuple[int, str] | None:
-        """Products are what autocast casts."""
+        """Return the autocast format, in which products are computed."""
         return 1, self.value
 
     def forward_format(self) -> str | None:
-        """Without the region everything would be computed in fp32."""
+        """Return the format of autocast."""
         return str(self.value)
 
     def formats(self) -> Iterable[str]:
-        """Products and what they return."""
+        """Return the format of products and of their results."""
         return (self.value,)
 
     def means(self, device: torch.device) -> Means | None:
-        """The half format needs units of its own."""
+        """Return how `device` computes in the half format."""
         from halfstep.kernels.hardware import half
 
         return half(self.value, device)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Enter autocast around forward passes, with CUDA's dtypes on a CPU."""
+        """Enter autocast around forward passes; on a CPU, with the operator lists of CUDA."""
         from halfstep.techniques import autocast
         from halfstep.techniques.cpu_half import CpuHalf
 
@@ -55,7 +55,7 @@ class Autocast(Part):
         yield autocast.Autocast(self.value)
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """The threads of torch's DataParallel have autocast on, in fp16 whatever the caller has."""
+        """Refuse torch's DataParallel for formats other than fp16, which its threads always use."""
         del whole
         if use == "replica_threads" and self.value != "fp16":
             return f"it computes in {self.value}, but DataParallel's threads would in fp16"

@@ -1,4 +1,4 @@
-"""Modules and operators that compute in a format of their own."""
+"""Field `exceptions`: modules and operators that compute in a format of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Exceptions(Part):
-    """Takes modules and operators out of the format that everything else computes in."""
+    """Lets modules and operators compute in a format other than that of the rest of the model."""
 
     field = "exceptions"
     place = 130
@@ -34,7 +34,7 @@ class Exceptions(Part):
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Read a mapping of patterns to "fp32", "fp16" or "bf16"."""
+        """Parse a mapping of patterns to "fp32", "fp16" or "bf16"."""
         pairs = given if isinstance(given, Mapping) else None
         if isinstance(given, tuple) and all(isinstance(pair, tuple) for pair in given):
             pairs = dict(given)
@@ -55,25 +55,26 @@ class Exceptions(Part):
                     f"exceptions gives {pattern!r} the format {format_!r}; allowed: {options}"
                     f"{closest(format_, _FORMATS)}"
                 )
-        # From the least to the most specific, whatever the order that they were written in.
+        # Sort from the shortest (least specific) to the longest pattern: later patterns override
+        # earlier ones.
         return cls(tuple(sorted(pairs.items(), key=lambda pair: (len(pair[0]), pair[0]))))
 
     @property
     def plain(self) -> dict[str, str]:
-        """A mapping of patterns to formats."""
+        """The mapping of patterns to formats."""
         return dict(self.value)
 
     def __str__(self) -> str:
         return "exceptions " + " ".join(f"{pattern}:{format_}" for pattern, format_ in self.value)
 
     def merged(self, other: Self) -> Self | None:
-        """Take the patterns of both, unless one pattern has two formats."""
+        """Combine the patterns of both; None if a pattern has different formats in the two."""
         both = self.plain | other.plain
         agree = all(both[pattern] == format_ for pattern, format_ in self.value)
         return self.parse(both) if agree else None
 
     def contradiction(self, whole: Whole) -> str | None:
-        """There must be a format to make exceptions from."""
+        """Refuse a recipe in which everything is in fp32."""
         half = whole.get("params") not in (None, "fp32")
         if half or whole.get("autocast") or whole.get("float8"):
             return None
@@ -83,11 +84,11 @@ class Exceptions(Part):
         )
 
     def formats(self) -> Iterable[str]:
-        """What the patterns name."""
+        """Return the formats of the patterns."""
         return tuple(format_ for _, format_ in self.value)
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Change what modules and operators compute in."""
+        """Change the formats in which the matching modules and operators compute."""
         from halfstep.techniques.exceptions import FormatExceptions
 
         del seed
@@ -96,7 +97,7 @@ class Exceptions(Part):
         yield FormatExceptions(self.plain, half_params=half, own_formats=whole.own_formats)
 
     def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
-        """Every module that a pattern matches has its format, and so has everything inside it."""
+        """Return the modules that a pattern matches and all modules inside them, with formats."""
         from halfstep.techniques.exceptions import matching
 
         return {

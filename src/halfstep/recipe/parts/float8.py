@@ -1,4 +1,4 @@
-"""Linear and convolution layers whose products are FP8."""
+"""Field `float8`: linear and convolution layers that multiply in FP8."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Float8(Part):
-    """Multiplies in fp8-e4m3 forward and with fp8-e5m2 gradients."""
+    """Multiplies in fp8-e4m3 in the forward pass, and with gradients in fp8-e5m2."""
 
     field = "float8"
     place = 50
@@ -32,7 +32,7 @@ class Float8(Part):
     }
 
     def contradiction(self, whole: Whole) -> str | None:
-        """FP8 tensor cores accumulate in fp32."""
+        """Refuse another `accumulator`: FP8 tensor cores accumulate in fp32."""
         accumulator = whole.get("accumulator")
         if accumulator:
             return (
@@ -42,18 +42,18 @@ class Float8(Part):
         return None
 
     def product_format(self) -> tuple[int, str] | None:
-        """FP8 stands in for whatever format the layer would have computed in."""
+        """Return fp8-e4m3, which overrides the formats of `params` and `autocast`."""
         return 2, "fp8-e4m3"
 
     def means(self, device: torch.device) -> Means | None:
-        """Rehearsed on every device."""
+        """Return "rehearsed", for every device."""
         from halfstep.kernels.hardware import float8
 
         del device
         return float8()
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Change the layers; one with a format of its own keeps that."""
+        """Change the layers to FP8, except those with a format of their own."""
         from halfstep.techniques.float8 import Float8Layers
 
         del seed

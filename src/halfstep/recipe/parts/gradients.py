@@ -1,4 +1,4 @@
-"""The format of `.grad` of half parameters."""
+"""Field `gradients`: the format of `.grad` of half parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gradients(Part):
     }
 
     def contradiction(self, whole: Whole) -> str | None:
-        """A half format must be that of the parameters."""
+        """Refuse a half format other than that of the parameters."""
         if self.value == "fp32":
             return None
         params = whole.get("params")
@@ -42,13 +42,13 @@ class Gradients(Part):
         return None
 
     def formats(self) -> Iterable[str]:
-        """Gradients."""
+        """Return the format of gradients."""
         return (self.value,)
 
     def gradient_format(self) -> str | None:
-        """What the field says."""
+        """Return the value of the field."""
         return str(self.value)
 
     def sharding(self, whole: Whole) -> Mapping[str, str]:
-        """FSDP2 sums the gradients of half parameters in the format that they are kept in."""
+        """Return the format in which FSDP2 sums gradients; nothing without half parameters."""
         return {} if whole.get("params") in (None, "fp32") else {"reduce": self.value}

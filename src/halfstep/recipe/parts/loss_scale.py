@@ -1,4 +1,4 @@
-"""How the loss is scaled."""
+"""Field `loss_scale`: the settings of the loss scale."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Scaling(Part):
-    """Multiplies the loss, so that small gradients survive a narrow format.
+    """Multiplies the loss, so that small gradients do not underflow in a narrow format.
 
-    No technique carries it out: it decides whether a step happens, which the engine does.
+    This part has no technique. Loss scaling decides whether a step happens, and only the engine
+    may decide that.
     """
 
     field = "loss_scale"
@@ -29,21 +30,21 @@ class Scaling(Part):
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Read "dynamic", a number, or a mapping of the fields of `LossScale`."""
+        """Parse "dynamic", a number, or a mapping of the fields of `LossScale`."""
         return cls(LossScale.parse(given))
 
     @property
     def plain(self) -> dict[str, Any]:
-        """All fields of the loss scale."""
+        """All fields of the `LossScale`."""
         return asdict(self.value)
 
     def scaling(self) -> LossScale:
-        """What the field says."""
+        """Return the value of the field."""
         found: LossScale = self.value
         return found
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """What a closure computes inside a step can neither be unscaled nor skipped."""
+        """Refuse closures: the engine can neither unscale nor skip what they compute in a step."""
         del whole
         if use == "closure":
             return "a loss scale cannot unscale or skip what the optimizer computes inside its step"

@@ -1,4 +1,4 @@
-"""fp32 copies of half parameters that the optimizer owns."""
+"""Field `master_weights`: fp32 copies of half parameters, which the optimizer updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MasterWeights(Part):
-    """Lets the optimizer update fp32 copies."""
+    """Lets the optimizer update fp32 copies of half parameters."""
 
     field = "master_weights"
     place = 70
@@ -25,15 +25,15 @@ class MasterWeights(Part):
     }
 
     def optimizer_format(self) -> str | None:
-        """The optimizer steps the copies."""
+        """Return fp32, the format of the copies that the optimizer updates."""
         return "fp32" if self.value else None
 
     def contradiction(self, whole: Whole) -> str | None:
-        """Only half parameters have masters."""
+        """Refuse a recipe without half parameters: only these have master weights."""
         return needs_half_params(self, whole) if self.value else None
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Make the copies before the model is cast."""
+        """Copy the parameters to fp32 before the model is cast."""
         from halfstep.techniques import master
 
         del seed
@@ -41,7 +41,7 @@ class MasterWeights(Part):
             yield master.MasterWeights(whole.get("params"), own_formats=whole.own_formats)
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """There must be parameters to copy, and they must be the optimizer's own to replace."""
+        """Refuse lazy parameters, which have no values to copy, and ZeRO's parameter lists."""
         del whole
         if use == "lazy_parameters" and self.value:
             return "master weights are copied from the parameters"

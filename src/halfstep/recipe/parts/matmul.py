@@ -1,4 +1,4 @@
-"""How fp32 matrix products and convolutions compute."""
+"""Field `matmul`: how fp32 matrix products and convolutions are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Matmul(Part):
-    """Chooses between IEEE single and TF32."""
+    """Chooses between IEEE single precision and TF32."""
 
     field = "matmul"
     place = 40
@@ -28,17 +28,17 @@ class Matmul(Part):
     }
 
     def product_format(self) -> tuple[int, str] | None:
-        """fp32 products are TF32; a half format leaves no fp32 products."""
+        """Return tf32, with the lowest precedence: a half format leaves no fp32 products."""
         return (0, "tf32") if self.value == "tf32" else None
 
     def means(self, device: torch.device) -> Means | None:
-        """TF32 needs tensor cores."""
+        """Return how `device` multiplies in TF32, which needs tensor cores."""
         from halfstep.kernels.hardware import tf32
 
         return tf32(device) if self.value == "tf32" else None
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Set torch's switches, or rehearse."""
+        """Set torch's TF32 switches, or rehearse TF32 on a device without it."""
         from halfstep.techniques.matmul import MatmulPrecision
 
         del whole, seed

@@ -1,4 +1,4 @@
-"""Norm layers in fp32 beside half parameters."""
+"""Field `norms`: norm layers in fp32 in a model with half parameters."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Norms(Part):
     allowed = {"fp32": "norm layers stay in fp32"}
 
     def contradiction(self, whole: Whole) -> str | None:
-        """Without half parameters norm layers are in fp32 anyway."""
+        """Refuse a recipe without half parameters: its norm layers are in fp32 anyway."""
         return needs_half_params(self, whole)
 
     def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
-        """Every norm layer has a format of its own."""
+        """Return all norm layers of `model`, with their format."""
         from halfstep.techniques.params import is_norm
 
         return {module: self.value for module in model.modules() if is_norm(module)}

@@ -1,4 +1,4 @@
-"""The format of what a model in a half format returns."""
+"""Field `outputs`: the output format of a model with half parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Outputs(Part):
-    """Casts the outputs of a half model, which `params` carries out."""
+    """Casts the outputs of a model with half parameters; the technique of `params` does this."""
 
     field = "outputs"
     place = 90
@@ -21,10 +21,10 @@ class Outputs(Part):
     allowed = {"fp32": "outputs are cast to single precision"}
 
     def contradiction(self, whole: Whole) -> str | None:
-        """Other models return fp32, or what autocast leaves."""
+        """Refuse a recipe without half parameters."""
         return needs_half_params(self, whole)
 
     def sharding(self, whole: Whole) -> Mapping[str, str]:
-        """FSDP2 casts the outputs of the outermost module."""
+        """Return the format to which FSDP2 casts the outputs of the outermost module."""
         del whole
         return {"outputs": self.value}

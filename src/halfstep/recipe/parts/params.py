@@ -1,4 +1,4 @@
-"""The format of the model's parameters and buffers."""
+"""Field `params`: the format of the model's parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Params(Part):
-    """Casts the model; the inputs of a half one are cast too."""
+    """Casts the model and, if its format is a half format, its inputs."""
 
     field = "params"
     place = 10
@@ -35,11 +35,11 @@ class Params(Part):
         return None if self.value == "fp32" else str(self.value)
 
     def optimizer_format(self) -> str | None:
-        """That of the parameters, unless another field changes it."""
+        """Return the format of half parameters; other fields may override it."""
         return self._half
 
     def contradiction(self, whole: Whole) -> str | None:
-        """Refuse autocast over parameters that are half already."""
+        """Refuse autocast if the parameters are already in a half format."""
         autocast = whole.get("autocast")
         if autocast and self._half:
             return (
@@ -49,21 +49,21 @@ class Params(Part):
         return None
 
     def product_format(self) -> tuple[int, str] | None:
-        """Half parameters are multiplied as they are."""
+        """Return the format of half parameters, in which they are multiplied."""
         return (1, self._half) if self._half else None
 
     def formats(self) -> Iterable[str]:
-        """Parameters, and what is computed with them."""
+        """Return the format of the parameters, and of what is computed with them."""
         return (self.value,)
 
     def means(self, device: torch.device) -> Means | None:
-        """Half parameters need units for their format."""
+        """Return how `device` computes in the half format of the parameters."""
         from halfstep.kernels.hardware import half
 
         return half(self._half, device) if self._half else None
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Cast parameters, and keep gradients and kernels in step with a half format."""
+        """Cast parameters; for a half format, also set the format of gradients and CPU kernels."""
         from halfstep.techniques.cpu_half import CpuHalf
         from halfstep.techniques.gradients import GradientFormat
         from halfstep.techniques.params import ParameterFormat
@@ -78,22 +78,25 @@ class Params(Part):
             yield CpuHalf(autocast=False)
 
     def gradient_format(self) -> str | None:
-        """Gradients of half parameters have the parameters' format."""
+        """Return the format of half parameters, which their gradients have too."""
         return self._half
 
     def reduction(self) -> str | None:
-        """DDP's buckets have the parameters' format, gradients the engine's: it reduces them."""
+        """Return "own" for half parameters: the engine reduces their gradients, not DDP.
+
+        DDP's buckets have the parameters' format, but the engine may keep gradients in fp32.
+        """
         return "own" if self._half else None
 
     def sharding(self, whole: Whole) -> Mapping[str, str]:
-        """Gather parameters in a half format; sharded ones are fp32."""
+        """Return the half format for gathered parameters; the sharded parameters are fp32."""
         del whole
         if self._half is None:
             return {"buffers": self.value}
         return {"compute": self._half, "buffers": self._half, "reduce": self._half}
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """Refuse what needs fp32 parameters."""
+        """Refuse, for half parameters, the uses that need fp32 parameters."""
         if self._half is None:
             return None
         if use == "fully_shard" and not whole.get("master_weights"):

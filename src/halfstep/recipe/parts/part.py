@@ -1,11 +1,12 @@
-"""The seam of a recipe: one field, with everything that is true of it.
+"""`Part`, the base class of the fields of a recipe.
 
-A part is a field that is set. It holds the field's value and answers for it: which values there
-are, what contradicts it, what a device makes of it, how its technique is built, and in which ways
-of training it cannot be had. Every answer is "nothing" by default; a field overrides those in which
-it differs. `Recipe` asks its parts in turn and knows none of them by name.
+A part is a field that is set. It holds the field's value and all knowledge about the field: the
+allowed values, contradictions with other fields, how a device runs it, how its technique is built,
+and the ways of training in which it does not work. The methods return None or nothing by default; a
+field overrides those that it needs. `Recipe` calls the methods of its parts in turn and knows no
+part by name.
 
-A class that derives from `Part` is a field of every recipe from then on.
+Defining a subclass of `Part` adds the field to all recipes.
 """
 
 from __future__ import annotations
@@ -34,22 +35,25 @@ Use = Literal[
     "lazy_parameters",
     "script_modules",
 ]
-"""What some fields exclude: FSDP2, the engine's DataParallel, torch's own DataParallel, a
-`ZeroRedundancyOptimizer`, an optimizer that evaluates the loss by a closure, parameters without
-values yet, and modules that TorchScript has compiled."""
+"""Ways of training that some fields exclude.
+
+In this order: FSDP2, the engine's DataParallel, torch's own DataParallel, a
+`ZeroRedundancyOptimizer`, an optimizer that evaluates the loss in a closure, lazy parameters (which
+have no values yet), and modules compiled by TorchScript.
+"""
 
 PARTS: dict[str, type[Part]] = {}
-"""Every field that a recipe may set, by name."""
+"""The class of each field that a recipe may set, by the field's name."""
 
 
 class Whole(Protocol):
-    """What a part may know of the recipe that it belongs to."""
+    """The interface of a recipe that its parts may use."""
 
     def get(self, field: str) -> Any:
-        """Return the value of a field; None where it is not set."""
+        """Return the value of a field; None if it is not set."""
 
     def own_formats(self, model: nn.Module) -> dict[nn.Module, str]:
-        """Return modules of `model` whose parameters have a format of their own, and which."""
+        """Return the modules of `model` with a format of their own, and that format."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,12 @@ class Part:
     """One field of a recipe that is set.
 
     Attributes:
-        value: What it is set to.
-        field: Its name in a recipe.
-        place: Where it stands when a recipe is printed; where two parts answer the same question,
-            the later one's answer holds.
-        purpose: What it decides, as one sentence.
-        allowed: Its values, each with what it means.
+        value: The value of the field.
+        field: The name of the field in a recipe.
+        place: Sort key of the field in a recipe. If two parts answer the same question, the answer
+            of the part with the higher place counts.
+        purpose: What the field decides, as one sentence.
+        allowed: The allowed values, each with its meaning.
     """
 
     value: Any
@@ -73,20 +77,20 @@ class Part:
     allowed: ClassVar[Mapping[Any, str]]
 
     traceable: ClassVar[bool] = True
-    """Whether a GPU runs the operators that a step on a CPU calls, so that these tell its cost."""
+    """Whether a GPU runs the same operators as a CPU, so that a trace on a CPU tells the cost."""
 
     former_field: ClassVar[str | None] = None
-    """What the field was called before; recipes that were written then are still read."""
+    """A former name of the field, which recipes may still use."""
 
     def __init_subclass__(cls) -> None:
         PARTS[cls.field] = cls
 
     @classmethod
     def parse(cls, given: Any) -> Self:
-        """Read a value as users write it.
+        """Parse a value as users write it.
 
         Raises:
-            ValueError: If there is no such value; the message lists those that there are.
+            ValueError: If the value is not allowed; the message lists the allowed values.
         """
         if given not in cls.allowed:
             options = ", ".join(map(repr, cls.allowed))
@@ -103,83 +107,86 @@ class Part:
         return f"{self.field} {self.value}"
 
     def merged(self, other: Self) -> Self | None:
-        """Compose with the same field of another recipe; None where the two disagree."""
+        """Combine with the same field of another recipe; return None if the two disagree."""
         return self if self == other else None
 
     def contradiction(self, whole: Whole) -> str | None:
-        """Say why this part cannot stand beside the other parts, with what to write instead."""
+        """Return why this part contradicts the other parts and what to write instead, or None."""
         del whole
         return None
 
     def product_format(self) -> tuple[int, str] | None:
-        """Return the format that products of the forward pass compute in, with its precedence."""
+        """Return the precedence and the format of products in the forward pass, or None.
+
+        The format with the highest precedence among all parts applies.
+        """
         return None
 
     def forward_format(self) -> str | None:
-        """Return the format of the autocast region that a loop has to enter."""
+        """Return the format of the autocast region around the forward pass, or None."""
         return None
 
     def formats(self) -> Iterable[str]:
-        """Return every format that something is kept or computed in because of this part."""
+        """Return all formats in which this part causes tensors to be stored or computed."""
         return ()
 
     def means(self, device: torch.device) -> Means | None:
-        """Return how `device` carries the part out; None where it asks nothing of the hardware.
+        """Return how `device` runs this part; None if the part does not depend on the hardware.
 
         Raises:
-            ValueError: If there is no such device.
+            ValueError: If the device does not exist.
         """
         del device
         return None
 
     def techniques(self, whole: Whole, *, seed: int) -> Iterable[Technique]:
-        """Build what carries the part out; this is where torch is first imported.
+        """Build the techniques that implement this part; import them here, not with the module.
 
         Args:
             whole: The recipe.
-            seed: Seed of what a technique draws at random.
+            seed: Seed of a technique's random numbers.
         """
         del whole, seed
         return ()
 
     def own_formats(self, model: nn.Module) -> Mapping[nn.Module, str]:
-        """Return modules of `model` whose parameters have a format of their own, and which."""
+        """Return the modules of `model` to which this part gives a format of their own, with it."""
         del model
         return {}
 
     def gradient_format(self) -> str | None:
-        """Return the format in which `.grad` of half parameters is kept."""
+        """Return the format of `.grad` of half parameters, or None."""
         return None
 
     def optimizer_format(self) -> str | None:
-        """Return the format in which the optimizer computes its updates."""
+        """Return the format in which the optimizer computes its updates, or None."""
         return None
 
     def keeps_small_updates(self) -> bool:
-        """Tell whether updates of less than half an ulp arrive in the long run."""
+        """Tell whether updates smaller than half an ulp of the weight take effect over time."""
         return False
 
     def reduction(self) -> str | None:
-        """Return the format in which processes sum gradients; "own" for that of each gradient."""
+        """Return the format in which processes sum gradients ("own": that of each), or None."""
         return None
 
     def sharding(self, whole: Whole) -> Mapping[str, str]:
-        """Return formats under FSDP2: of "compute", "buffers", "reduce" and "outputs"."""
+        """Return formats under FSDP2, by the keys of `Recipe.sharding`."""
         del whole
         return {}
 
     def scaling(self) -> LossScale | None:
-        """Return the `LossScale` that the loss is multiplied by, or None."""
+        """Return the settings of the loss scale, or None."""
         return None
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """Say why a step under this part cannot be had in a way of training, or nothing."""
+        """Return why this part does not work with the way of training `use`; None if it works."""
         del use, whole
         return None
 
 
 def needs_half_params(part: Part, whole: Whole) -> str | None:
-    """Refuse a part that says something of half parameters where a recipe has none."""
+    """Return a refusal of a part that needs half parameters if the recipe has none, else None."""
     params = whole.get("params")
     if params not in (None, "fp32"):
         return None

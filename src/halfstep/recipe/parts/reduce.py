@@ -1,4 +1,4 @@
-"""The format in which processes sum gradients."""
+"""Field `reduce`: the format in which processes sum gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Reduce(Part):
-    """Chooses the format of the sum; the engine's reduction and FSDP2 carry it out."""
+    """Chooses the format of sums of gradients; the engine's reduction or FSDP2 computes them."""
 
     field = "reduce"
     place = 115
@@ -24,20 +24,20 @@ class Reduce(Part):
     allowed = {"fp32": "single precision", "fp16": "half precision", "bf16": "bfloat16"}
 
     def formats(self) -> Iterable[str]:
-        """Sums of gradients."""
+        """Return the format of sums of gradients."""
         return (self.value,)
 
     def reduction(self) -> str | None:
-        """What the field says."""
+        """Return the value of the field."""
         return str(self.value)
 
     def sharding(self, whole: Whole) -> Mapping[str, str]:
-        """FSDP2 sums in the same format."""
+        """Return the format in which FSDP2 sums gradients."""
         del whole
         return {"reduce": self.value}
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """DataParallel has no sum of its own to choose a format for."""
+        """Refuse DataParallel, which sums gradients in their own format."""
         del whole
         if use == "data_parallel":
             return (

@@ -1,4 +1,4 @@
-"""How the weight update of bf16 parameters is rounded."""
+"""Field `update`: how weight updates of bf16 parameters are rounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Update(Part):
-    """Keeps updates that rounding to nearest would lose."""
+    """Keeps small weight updates that rounding to nearest would lose."""
 
     field = "update"
     place = 110
@@ -25,7 +25,7 @@ class Update(Part):
     }
 
     def contradiction(self, whole: Whole) -> str | None:
-        """It rounds into bf16 parameters, and replaces master weights."""
+        """Refuse parameters that are not bf16, and master weights, which this field replaces."""
         params = whole.get("params")
         if params != "bf16":
             said = repr(params) if params else "not set"
@@ -48,15 +48,15 @@ class Update(Part):
         yield RoundedUpdate(self.value, seed=seed)
 
     def optimizer_format(self) -> str | None:
-        """It steps fp32 copies of a few parameters at a time."""
+        """Return fp32: the optimizer steps fp32 copies of a few parameters at a time."""
         return "fp32"
 
     def keeps_small_updates(self) -> bool:
-        """They arrive, on average or late: that is what both ways of rounding are for."""
+        """Return True: small updates take effect, on average (stochastic) or later (Kahan)."""
         return True
 
     def refuses(self, use: Use, whole: Whole) -> str | None:
-        """ZeRO steps an optimizer of its own, whose parameters nothing can stand in for."""
+        """Refuse ZeRO: it steps an internal optimizer, whose parameters cannot be replaced."""
         del whole
         if use == "zero_optimizer":
             return "the optimizer that it steps inside would leave out how updates are rounded"
