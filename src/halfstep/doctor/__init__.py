@@ -1,8 +1,8 @@
-"""Says why mixed-precision training broke, in any PyTorch program.
+"""Finds out why mixed-precision training failed, in any PyTorch program.
 
-`watch` observes a loop and fills one record of evidence; `rules` read the record and name causes.
-There are three entry points: `halfstep doctor script.py`, `halfstep.watch(model, optimizer)` in a
-user's own loop, and the trainer, which watches its runs.
+A watch observes a training loop and fills one record of evidence. The rules read the record and
+report causes. There are three entry points: `halfstep doctor script.py`, `halfstep.watch(model,
+optimizer)` in a user's own loop, and the trainer, which watches its runs.
 """
 
 from halfstep.doctor.record import Evidence

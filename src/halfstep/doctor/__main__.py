@@ -13,10 +13,10 @@ def main(argv: list[str]) -> int:
     """Run a program under watch.
 
     Args:
-        argv: What comes after `python -m halfstep.doctor`.
+        argv: The arguments after `python -m halfstep.doctor`.
 
     Returns:
-        The program's exit code; 2 when there is nothing to run.
+        The program's exit code; 2 if there is nothing to run.
     """
     report, hold_back = None, False
     while argv[:1] in (["--report"], ["--hold-back"]):

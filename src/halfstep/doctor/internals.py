@@ -31,9 +31,10 @@ def push_function_mode(mode: TorchFunctionMode) -> None:
 
 
 def keep_compiled_buffers() -> Callable[[], None]:
-    """Let backward passes that are compiled from now on run more than once.
+    """Make backward passes that are compiled from now on able to run more than once.
 
-    Otherwise Inductor overwrites the tensors that were saved for them, and a replay fails.
+    By default, Inductor reuses the memory of the tensors that were saved for a backward, so that a
+    replay fails.
 
     Returns:
         A function that restores the setting.
@@ -90,10 +91,12 @@ def node_number(node: Any) -> int:
 
 
 def custom_function(frame: FrameType) -> str:
-    """Return the autograd function, not of torch, whose forward or backward starts in a frame.
+    """Return the name of the user-defined autograd function that a frame runs.
+
+    Functions that torch itself defines do not count.
 
     Returns:
-        Its name; "" for other frames.
+        The class name, if the frame calls the function's forward or backward; "" otherwise.
     """
     code = frame.f_code
     if code.co_name != "apply" or code.co_filename != torch.autograd.function.__file__:
@@ -105,7 +108,7 @@ def custom_function(frame: FrameType) -> str:
 
 
 def raising_function(traceback: TracebackType | None) -> str:
-    """Return the innermost autograd function, not of torch, in the traceback of an exception."""
+    """Return the name of the innermost user-defined autograd function in a traceback, or ""."""
     found = ""
     while traceback is not None:
         found = custom_function(traceback.tb_frame) or found
@@ -114,7 +117,11 @@ def raising_function(traceback: TracebackType | None) -> str:
 
 
 def running_function(boundary: str) -> str:
-    """Return the innermost autograd function, not of torch, that runs below a file's frames."""
+    """Return the name of the innermost user-defined autograd function on the stack, or "".
+
+    Args:
+        boundary: The file at whose innermost frame the search stops.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != boundary:
         found = custom_function(frame)
@@ -129,9 +136,9 @@ class _WithoutReentry:
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-        """Run a block like a reentrant checkpoint, except for the start of its backward."""
+        """Run a block with the results of a reentrant checkpoint, but without reentry."""
         if not any(isinstance(each, torch.Tensor) and each.requires_grad for each in args):
-            with torch.no_grad():  # Reentrant, the block gets no gradient then.
+            with torch.no_grad():  # A reentrant checkpoint computes no gradients in this case.
                 return function(*args)
         return checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state
@@ -140,7 +147,7 @@ class _WithoutReentry:
 
 @contextmanager
 def no_reentrant_checkpoints() -> Iterator[None]:
-    """Run blocks of `use_reentrant=True` in another way, because they refuse `autograd.grad`."""
+    """Replace reentrant checkpoints by non-reentrant ones: they do not allow `autograd.grad`."""
     original = checkpoint.CheckpointFunction
     setattr(checkpoint, "CheckpointFunction", _WithoutReentry)  # noqa: B010  # a class
     try:
@@ -160,7 +167,7 @@ def changes_inputs(operator: Any) -> bool:
 
 
 def tensors_written(operator: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the tensors among an ATen operator's arguments that it writes to."""
+    """Return the tensor arguments of an ATen operator that the operator writes to."""
     if not changes_inputs(operator):
         return []
     arguments = operator._schema.arguments
@@ -192,7 +199,7 @@ def fetchers() -> tuple[type[Any], ...]:
 
 
 def is_cast(operator: Any) -> bool:
-    """Return whether an ATen operator is the cast behind `Tensor.to`."""
+    """Return whether an ATen operator is the cast that `Tensor.to` calls."""
     return operator is torch.ops.aten._to_copy.default
 
 
@@ -228,9 +235,9 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def values_of_sparse(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values of a sparse tensor, possibly several for one element.
+    """Return the uncoalesced values of a sparse tensor: one element can have several values.
 
-    They are not coalesced, which could take long.
+    Coalescing them could take a long time.
     """
     return tensor._values()
 
@@ -239,7 +246,7 @@ def loss_scale_of(scaler: Any) -> torch.Tensor | None:
     """Return a scaler's scale on its device; None before its first use.
 
     Args:
-        scaler: A `torch.amp.GradScaler`, or the engine's own.
+        scaler: A `torch.amp.GradScaler`, or the engine's scaler.
     """
     name = "_scale" if isinstance(scaler, torch.amp.GradScaler) else "scale"
     scale: torch.Tensor | None = getattr(scaler, name, None)
@@ -268,12 +275,12 @@ def found_inf_of(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer)
 
 
 def is_only_cast_on_cuda(func: Any) -> bool:
-    """Return whether autocast casts an operator to fp32 on CUDA and leaves it alone on this CPU.
+    """Return whether autocast runs an operator in fp32 on CUDA, but does not cast it on a CPU.
 
     Such operators are powers, sums, exponentials and norms.
 
     Args:
-        func: The overload.
+        func: The overload of the operator.
     """
     if func.overloadpacket.__name__ in LOWER | WIDEST:
         return False

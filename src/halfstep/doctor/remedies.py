@@ -1,4 +1,4 @@
-"""What several rules suggest."""
+"""Changes that several rules suggest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from halfstep.doctor.record.source import difference, with_argument
 if TYPE_CHECKING:
     from halfstep.doctor.record import OptimizerFacts
 
-_EPS_POSITION = 3  # Adam(params, lr, betas, eps), and all like it
+_EPS_POSITION = 3  # in Adam(params, lr, betas, eps) and in similar optimizers
 _POWERS = {"aten.rsqrt": "1e-3", "aten.reciprocal": "1e-2"}
 
 
 def fp16_eps(op: str) -> str:
-    """Return an eps for the argument of an operator, as text.
+    """Return an eps to add to the argument of an operator, as text.
 
     With it, both the operator and its derivative are finite in fp16 where the argument is 0. The
     derivative of `rsqrt` raises the eps to the power of -1.5, that of `reciprocal` to -2.
@@ -27,11 +27,11 @@ def fp16_eps(op: str) -> str:
 
 
 def with_eps(optimizer: OptimizerFacts, eps: str) -> tuple[str, ...]:
-    """Return the change of the program's own statement that gives an optimizer another eps.
+    """Return a change that gives an optimizer another eps, as lines with "+" and "-".
 
     Args:
-        optimizer: The optimizer.
-        eps: The eps, as it is written: "1e-4".
+        optimizer: The optimizer; the change is made to the statement that created it.
+        eps: The eps as source code: "1e-4".
     """
     made = optimizer.made_by
     changed = with_argument(made, optimizer.kind, "eps", eps, position=_EPS_POSITION)
@@ -54,13 +54,13 @@ _SQUARES = (
 
 
 def squares_in_fp32(line: str) -> str:
-    """Return a line of code in which its square is computed in fp32.
+    """Return a line of code, changed so that its square is computed in fp32.
 
     Args:
         line: The line, for example "x.pow(2).mean()".
 
     Returns:
-        The changed line; "" if the line shows no square, or several.
+        The changed line; "" if the line contains no square or several squares.
     """
     found = [re.subn(pattern, replacement, line) for pattern, replacement in _SQUARES]
     if sum(count for _, count in found) != 1:

@@ -26,7 +26,7 @@ def is_saved(path: Path) -> bool:
 
 
 def saved_in(path: Path) -> Path:
-    """Return the bundle, or else the evidence, in a report's directory; other paths unchanged."""
+    """Return the path of the bundle or evidence in a report's directory; other paths unchanged."""
     inside = (path / "bundle", path / "diagnosis.json")
     return next((each for each in inside if each.exists() and is_saved(each)), path)
 
@@ -35,10 +35,11 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
     """Explain a bundle, or the evidence in a JSON file.
 
     Returns:
-        The diagnosis, its evidence, and for a bundle a line on whether its step repeats here.
+        The diagnosis, the evidence, and a line that says whether a bundle's step fails on this
+        machine too; "" for a JSON file.
 
     Raises:
-        UserError: If the path has neither.
+        UserError: If the path contains neither a bundle nor evidence.
     """
     if not path.is_dir():
         evidence = read_evidence(path)
@@ -49,7 +50,7 @@ def explain(path: Path) -> tuple[Diagnosis, Evidence, str]:
 
 
 def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
-    """Return the diagnosis; an error of a rule means that the file is not valid."""
+    """Return the diagnosis; raise `UserError` if a rule fails, because the file is then invalid."""
     try:
         return diagnose(evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -60,7 +61,12 @@ def _diagnosed(evidence: Evidence, path: Path) -> Diagnosis:
 
 
 def _run_again(bundle: Bundle) -> tuple[Evidence, str]:
-    """Return the evidence, updated if the step behaves differently here, and a line about it."""
+    """Run the step of a bundle again.
+
+    Returns:
+        The evidence, with new births and replays if another operator is the culprit on this
+        machine; and a line about the result.
+    """
     for file, lines in bundle.recording.lines.items():
         _show_lines(file, lines)
     about = bundle.about
@@ -92,8 +98,8 @@ def _born(birth: Birth) -> str:
 
 
 def _show_lines(file: str, lines: dict[int, str]) -> None:
-    """Make the texts of lines available although their file is not on this machine."""
-    # Only for plausible line numbers: the file may come from somebody else.
+    """Add source lines to `linecache`, so that they are shown although their file is missing."""
+    # The limit protects the memory from a huge line number in a bundle of unknown origin.
     if not linecache.getlines(file) and max(lines, default=MOST_LINES) < MOST_LINES:
         text = [f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1)]
         linecache.cache[file] = (len(text), None, text, file)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Watches a loop until the end of its `with` block, `diagnose()` or the end of the program.
+    """Watches a loop until its `with` block ends, `diagnose()` is called, or the program exits.
 
     Args:
         watch: The watch, not yet started.

@@ -1,4 +1,4 @@
-"""A verdict of doctor: a cause, its evidence, the change, and the confidence."""
+"""Rules, findings, verdicts and diagnoses: the form in which doctor reports causes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ORDER = (CERTAIN, LIKELY, POSSIBLE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule finds in the evidence.
+    """The result of a rule that recognised its cause in the evidence.
 
     Attributes:
         summary: What is wrong, in one or two sentences with numbers.
-        facts: The observations behind the summary, one per line.
-        change: The lines to write, or to delete ("- optimizer.step()", "+ scaler.step(optimizer)").
+        facts: The observations that support the summary, one per line.
+        change: The lines to delete and to add ("- optimizer.step()", "+ scaler.step(optimizer)").
         confidence: "certain", "likely" or "possible".
-        site: The line to change; None where it is not known.
-        module: The module concerned; "" for none.
+        site: The line to change; None if unknown.
+        module: Path of the module concerned; "" for none.
         ruled_out: Causes that were ruled out, with the reasons.
     """
 
@@ -42,17 +42,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One cause.
+    """Recognises one cause.
 
     Attributes:
-        code: A stable name for programs ("STEP_BYPASSES_SCALER").
-        name: A short name for people.
-        rows: Its rows in the catalogue of causes.
-        citations: Reports of the cause.
-        needs: The signals that it reads; if one is missing, it finds nothing.
-        judge: Returns a finding, or None.
-        explains: Codes of causes that are consequences of this one and are then not reported.
-        symptom: Whether several causes have this symptom: it is reported only if no cause is found.
+        code: A stable name of the cause for programs ("STEP_BYPASSES_SCALER").
+        name: A short name of the cause for people.
+        rows: Numbers of the cause's rows in the catalogue of failures (see docs/doctor.md).
+        citations: Public issues that report the cause ("NVIDIA/apex#93").
+        needs: The signals (fields of `Evidence`) that the rule reads; without one of them, the rule
+            finds nothing.
+        judge: A function that reads the evidence and returns a finding, or None.
+        explains: Codes of causes that are consequences of this cause and are then not reported.
+        symptom: Whether the rule recognises only a symptom, which several causes can have. A
+            symptom is reported only if no cause of inf or NaN is found.
         harmless: Whether the cause makes neither inf nor NaN, so that it explains no symptom.
     """
 
@@ -68,11 +70,11 @@ class Rule:
 
     @property
     def about(self) -> str:
-        """Say in a sentence what happens; it is the docstring of the rule's file."""
+        """The description of the cause: the docstring of the rule's file, in one line."""
         return " ".join((sys.modules[self.judge.__module__].__doc__ or self.name).split())
 
     def read(self, evidence: Evidence) -> Finding | None:
-        """Judge by only the signals that the rule needs."""
+        """Return the finding, from only the signals that the rule needs; None for none."""
         if not self.needs <= evidence.signals:
             return None
         return self.judge(evidence.only(self.needs))
@@ -80,12 +82,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A finding and its rule.
+    """A finding, with the description of its rule.
 
     Attributes:
         code: Code of the rule.
         name: Name of the rule.
-        rows: Rows of the rule.
+        rows: Rows of the rule in the catalogue of failures.
         citations: Citations of the rule.
         finding: The finding of the rule.
     """
@@ -103,9 +105,9 @@ class Diagnosis:
 
     Attributes:
         verdicts: The causes, most certain first.
-        consequences: Causes that the verdicts explain, by code.
+        consequences: Codes of findings that are not reported, because a verdict explains them.
         headroom: One line on the distance to overflow and underflow; "" if unknown.
-        notes: What could not be examined, and why.
+        notes: Notes for the user, such as what could not be examined and why.
         unchecked: A part of the program that was not checked, and why; "" for none.
     """
 
@@ -117,7 +119,7 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The first cause, or that nothing was found."""
+        """The name of the first cause, or a text that says that nothing was found."""
         if self.verdicts:
             return self.verdicts[0].name
         return f"{self.unchecked}; nothing else was found" if self.unchecked else "nothing found"

@@ -110,9 +110,9 @@ def load_assembly(
 
 
 def _changed(state: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """Return the names of the recipe's fields that have another value in the saved state."""
-    saved = _settings_of(state)
-    return [name for name, value in recipe.settings().items() if saved.get(name) != value]
+    """Return the names of the fields whose values in the recipe and in the saved state differ."""
+    saved, new = _settings_of(state), recipe.settings()
+    return [name for name in new | saved if saved.get(name) != new.get(name)]
 
 
 def _settings_of(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class ImageCache:
                 f"the cache of images {str(path or 'in memory')!r} cannot be created: "
                 f"{error.strerror or error}; write another file"
             ) from error
+        except UserError:
+            raise
         except ValueError as error:
             raise UserError(f"a cache of {gigabytes:g} GB holds no image: {error}") from error
         self._take(images)

@@ -216,6 +216,18 @@ def test_a_step_that_an_error_prevented_counts_among_the_steps() -> None:
     assert found["UNSCALED_TWICE"].facts == ("in 1 of 1 step, this line called unscale_()",)
 
 
+def test_an_unscale_after_the_step_is_moved_before_it() -> None:
+    late = watched("UNSCALED_AFTER_STEP", "broken")
+    found = {each.code: each.finding for each in diagnose(late).verdicts}
+    assert list(found) == ["UNSCALED_AFTER_STEP"]
+    unscale = "scaler.unscale_(optimizer)"
+    assert found["UNSCALED_AFTER_STEP"].change == (
+        f"+ {unscale}",
+        "  scaler.step(optimizer)",
+        f"- {unscale}",
+    )
+
+
 def test_a_growing_loss_says_nothing_of_fp32_where_no_step_was_replayed_in_it() -> None:
     evidence = watched("LEARNING_RATE_TOO_HIGH", "broken")
 

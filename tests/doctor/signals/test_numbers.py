@@ -81,3 +81,27 @@ def test_numbers_are_read_once_the_next_step_has_come(read_in) -> None:
     *read, at_the_end = read_in
     assert read == [(step, step + 1) for step in range(1, STEPS - 1)]  # 0 is no ordinary step
     assert at_the_end[0] == STEPS - 1
+
+
+def test_norms_of_wide_gradients_are_not_narrowed():
+    half = torch.full((4,), 6e4, dtype=torch.float16)
+    double = torch.tensor([3e150, 4e150], dtype=torch.float64)
+    assert numbers.gradient_norm([half]).item() == pytest.approx(1.2e5, rel=1e-3)
+    assert numbers.gradient_norm([half, double]).item() == pytest.approx(5e150)
+    assert numbers.gradient_norm([torch.tensor([3 + 4j])]).item() == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 4.0])
+def test_the_smallest_scale_may_be_zero(scale):
+    series = numbers.Series(lambda _: None)
+    for number, each in enumerate((8.0, scale, 16.0)):
+        series.take(
+            number,
+            0,
+            learning_rate=0.1,
+            loss=torch.tensor(1.0),
+            gradients=[torch.ones(2)],
+            scale=torch.tensor(each),
+            skipped=False,
+        )
+    assert series.freeze().smallest_scale == scale

@@ -1,1 +1,1 @@
-"""A failing step as files, which can be run again without its program."""
+"""Bundles: a failing step, saved as files that can be run again without the program."""

@@ -12,13 +12,14 @@ class Caller:
     """The caller of an operator.
 
     Attributes:
-        module: Path of the module; "" outside of one.
-        module_kind: Its class.
-        line: The line, possibly in a library.
-        user_line: The user's line that led there.
-        function: The program's own autograd function; "" for none.
-        node: In a backward, the autograd node; "" in a forward.
-        forward_op: In a backward, the forward operator of its node.
+        module: Path of the module that calls the operator; "" outside of modules. In a backward,
+            the module that called the forward operator.
+        module_kind: Class of this module.
+        line: The line that calls the operator, possibly in a library; None if unknown.
+        user_line: The line of the user's program from which `line` was reached; None if unknown.
+        function: Name of the user-defined autograd function that calls the operator; "" for none.
+        node: Name of the autograd node whose backward calls the operator; "" in a forward.
+        forward_op: The forward operator that created this node; "" in a forward, or if unknown.
     """
 
     module: str = ""

@@ -1,8 +1,9 @@
 """A bundle: a directory with which a failing step can be examined on another machine.
 
-- `step.json`: versions, the step and the reason, and the step's operators (`recording`);
-- `tensors.safetensors`: parameters, buffers, batch, states of the generators;
-- `evidence.json`: the record behind the diagnosis.
+- `step.json`: versions, the step's number, the reason for its investigation, and its operators
+  (`recording.py`);
+- `tensors.safetensors`: parameters, buffers, batch, states of the random generators;
+- `evidence.json`: the evidence that the diagnosis was made from.
 
 Reading a bundle runs no code from it: text is validated, tensors are safetensors, and a step calls
 only operators of torch's dispatcher.
@@ -43,9 +44,9 @@ class About:
         format: Format version of the bundle.
         torch: Version of torch.
         python: Version of Python.
-        platform: The system and its processor.
-        iteration: Number of the step.
-        why: The reason for its investigation.
+        platform: The operating system and the processor.
+        iteration: Number of the step, from 0.
+        why: The reason why the step was investigated.
     """
 
     format: int
@@ -61,11 +62,12 @@ class Bundle:
     """A bundle that has been read.
 
     Attributes:
-        about: Its origin.
-        recording: The step.
-        tensors: The tensors from outside the step, by number.
-        loss: The tensor that its last backward was called on; None without one.
-        evidence: The record of the program.
+        about: The origin of the bundle.
+        recording: The operators of the step.
+        tensors: The tensors from outside the step (parameters, buffers, batch), by number.
+        loss: The tensor that the program called the last backward of the step on; None without a
+            backward.
+        evidence: The evidence that was recorded in the program.
     """
 
     about: About
@@ -87,14 +89,14 @@ _STEP: TypeAdapter[_Step] = TypeAdapter(_Step)
 def write_step(
     directory: Path, recorder: Recorder, iteration: int, why: str, loss: torch.Tensor | None
 ) -> None:
-    """Write a step; `write_evidence` completes the bundle.
+    """Write the step and its tensors; `write_evidence` then completes the bundle.
 
     Args:
         directory: The directory; created if needed.
         recorder: The recorder of the step.
-        iteration: Its number.
-        why: What made doctor look at it.
-        loss: What its last backward was called on.
+        iteration: Number of the step, from 0.
+        why: The reason why the step was investigated.
+        loss: The tensor that the last backward of the step was called on; None without a backward.
     """
     about = About(
         FORMAT,
@@ -112,13 +114,13 @@ def write_step(
 
 
 def remove(directory: Path) -> None:
-    """Remove the files of a bundle, if there are any, before another program writes one."""
+    """Remove the files of an earlier bundle, if there is one."""
     for name in (STEP, TENSORS, EVIDENCE):
         (directory / name).unlink(missing_ok=True)
 
 
 def write_evidence(directory: Path, evidence: Evidence) -> None:
-    """Write the record of the program next to its step, if there is one."""
+    """Write the evidence into a bundle, if the directory contains a step."""
     if (directory / STEP).is_file():
         write_atomically(directory / EVIDENCE, evidence.to_json())
 
@@ -127,7 +129,7 @@ def read(directory: Path) -> Bundle:
     """Return the bundle in a directory.
 
     Raises:
-        UserError: If a file of it is missing or is not what `write_step` writes.
+        UserError: If a file of the bundle is missing or invalid.
     """
     step = _parsed(directory / STEP, _STEP.validate_json)
     if step.about.format != FORMAT:
@@ -153,7 +155,7 @@ def read_evidence(path: Path) -> Evidence:
     """Return the evidence in a file of a bundle, or in a `diagnosis.json`.
 
     Raises:
-        UserError: If it contains none.
+        UserError: If the file contains no valid evidence.
     """
     evidence: Evidence = _parsed(path, _evidence)
     return evidence

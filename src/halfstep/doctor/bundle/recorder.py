@@ -1,4 +1,4 @@
-"""Records the operators of a step while it is traced."""
+"""Records the operators of a step while the step is traced."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Recorder:
     """Records one traced step.
 
     Args:
-        name_of: Returns the name of a tensor from outside the step; "" without one.
+        name_of: A function that returns the name of a tensor from outside the step; "" without one.
 
     Attributes:
         recording: The recorded step.
-        tensors: Copies of the tensors from outside, on the host, by number.
-        note: Why the step cannot be recorded; "" if it can.
+        tensors: Copies of the tensors from outside the step, on the host, by number.
+        note: The reason why the step cannot be recorded; "" if it can.
     """
 
     def __init__(self, name_of: Callable[[torch.Tensor], str]) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         self._memories: dict[int, Memory] = {}
 
     def begin(self, entry: Entry) -> None:
-        """Set the loop's call that the next operators belong to."""
+        """Set the call of the training loop that the next operators belong to."""
         self._entry = entry
         if entry.random is not None and not self.note:
             states = [entry.random.cpu, *entry.random.cuda]
@@ -71,7 +71,7 @@ class Recorder:
         """Record the inputs of an operator before it runs.
 
         Returns:
-            The instruction, for `made`; None if nothing is recorded.
+            The instruction, to be passed to `made`; None if the step cannot be recorded.
         """
         if self.note:
             return None
@@ -108,9 +108,9 @@ class Recorder:
 
         Args:
             losses: The tensors that the backward passes started from.
-            gradients: By the names of parameters.
-            ends: Losses, gradients, or the results of the last call.
-            scale: The loss scale.
+            gradients: The gradients, by parameter name.
+            ends: The losses and gradients; without a backward, the results of the last call.
+            scale: The loss scale; 1 without one.
         """
         if self.note:
             return
@@ -136,7 +136,7 @@ class Recorder:
             raise TypeError(f"a {type(tensor).__name__} of layout {tensor.layout} was an input")
         memory = self._memories.get(tensor.untyped_storage().data_ptr())
         if memory is not None and memory.holds(tensor):
-            # Autograd passes its own tensors, on known memory, to a backward.
+            # Autograd passes new tensor objects to a backward; they can be views of known memory.
             place = tensor.storage_offset() - memory.offset
             args = [memory.number, list(tensor.shape), list(tensor.stride()), place]
             number = self._new(tensor)
@@ -167,7 +167,7 @@ class Recorder:
 
 
 class Memory:
-    """The memory of a tensor, which is not kept alive.
+    """The range of memory that a tensor covers; it does not keep the memory alive.
 
     Args:
         tensor: The first tensor in this memory.
@@ -183,11 +183,11 @@ class Memory:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has been freed, and perhaps used again."""
+        """Whether the memory has been freed, so that another tensor may use it now."""
         return bool(self._storage.expired())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor at this address is a view of it."""
+        """Return whether a tensor with the same storage address is a view of this memory."""
         return bool(
             not self.is_gone
             and tensor.dtype == self._dtype

@@ -1,8 +1,9 @@
 """A step as a list of operators, which a bundle contains and which runs without the program's code.
 
-Below autograd, a step is a list of operators, including those of its backward passes. Their
-arguments are numbers, formats, and the numbers of tensors. Tensors from outside the step
-(parameters, buffers, the batch, the states of the generators) are stored next to the list.
+Below autograd, a step is a list of operators, including those of its backward passes. Each tensor
+has a number, and the list refers to tensors by these numbers. The contents of tensors from outside
+the step (parameters, buffers, the batch, the states of the random generators) are stored next to
+the list.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Given:
     """A tensor from outside the step.
 
     Attributes:
-        number: Its number in the step.
-        name: Its name: "parameter head.weight", "buffer ...", "batch", "constant".
-        shape: Its shape.
-        stride: Its strides.
-        device: The type of its device.
+        number: Number of the tensor in the step.
+        name: "parameter head.weight", "buffer ...", "batch", "constant", "random state" or "".
+        shape: Shape of the tensor.
+        stride: Strides of the tensor, in elements.
+        device: Type of the device that the tensor was on.
     """
 
     number: int
@@ -51,13 +52,13 @@ class Instruction:
     """An operator, or an action of the loop between two operators.
 
     Attributes:
-        kind: "operator"; "scale", the operator that makes the loss scale; "alias", a view of a
-            tensor's memory; or "random", a new state of the generators.
+        kind: "operator"; "scale", the operator that makes the loss scale; "alias", which makes a
+            view of a tensor's memory; or "random", which sets the states of the random generators.
         name: The operator ("aten.mm.default").
-        args: Its arguments, as `encode` writes them.
-        kwargs: Its keyword arguments.
-        results: Numbers of the tensors that it makes.
-        caller: Number of its caller in `Recording.callers`.
+        args: The arguments, as `encode` returns them.
+        kwargs: The keyword arguments, as `encode` returns them.
+        results: Numbers of the tensors that the instruction makes.
+        caller: Index of the operator's caller in `Recording.callers`.
     """
 
     kind: str
@@ -70,17 +71,17 @@ class Instruction:
 
 @dataclass(slots=True)
 class Recording:
-    """A step.
+    """A recorded step.
 
     Attributes:
         instructions: The instructions in order.
-        given: Tensors from outside.
-        callers: Callers of operators; the first is a placeholder.
+        given: The tensors from outside the step.
+        callers: The different callers of operators; `Instruction.caller` is an index into them.
         losses: Numbers of the tensors that the backward passes started from.
-        gradients: Numbers of the parameters' gradients, by name.
-        ends: Numbers of losses, gradients, or the results of the last call.
+        gradients: Numbers of the gradients, by parameter name.
+        ends: Numbers of the losses and gradients; without a backward, of the last call's results.
         scale: The loss scale; 1 without one.
-        lines: Texts of the lines of the callers, by file and number.
+        lines: Source text of the callers' lines, by file and line number.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -98,10 +99,10 @@ def encode(value: Any, number_of: Any) -> Any:
 
     Args:
         value: The argument.
-        number_of: Returns the number of a tensor.
+        number_of: A function that returns the number of a tensor.
 
     Raises:
-        TypeError: If it cannot be written.
+        TypeError: If an argument of this type cannot be stored.
     """
     if isinstance(value, torch.Tensor):
         return {_TENSOR: number_of(value)}
@@ -118,15 +119,15 @@ def encode(value: Any, number_of: Any) -> Any:
 
 
 def decode(value: Any, tensors: dict[int, torch.Tensor], device: str) -> Any:
-    """Return the argument that `encode` wrote.
+    """Return the argument that `encode` has converted to a value for JSON.
 
     Args:
         value: The value from `encode`.
-        tensors: Tensors by number.
+        tensors: The tensors of the step, by number.
         device: Type of the device that the step runs on now.
 
     Raises:
-        ValueError: If `encode` cannot have written it.
+        ValueError: If `encode` cannot have returned this value.
     """
     if isinstance(value, list):
         return [decode(each, tensors, device) for each in value]
@@ -152,7 +153,7 @@ def operator(name: str) -> Any:
     """Return an operator of torch's dispatcher by its name.
 
     Raises:
-        ValueError: If there is none, or if a step must not call it.
+        ValueError: If there is no such operator, or if it reads or writes a file.
     """
     found: Any = None
     if _NAME.fullmatch(name):

@@ -12,18 +12,19 @@ from halfstep.doctor.record.sites import Site  # noqa: TC001  # pydantic reads i
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of torch, or a model or loss module, that the loop called.
+    """The loop's equal calls of one function of torch, model or loss module.
 
     Attributes:
-        name: Its name in torch ("cross_entropy"), or the module's class ("BCELoss").
-        formats: Formats of the floating-point tensors that it was given.
-        result: Format of its first floating-point result; "" without one.
-        gradients: Whether gradients were recorded.
-        autocast: Format of the autocast that it ran under; "" without.
-        count: How often.
-        site: The first line that called it.
-        rounded: Whether all numbers of its first input, in fp32, are numbers of autocast's format:
-            the input was widened too late. Checked for functions without a safe half form.
+        name: The function's name in torch ("cross_entropy"), or the module's class ("BCELoss").
+        formats: Formats of the first floating-point tensors in the arguments.
+        result: Format of the first floating-point result; "" without one.
+        gradients: Whether gradients were enabled.
+        autocast: Format of the active autocast; "" without one.
+        count: Number of calls.
+        site: The first line that made the call.
+        rounded: Whether the first input is in fp32 but holds only values that autocast's format can
+            represent, so that it was cast to fp32 after its rounding. Checked only for binary cross
+            entropy on probabilities.
     """
 
     name: str
@@ -41,10 +42,11 @@ class Evaluation:
     """Calls of models in evaluation mode or without gradients.
 
     Attributes:
-        calls: How many.
-        bad: How many gave inf or NaN.
-        first_bad: The iteration after which the first of them ran; None without one.
-        formats: Formats of their outputs.
+        calls: Number of calls.
+        bad: Number of calls whose output contained NaN.
+        first_bad: The loop's iteration at the first of these calls; None without one, and for
+            outputs on an accelerator.
+        formats: Formats of the outputs.
     """
 
     calls: int = 0
@@ -55,13 +57,13 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Checkpoints that one line saved.
+    """The checkpoints that one line saved.
 
     Attributes:
-        optimizer: Whether the state of an optimizer is in them.
-        scaler: Whether the state of a gradient scaler is in them.
+        optimizer: Whether the checkpoints contain the state of an optimizer.
+        scaler: Whether the checkpoints contain the state of a gradient scaler.
         count: Number of checkpoints.
-        site: The line.
+        site: The line that saved them.
     """
 
     optimizer: bool
@@ -72,14 +74,15 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class ElsewhereCall:
-    """Calls of a model for training in another thread than the loop's.
+    """Training calls of a model in a thread other than the loop's.
 
     Attributes:
         kind: The model's class.
-        autocast: Format of the autocast that it ran under; "" without.
-        loop_autocast: Format of the autocast that the loop was under at that time; "" without.
-        count: How many.
-        site: The first line that called it.
+        autocast: Format of the autocast that was active in the other thread; "" without one.
+        loop_autocast: Format of the autocast that was active in the loop's thread at that time; ""
+            without one.
+        count: Number of calls.
+        site: The first line that called the model.
     """
 
     kind: str
@@ -91,14 +94,14 @@ class ElsewhereCall:
 
 @dataclass(frozen=True, slots=True)
 class HalfOverflow:
-    """A half result of the loop in evaluation, outside autocast, that is finite only in fp32.
+    """A half-precision result that overflows in evaluation, outside autocast, but not in fp32.
 
     Attributes:
         name: The function's name in torch, or the module's class.
         format: Format of the result.
-        exact: The largest magnitude in fp32.
-        count: How often.
-        site: The line.
+        exact: The largest magnitude of the result in fp32.
+        count: Number of overflows.
+        site: The line that made the call.
     """
 
     name: str
@@ -113,11 +116,11 @@ class Ending:
     """The exception that ended the program.
 
     Attributes:
-        kind: Its class; "" without an exception.
-        message: Its message.
-        function: The program's own autograd function that it was raised in; "" for none.
-        site: The innermost line of the user's program in its traceback.
-        in_optimizer: Whether one of torch's optimizers raised it.
+        kind: Class of the exception; "" if the program ended without one.
+        message: Message of the exception.
+        function: Name of the user-defined autograd function that raised it; "" for none.
+        site: The innermost line of the user's program in the traceback.
+        in_optimizer: Whether the exception passed through one of torch's optimizers.
     """
 
     kind: str = ""

@@ -1,7 +1,7 @@
 """The record of evidence: all observations of a program, as plain frozen data.
 
 Watching fills the record, and rules read nothing else. The record can be written to JSON and read
-back without a loss, so rules can also run later or on another machine. Each field of `Evidence` is
+back unchanged, so rules can also run later or on another machine. Each field of `Evidence` is
 a **signal**. A rule names the signals that it needs, and receives only these.
 """
 
@@ -92,13 +92,14 @@ class Evidence:
         return self.only(self.signals - {name})
 
     def lost(self, apart: float = APART) -> Iterator[Birth]:
-        """Yield births in the forward pass that change the result.
+        """Yield the births in the forward pass that change the result of a step.
 
-        Either they made the loss or a gradient non-finite. Or a division by an infinity gave 0, and
-        the step is finite but differs from the step in fp32.
+        There are two kinds: a birth that makes the loss or a gradient non-finite; and an overflow
+        that a division turns into 0, if the step is finite but differs from the step in fp32.
 
         Args:
-            apart: Least relative difference of its loss from that in fp32.
+            apart: The relative difference between the step's loss and its loss in fp32 above which
+                they differ.
         """
         for birth in self.births:
             if birth.phase != "forward":
@@ -107,7 +108,7 @@ class Evidence:
                 yield birth
 
     def _disagrees(self, apart: float) -> bool:
-        """Return whether the last step, or a replayed one, differs from the step in fp32."""
+        """Return whether the last step, or a replayed step, differs from the same step in fp32."""
         if self.precision.disagrees or self.precision.is_apart(apart):
             return True
         halves = {
@@ -122,15 +123,15 @@ class Evidence:
         )
 
     def exact_is_finite(self) -> bool:
-        """Return whether a bad step is finite in fp32."""
+        """Return whether the first step that was replayed in fp32 is finite in fp32."""
         replays = [each for each in self.replays if each.name == "fp32" and not each.note]
         return bool(replays) and replays[0].finite
 
     def fp32_facts(self, conclusion: str = "") -> tuple[str, ...]:
-        """Return whether a bad step is finite in fp32, as text; nothing if unknown.
+        """Return a text that says whether a bad step is finite in fp32; empty if unknown.
 
         Args:
-            conclusion: What follows if it is finite; "" for nothing.
+            conclusion: A conclusion to append if the step is finite in fp32; "" for none.
         """
         if not any(each.name == "fp32" and not each.note for each in self.replays):
             return ()
@@ -139,7 +140,7 @@ class Evidence:
         return ("the same step in fp32 is finite" + f": {conclusion}" * bool(conclusion),)
 
     def to_json(self) -> str:
-        """Return it as JSON; inf and nan are strings."""
+        """Return the record as JSON, with inf and NaN as strings."""
         return _ADAPTER.dump_json(self, indent=1).decode()
 
 

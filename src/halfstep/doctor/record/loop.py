@@ -14,9 +14,9 @@ class Event:
     """One action of the loop.
 
     Attributes:
-        kind: One of `grammar.KINDS`.
-        facts: The objects of the action, and their state.
-        site: The line of the action.
+        kind: A key of `signals.grammar.KINDS`, where the facts of each kind are listed.
+        facts: The objects that take part in the action, by number, and their state.
+        site: The line of the action; None if unknown.
     """
 
     kind: str
@@ -31,9 +31,9 @@ class Shape:
     Attributes:
         events: The events in order.
         count: Number of iterations with this shape.
-        first: Number of the first of these iterations.
+        first: Number of the first of these iterations, from 0.
         last: Number of the last of these iterations.
-        complete: Whether it contains a step; the last iteration may not.
+        complete: Whether the events contain a step; those of the last iteration may not.
     """
 
     events: tuple[Event, ...]
@@ -52,15 +52,15 @@ class Loop:
     """The actions of a loop, in order.
 
     Attributes:
-        iterations: Number of iterations; each ends with an update of parameters.
-        shapes: The different ones, in order of first appearance.
+        iterations: Number of iterations that end with a step.
+        shapes: The different shapes of iterations, in order of first appearance.
     """
 
     iterations: int = 0
     shapes: tuple[Shape, ...] = ()
 
     def of(self, kind: str) -> list[tuple[Shape, Event]]:
-        """Return every event of one kind with the shape that it is in."""
+        """Return every event of one kind, with its shape."""
         return [(shape, event) for shape in self.shapes for event in shape.of(kind)]
 
     def count(self, kind: str, **facts: Fact) -> int:
@@ -89,7 +89,7 @@ class Loop:
                 for each in shape.of(event.kind)
             )
         ]
-        # An error may have ended the last one before its step; `iterations` does not count it.
+        # `iterations` does not count a last iteration that an error ended before its step.
         unfinished = sum(shape.count for shape in same if not shape.complete)
         total = counted(self.iterations + unfinished, "step")
         return f"in {sum(shape.count for shape in same)} of {total}"

@@ -16,11 +16,11 @@ class StepNumbers:
     """The numbers of one step of one optimizer.
 
     Attributes:
-        iteration: Counted from 0.
-        optimizer: Its place in `Static.optimizers`.
-        loss: The tensor that backward was called on, without its loss scale; None if not seen.
-        gradient_norm: L2 norm of the optimizer's gradients; None if it did not step, or if only a
-            sample of the gradients was checked.
+        iteration: Number of the iteration, from 0.
+        optimizer: Index of the optimizer in `Static.optimizers`.
+        loss: The loss that backward was called on, without its loss scale; None if unknown.
+        gradient_norm: L2 norm of the optimizer's gradients; None if the step was skipped, or if
+            only a sample of the gradients was checked.
         scale: The loss scale of the step; None without a scaler.
         skipped: Whether the scaler skipped the step.
         learning_rate: Learning rate of the first parameter group.
@@ -40,13 +40,13 @@ class Numbers:
     """The numbers that are measured in every step.
 
     Attributes:
-        steps: The first and the latest steps, and some of those between.
-        skips: Steps skipped by a scaler.
+        steps: The first 64 and the latest 256 steps of all optimizers.
+        skips: Number of skipped steps.
         longest_run_of_skips: Largest number of skipped steps in a row.
         smallest_scale: The smallest loss scale seen.
         first_bad: The first step with a non-finite loss or gradient; None without one.
-        before_bad: The last step before it in which its optimizer changed parameters; None without
-            one.
+        before_bad: The last step before `first_bad` in which the same optimizer changed its
+            parameters; None without one.
     """
 
     steps: tuple[StepNumbers, ...] = ()
@@ -62,15 +62,15 @@ class Sample:
     """Measurements of one parameter in one sampled step.
 
     Attributes:
-        iteration: Counted from 0.
-        optimizer: Its place in `Static.optimizers`.
-        parameter: Its name.
-        format: Its format.
-        gradient_format: The format of its gradient.
+        iteration: Number of the iteration, from 0.
+        optimizer: Index of the optimizer in `Static.optimizers`.
+        parameter: Name of the parameter.
+        format: Format of the parameter.
+        gradient_format: Format of its gradient.
         gradient_zeros: Share of gradient elements that are exactly zero.
         gradient_subnormal: Share of nonzero gradient elements that are subnormal in fp16.
-        unchanged: Share of the elements with a gradient that did not change in the step.
-        relative_update: Norm of the update over the norm of the parameter.
+        unchanged: Share of the elements with a nonzero gradient that the step did not change.
+        relative_update: L2 norm of the update, divided by the norm of the parameter.
         retained: Whether the optimizer keeps the rounding error, or rounds stochastically.
     """
 
@@ -88,15 +88,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """An average of a parameter, in a half format.
+    """A moving average of a parameter that the loop keeps in a half format.
 
     Attributes:
-        parameter: The parameter's name.
+        parameter: Name of the parameter.
         format: Format of the average.
-        updates: How often it was written.
-        lagging: Elements, over all updates, that differed from the parameter.
-        stuck: How many of these did not change in the update.
-        site: The line that updates it.
+        updates: Number of updates of the average.
+        lagging: Number of elements that differed from the parameter before an update, summed over
+            the updates.
+        stuck: Number of these elements that the update did not change.
+        site: The line that updates the average.
     """
 
     parameter: str
@@ -112,9 +113,9 @@ class Grown:
     """The size of a parameter before the first step, and at the first bad one.
 
     Attributes:
-        parameter: Its name.
-        before: Its L2 norm before any step.
-        after: Its L2 norm at the bad step.
+        parameter: Name of the parameter.
+        before: L2 norm of the parameter before the first step.
+        after: L2 norm of the parameter at the bad step.
     """
 
     parameter: str
@@ -124,11 +125,11 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of the parameters up to the first bad step, or up to the last step without one.
+    """Growth of the parameters until the first bad step, or until the last step if none is bad.
 
     Attributes:
-        iteration: This step; -1 if no step could be examined.
-        parameters: The parameters that existed from the start.
+        iteration: Number of this step; -1 if no step could be examined.
+        parameters: The norms of each parameter that existed before the first step.
     """
 
     iteration: int = -1
@@ -136,7 +137,7 @@ class Growth:
 
     @property
     def factor(self) -> float:
-        """Growth of the norm of all parameters together; 1 if unknown."""
+        """The norm of all parameters together, after divided by before; 1 if unknown."""
         finite = [each for each in self.parameters if math.isfinite(each.after)]
         before = math.hypot(*(each.before for each in finite))
         return math.hypot(*(each.after for each in finite)) / before if before else 1.0
@@ -144,16 +145,16 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class RoundedCount:
-    """Whole numbers (positions, timesteps) that a half format has rounded.
+    """A tensor of whole numbers (positions, timesteps) that a half format has rounded.
 
     Attributes:
-        format: The format.
-        largest: The largest number.
-        count: Number of them.
+        format: The half format.
+        largest: The largest of the rounded numbers.
+        count: Number of elements.
         distinct: Number of different values after rounding.
-        changed: Number of rounded ones.
-        module: Path of the module that rounded them; "" outside of one.
-        site: The line.
+        changed: Number of elements that rounding changed.
+        module: Path of the module that made the tensor; "" outside of modules.
+        site: The line that made the tensor.
     """
 
     format: str
@@ -167,15 +168,15 @@ class RoundedCount:
 
 @dataclass(frozen=True, slots=True)
 class OwnScale:
-    """A factor of a loss in the loop's own code that falls when a step is left out.
+    """A loss scale in the loop's own code: a factor of the loss that decreases without a step.
 
     Attributes:
-        first: The first value.
-        last: The last value.
-        rises: How often it increased.
-        drops: How often it decreased without a step in between.
+        first: The first value of the factor.
+        last: The last value of the factor.
+        rises: Number of increases.
+        drops: Number of decreases without a step in between.
         steps: Number of iterations with a step since the first decrease.
-        site: The line.
+        site: The line that multiplies the loss.
     """
 
     first: float

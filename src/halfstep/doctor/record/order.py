@@ -1,4 +1,4 @@
-"""Queries about the order of a loop, shared by several rules."""
+"""Queries about the order of a loop's actions, shared by several rules."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SecondUnscale:
     """A second `unscale_` of the same optimizer without an `update()` in between.
 
     Attributes:
-        shape: The iteration.
-        event: The second `unscale_`.
+        shape: The shape of the iteration.
+        event: The event of the second `unscale_`.
         in_window: Whether the loop accumulates into the same gradients between the two calls.
-        same: Whether nothing was added to the gradients between the two calls.
+        same: Whether no backward ran between the two calls, so that the gradients are the same.
     """
 
     shape: Shape
@@ -37,7 +37,7 @@ class SecondUnscale:
 
 
 def second_unscale(loop: Loop) -> SecondUnscale | None:
-    """Return the first `unscale_` that comes after another without an update, or None."""
+    """Return the first `unscale_` that repeats another without an `update()` between, or None."""
     for shape in loop.shapes:
         open_: dict[object, bool] = {}
         added = False
@@ -57,13 +57,13 @@ def second_unscale(loop: Loop) -> SecondUnscale | None:
 
 
 def _accumulates(loop: Loop) -> bool:
-    """Return whether steps have several backward passes, or no step was made."""
+    """Return whether a step has several backward passes, or whether no scaler has made a step."""
     stepped = [shape for shape in loop.shapes if shape.complete and shape.of("scaler step")]
     return not stepped or any(len(shape.of("backward")) > 1 for shape in stepped)
 
 
 def optimizer_name(loop: Loop, number: Fact) -> str:
-    """Return the name of an optimizer in the program's step call, or "optimizer"."""
+    """Return the variable name of an optimizer in the program's step call, or "optimizer"."""
     for kind, pattern in (("scaler step", r"\.step\(([\w.]+)"), ("step", r"([\w.]+)\.step\(\)")):
         for _, event in loop.of(kind):
             found = re.search(pattern, event.site.text) if event.site else None
@@ -73,12 +73,15 @@ def optimizer_name(loop: Loop, number: Fact) -> str:
 
 
 def lines_of(loop: Loop) -> set[str]:
-    """Return the text of the program's lines that have events."""
+    """Return the source text of all lines of the program that caused an event."""
     return {each.site.text for shape in loop.shapes for each in shape.events if each.site}
 
 
 def names(loop: Loop) -> dict[str, str]:
-    """Return the program's names of "scaler", "optimizer" and "loss", where it has one of each."""
+    """Return the program's variable names of "scaler", "optimizer" and "loss", by these words.
+
+    A word is left out if the program uses no name or several names for it.
+    """
     found: dict[str, set[str]] = {"scaler": set(), "optimizer": set(), "loss": set()}
     for kind, pattern in _CALLS:
         for _, event in loop.of(kind):
@@ -89,7 +92,7 @@ def names(loop: Loop) -> dict[str, str]:
 
 
 def raised(loop: Loop, text: str) -> tuple[Shape, Event] | None:
-    """Return the first call of a scaler that raised an error with this text, or None."""
+    """Return the first call of a scaler's method that raised an error with this text, or None."""
     return next((pair for pair in loop.of("raised") if text in str(pair[1].facts["error"])), None)
 
 

@@ -15,7 +15,7 @@ APART = 0.1
 WORTH = 1e-4
 HALVES = frozenset({"fp16", "bf16"})
 _VALUES = {"inf": "inf", "nan": "NaN"}
-# These make 0 of an infinity that would be a large finite number in fp32.
+# These operators turn an infinity, which would be a large finite number in fp32, into 0.
 _DIVIDES = frozenset({"aten.div", "aten.reciprocal", "aten.rsqrt", "aten.pow"})
 
 
@@ -25,15 +25,16 @@ class TensorSummary:
 
     Attributes:
         format: "fp16", "fp32", "int64", ...
-        shape: Its shape.
+        shape: Shape of the tensor.
         largest: Largest finite magnitude; None without finite elements.
         smallest: Smallest finite magnitude that is not zero; None without one.
-        zeros: Elements that are exactly zero.
-        infs: Infinite elements.
-        nans: NaN elements.
-        lowest: Smallest finite value.
-        name: Name of a parameter, a buffer or a batch; "" for intermediate tensors.
-        negative_infs: Elements that are -inf.
+        zeros: Number of elements that are exactly zero.
+        infs: Number of infinite elements.
+        nans: Number of NaN elements.
+        lowest: Lowest finite value, with its sign; None without finite elements.
+        name: "parameter head.weight", "buffer ...", "batch", "constant"; "" for intermediate
+            tensors.
+        negative_infs: Number of elements that are -inf.
     """
 
     format: str
@@ -49,23 +50,24 @@ class TensorSummary:
 
     @property
     def is_mask(self) -> bool:
-        """Whether it contains -inf, and its finite values are zero or of one magnitude."""
+        """Whether it looks like a mask: -inf, and otherwise only zeros and values of one size."""
         flat = not self.largest or self.smallest == self.largest
         return flat and self.nans == 0 and self.infs == self.negative_infs > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """An operator upstream of a birth.
+    """An operator upstream of a birth: an input of the birth was computed from its output.
 
     Attributes:
         op: The ATen operator.
         format: Format of its output.
         scalars: Python numbers among its arguments.
-        distance: 1 for the operator that made the input, 2 for those that made its inputs, ...
-        input: Index of the birth's input that it led to.
-        site: The line that called it.
-        rounded: Numbers among its arguments that were half tensors, with their rounded values.
+        distance: 1 for the operator that made the input, 2 for the operators that made the inputs
+            of that operator, and so on.
+        input: Index of this input among the inputs of the birth.
+        site: The line that called the operator.
+        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
     """
 
     op: str
@@ -79,36 +81,38 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """An operator that made inf or NaN of finite inputs.
+    """An operator that made inf or NaN from finite inputs, or a non-finite tensor from outside.
 
     Attributes:
-        op: The ATen operator, without its overload ("aten.log"); "" for a tensor that was not
-            finite when it was given.
-        phase: "forward", "backward" or "given".
+        op: The ATen operator, without its overload ("aten.log"); "" for a tensor from outside.
+        phase: "forward" or "backward"; "given" for a tensor that came from outside the step.
         kind: "inf" or "nan".
         culprit: Whether it made the loss or the gradients non-finite.
-        module: Path of the module that called it; "" outside of one.
-        module_kind: That module's class.
-        forward_op: In a backward, the forward operator of its node.
-        node: In a backward, the autograd node.
-        inputs: Its inputs.
-        output: Its output.
+        module: Path of the module that called it; "" outside of modules.
+        module_kind: Class of this module.
+        forward_op: The forward operator that created `node`; "" in a forward.
+        node: Name of the autograd node whose backward called it; "" in a forward.
+        inputs: Summaries of its inputs, from before it ran.
+        output: Summary of its output.
         scalars: Python numbers among its arguments.
         exact: The largest magnitude of the output in float64 on the same inputs; None if that is
             not finite either.
-        dead_rows: Number of rows (last dimension) of the first input with only -inf.
-        consumers: The operators that used the output, nearest first.
-        producers: The operators that made the inputs, nearest first.
-        lineage: These operators and those further upstream, nearest first.
+        dead_rows: Number of rows of the first input that contain only -inf. A row is along the
+            dimension of a softmax, and along the last dimension for other operators.
+        consumers: Names of the first operators that read the output, or a result of it.
+        producers: Names of the operators that made the inputs, in the order of the inputs.
+        lineage: The producers and the operators upstream of them, nearest first.
         on_purpose: Whether an input had infinities that the program wrote on purpose.
-        swallowed: Operators of the forward that made its output finite again.
-        iteration: The step that was replayed; -1 if unknown.
-        is_last: Whether this is the last step, which is examined although it is finite.
-        only_on_cpu: Whether autocast would have cast the operator on CUDA, and did not on this CPU.
+        swallowed: Names of forward operators that read the non-finite output, or a result of it,
+            and gave a finite result.
+        iteration: Number of the replayed step; -1 if unknown.
+        is_last: Whether the step is the last step, which is examined although it is finite.
+        only_on_cpu: Whether the operator ran in a half format because autocast does not cast it on
+            a CPU, although autocast runs it in fp32 on CUDA.
         site: The line that called it, possibly in a library.
-        user_site: The user's line that led there.
-        phase_step: What was replayed: "training" or "evaluation".
-        function: The program's own autograd function that called it; "" for none.
+        user_site: The line of the user's program from which `site` was reached.
+        phase_step: The kind of step: "training" or "evaluation".
+        function: Name of the user-defined autograd function that called it; "" for none.
     """
 
     op: str
@@ -145,7 +149,7 @@ class Birth:
 
     @property
     def feeds_softmax(self) -> bool:
-        """Whether its output goes into a softmax before a product, like attention logits."""
+        """Whether a softmax reads its output before a matrix product does, as attention does."""
         for each in self.consumers:
             if "softmax" in each and "log_softmax" not in each:
                 return True
@@ -155,7 +159,7 @@ class Birth:
 
     @property
     def is_variance(self) -> bool:
-        """Whether a subtraction follows the mean of this square, before a root: a variance."""
+        """Whether its output belongs to a variance: a mean, then a subtraction, before any root."""
         for number, each in enumerate(self.consumers):
             if "sqrt" in each:
                 return False
@@ -193,26 +197,27 @@ class Birth:
         return f"{self.value} appears {self.where}{when}"
 
     def upstream(self, *ops: str) -> list[Maker]:
-        """Return the upstream operators whose names start with one of these."""
+        """Return the upstream operators whose names start with one of these prefixes."""
         return [each for each in self.lineage if each.op.startswith(ops)]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One replay of a step.
+    """The result of one replay of a step.
 
     Attributes:
         name: "plain", "eager", "fp32", "tf32 off", "lower scale", "smaller loss" (of a step without
             a loss scale), "first size" (every parameter scaled to its norm before the first step),
             or "traced" (only if tracing failed).
-        iteration: The step that it repeats.
+        iteration: Number of the replayed step.
         why: The reason for the replay.
         finite: Whether loss and gradients are finite.
-        loss: The loss, unscaled; None if there was none.
-        largest_gradient: Largest magnitude of its gradients, unscaled; None if not finite.
-        same: Whether its loss equals the step's own bit for bit; None if unknown.
-        scale: The loss scale that it ran with; 1 without a scaler.
-        note: Why it could not be run; "" if it could.
+        loss: The unscaled loss; None without a backward.
+        largest_gradient: Largest magnitude of the unscaled gradients; None if the replay is not
+            finite.
+        same: Whether the loss equals the program's loss of this step bit for bit; None if unknown.
+        scale: The loss scale of the replay; 1 without one.
+        note: The reason why the replay failed; "" if it did not.
     """
 
     name: str
@@ -231,12 +236,12 @@ class GradientAgreement:
     """The difference of a parameter's gradient from that of the same step in fp32.
 
     Attributes:
-        parameter: Its name.
-        cosine: Cosine between the two; None if either is zero.
-        flushed: Share of elements that are zero, but not in fp32.
-        lost: L2 norm in fp32 of these elements.
-        norm: L2 norm in the program's formats.
-        exact_norm: L2 norm in fp32.
+        parameter: Name of the parameter.
+        cosine: Cosine between the two gradients; None if either is zero.
+        flushed: Share of the gradient's elements that are zero, but not zero in fp32.
+        lost: L2 norm of these elements in fp32.
+        norm: L2 norm of the gradient in the program's formats.
+        exact_norm: L2 norm of the gradient in fp32.
     """
 
     parameter: str
@@ -253,9 +258,10 @@ class Product:
 
     Attributes:
         dims: Rows, inner dimension, and columns.
-        module: Path of the module that computes the first of them; "" outside of one.
-        share: Their share of the multiplications of all half products of the forward.
-        site: The user's line that led there.
+        module: Path of the module that computes the first of these products; "" outside of modules.
+        share: Share of these products in the multiplications of all half-precision products of the
+            forward.
+        site: The line of the user's program that computes the first of these products.
     """
 
     dims: tuple[int, int, int]
@@ -269,16 +275,16 @@ class Precision:
     """A finite step compared with the same step in fp32.
 
     Attributes:
-        iteration: The step.
-        loss: Its loss.
-        exact_loss: Its loss in fp32.
-        agreements: One per parameter.
-        bits_to_overflow: Binary orders of magnitude between the largest half value and the
-            maximum of its format; None without half operators.
-        largest_module: The module with this value.
-        detached: Parameters that were cast to a half format outside autograd.
-        products: Its products in half precision, the largest first.
-        note: Why there is no comparison.
+        iteration: Number of the step; -1 without a comparison.
+        loss: The unscaled loss of the step.
+        exact_loss: The unscaled loss of the step in fp32.
+        agreements: For each parameter, the difference of its gradient from that in fp32.
+        bits_to_overflow: log2(maximum of the format / magnitude) for the half-precision value of
+            the forward that is nearest to overflow; None without half operators.
+        largest_module: Path of the module that made this value.
+        detached: Names of parameters that were cast to a half format outside autograd.
+        products: The matrix products of the forward in half precision, the largest first.
+        note: The reason why there is no comparison; "" if there is one.
     """
 
     iteration: int = -1
@@ -293,7 +299,7 @@ class Precision:
 
     @property
     def disagrees(self) -> bool:
-        """Whether loss or gradients differ from fp32 by far more than rounding."""
+        """Whether loss or gradients differ from those in fp32 by far more than rounding errors."""
         if self.loss is None or self.exact_loss is None:
             return False
         return self.is_apart(APART) or any(
@@ -303,7 +309,7 @@ class Precision:
         )
 
     def is_apart(self, share: float) -> bool:
-        """Return whether the loss differs from fp32's by more than this share."""
+        """Return whether the loss differs from the loss in fp32 by more than this share."""
         if self.loss is None or self.exact_loss is None:
             return False
         return abs(self.loss - self.exact_loss) > share * abs(self.exact_loss)
@@ -311,12 +317,12 @@ class Precision:
     def underflowing(self, least: float) -> list[GradientAgreement]:
         """Return the gradients that lose a share of their elements to underflow.
 
-        Some gradients are zero except for rounding errors, for example those of a bias before a
-        norm or of a class that never occurs. They are left out: they are far smaller than the other
-        gradients of their module.
+        Some gradients are zero except for rounding errors, for example the gradient of a bias
+        before a norm. They are recognised because they are far smaller than the other gradients of
+        their module, and are left out.
 
         Args:
-            least: The share of a gradient's elements.
+            least: The smallest share of lost elements for which a gradient is returned.
         """
         largest: dict[str, float] = {}
         for each in self.agreements:
@@ -332,16 +338,17 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A batch, label, number or parameter that was not finite before any operator ran.
+    """An input of a step (batch, label, number, parameter) that was not finite before the step.
 
     Attributes:
-        what: "batch", "number" (a single one), "parameter" or "buffer".
-        name: Name of the parameter, the buffer, or the batch's argument.
+        what: "batch", "number" (a tensor without dimensions), "parameter" or "buffer".
+        name: Name of the parameter or buffer; for other inputs, "batch" or the kind of the call.
         kind: "inf" or "nan".
-        index: Index of the first such element.
-        count: Number of such elements.
-        iteration: The iteration in which it was seen.
-        makers: The loop's calls outside of a graph that made it, the latest first; none for data.
+        index: Index of the first non-finite element.
+        count: Number of non-finite elements.
+        iteration: Number of the iteration that used the input.
+        makers: The loop's calls outside of an autograd graph that computed the input, the latest
+            first; empty for data.
     """
 
     what: str
@@ -360,13 +367,13 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class TargetRange:
-    """The targets of a loss that needs probabilities.
+    """The range of the targets that were passed to a loss whose targets must be probabilities.
 
     Attributes:
         loss: The function's name in torch, or the module's class.
         lowest: The lowest target.
         highest: The highest target.
-        site: The line that called it.
+        site: The line that called the loss.
     """
 
     loss: str
@@ -380,7 +387,8 @@ class BadGradients:
     """The contents of the gradients in the first bad step.
 
     Attributes:
-        iteration: The step; -1 if there was none, or if its gradients had been freed.
+        iteration: Number of the step; -1 if no step was bad, or if its gradients were no longer
+            available (on an accelerator).
         elements: Number of elements.
         nans: Number of NaN elements.
         infs: Number of infinite elements.

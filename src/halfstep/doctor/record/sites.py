@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
-_HERE = str(Path(__file__).parent.parent)  # all of doctor
+_HERE = str(Path(__file__).parent.parent)  # the folder of doctor
 _HALFSTEP = str(Path(_HERE).parent)
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 _INSTALLED = ("site-packages", "dist-packages")
@@ -35,10 +35,10 @@ class Site:
     """A line of a program.
 
     Attributes:
-        file: Its path.
-        line: Its number, from 1.
-        function: The function that contains it.
-        text: Its text, without indentation; "" if the source is not available.
+        file: Path of the source file.
+        line: Line number, from 1.
+        function: The function that contains the line.
+        text: Source text of the line, without indentation; "" if the source is not available.
     """
 
     file: str
@@ -77,7 +77,7 @@ def calling_line() -> Mark | None:
     """
     frame: FrameType | None = calling_frame()
     fallback = None
-    while frame is not None:  # A loop and no generator: each call into torch comes here.
+    while frame is not None:  # This runs for each call into torch, so there is no generator here.
         file = frame.f_code.co_filename
         kind = _kinds.get(file)
         if kind is None:
@@ -94,9 +94,9 @@ def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark
     """Return the line that calls an operator, possibly in a library, and the user's line.
 
     Args:
-        boundary: The file that runs the program's calls again; outer frames on the stack are not
-            part of them.
-        fallback: The loop's line, for calls of the loop itself.
+        boundary: The file that replays the program's calls. Its frame, and all frames outside of
+            it, do not belong to the program.
+        fallback: The line of the loop that is replayed, for operators that no other line calls.
     """
     computing = user = None
     frame: FrameType | None = calling_frame()
@@ -113,7 +113,10 @@ def lines_below(boundary: str, fallback: Mark | None) -> tuple[Mark | None, Mark
 
 
 def raising_line(traceback: TracebackType | None) -> Mark | None:
-    """Return the user's innermost line in the traceback of an exception."""
+    """Return the innermost line of the user's program in the traceback of an exception.
+
+    If no such line is in it, return the innermost line of a library.
+    """
     passed: list[tuple[int, Mark]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -143,7 +146,7 @@ def place(module: str, line: Site | None) -> str:
 
 
 def site(mark: Mark | None) -> Site | None:
-    """Return the line with its text."""
+    """Return a line together with its source text."""
     if mark is None:
         return None
     file, line, function = mark
@@ -156,6 +159,6 @@ def _without_comment(text: str) -> str:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT and token.start[1]:
                 return text[: token.start[1]].rstrip()
-    except (tokenize.TokenError, SyntaxError):  # a statement that goes on in the next line
+    except (tokenize.TokenError, SyntaxError):  # a statement that continues on the next line
         pass
     return text

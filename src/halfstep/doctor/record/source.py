@@ -1,4 +1,4 @@
-"""Statements of the user's program, and the same with another argument, for a rule's proposal."""
+"""Reads statements of the user's program, and changes their arguments for a suggestion."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ def statement(mark: Mark | None) -> str:
 
 
 def with_argument(text: str, function: str, name: str, value: str, *, position: int) -> str | None:
-    """Return a statement with this keyword argument in its call of a function.
+    """Return a statement in which the call of a function has the given argument.
 
     Args:
         text: The statement.
         function: The last part of the function's name.
-        name: The argument.
-        value: Its value, as source.
-        position: Its position if it is given without its name, from 0.
+        name: Name of the argument.
+        value: Value of the argument, as source code.
+        position: Index of the argument among positional arguments, from 0.
 
     Returns:
-        The statement; None if it does not show this call with all of its arguments.
+        The changed statement; None if the statement does not contain exactly one such call, or if
+        the call has no arguments or hides some of them in `*args` or `**kwargs`.
     """
     try:
         found = [each for each in ast.walk(ast.parse(text)) if _calls(each, function)]
@@ -72,7 +73,7 @@ def with_argument(text: str, function: str, name: str, value: str, *, position: 
 
 
 def difference(before: str, after: str) -> tuple[str, ...]:
-    """Return the lines of two texts as a change: "- old", "+ new", "  the same"."""
+    """Return the difference of two texts, as lines: "- old", "+ new", "  unchanged"."""
     lines = difflib.ndiff(before.splitlines(), after.splitlines())
     return tuple(each for each in lines if not each.startswith("?"))
 

@@ -15,10 +15,10 @@ class Environment:
 
     Attributes:
         torch: Version of torch.
-        devices: Types of device that parameters were on.
+        devices: Types of the devices that parameters were on.
         processes: Number of processes that train together.
         tf32: Whether fp32 products may be computed in TF32.
-        hold_back: Whether doctor holds back bad steps.
+        hold_back: Whether doctor makes fused optimizers skip bad steps.
         scaler_off: Whether a gradient scaler for CUDA is off because there is no GPU.
         autocast_off: Whether an autocast for CUDA is off because there is no GPU.
     """
@@ -37,9 +37,9 @@ class ModuleFacts:
     """A module that rules examine: a norm, a loss, a recurrent cell.
 
     Attributes:
-        path: Its name in the model.
-        kind: Its class.
-        settings: Its settings ("eps", "momentum", ...) and the formats of its tensors.
+        path: Name of the module in the model.
+        kind: Class of the module.
+        settings: Settings of the module ("eps", "momentum", ...) and the formats of its tensors.
     """
 
     path: str
@@ -49,21 +49,26 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model or loss that the loop called, at the end of watching.
+    """Facts about a model or loss that the loop called, read at the end of watching.
+
+    For a trained model, `formats`, `first_half`, `modules` and `positions` are those at the first
+    step of its optimizer.
 
     Attributes:
-        kind: Its class.
-        formats: Number of trainable parameters by format ("fp16", "fp32").
+        kind: Class of the model.
+        formats: Number of trainable parameters, by format ("fp16", "fp32").
         first_half: Name of the first parameter in fp16 or bf16; None without one.
-        modules: Its norms and losses.
+        modules: The norms and losses in the model.
         bad_buffers: Names of floating-point buffers with inf or NaN.
         bad_parameters: Names of parameters with inf or NaN.
-        forgotten: Trainable parameters that received gradients and belong to no optimizer.
-        never_reached: Trainable parameters of an optimizer that never received a gradient.
-        compiled: Whether it runs through torch.compile.
-        calls: How often the loop called it.
-        training_calls: Number of these calls with recorded gradients.
-        positions: Half buffers with rising whole numbers, some of them repeated by rounding.
+        forgotten: Names of trainable parameters that received gradients but have no optimizer.
+        never_reached: Names of trainable parameters that have an optimizer but never received a
+            gradient.
+        compiled: Whether the model runs through torch.compile.
+        calls: Number of the loop's calls of the model.
+        training_calls: Number of these calls with gradients enabled.
+        positions: Names of half-precision buffers of ascending whole numbers, some of which
+            rounding has made equal.
     """
 
     kind: str
@@ -82,24 +87,25 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """An optimizer at the end of watching.
+    """Facts about an optimizer, read at the end of watching.
 
     Attributes:
-        kind: Its class.
-        formats: Number of its parameters by format.
+        kind: Class of the optimizer.
+        formats: Number of its parameters, by format.
         settings: Numbers of its first parameter group ("lr", "eps", "weight_decay", "beta2", ...).
         state_formats: Formats of its state tensors, by name of the state.
         shared: Number of its parameters that another optimizer or a second group also has.
         foreign: Number of its parameters that belong to no observed model.
         without_gradient: Number of its parameters that never had a gradient.
-        stale: Number of these that require gradients and belong to no observed model.
+        stale: Number of its parameters that never had a gradient, require gradients, and belong to
+            no observed model.
         skips_itself: Whether it reads found_inf and skips steps on the device ("fused").
-        resumed_at: The step of the state that was loaded; 0 for a new optimizer.
+        resumed_at: Step number in the state that was loaded; 0 for a new optimizer.
         resumed_in: Number of iterations before its state was loaded.
-        steps: How often it stepped.
+        steps: Number of calls of its `step`; a scaler that skips a step does not call it.
         skipped: Number of steps that a scaler skipped.
-        site: The line that made it.
-        made_by: The statement that made it; "" if unknown.
+        site: The line that created it.
+        made_by: Source text of the statement that created it; "" if unknown.
     """
 
     kind: str
@@ -121,14 +127,14 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScalerFacts:
-    """A GradScaler.
+    """Facts about a gradient scaler, read at the end of watching.
 
     Attributes:
-        settings: Its init_scale, growth_factor, backoff_factor, growth_interval.
-        scale: Its last scale; None if never used.
+        settings: Its init_scale, growth_factor, backoff_factor and growth_interval.
+        scale: Its last loss scale; None if it was never used.
         restored: Whether a state was loaded into it.
-        created_in: The iteration in which it was made.
-        site: The line that made it.
+        created_in: Number of the iteration in which it was created, from 0.
+        site: The line that created it.
     """
 
     settings: dict[str, float]
@@ -140,7 +146,7 @@ class ScalerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """The static facts."""
+    """The facts about all models, optimizers and scalers, in order of appearance."""
 
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()

@@ -1,4 +1,4 @@
-"""The half value of a step that is nearest to overflow."""
+"""The half-precision value of a step that is nearest to overflow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from halfstep.doctor.tensors.widen import HALVES
 
 
 class Headroom:
-    """Examines the outputs of the operators of a forward pass.
+    """Finds the half-precision value of a forward pass that is nearest to overflow.
 
     Attributes:
-        largest: The magnitude of this value; 0 for none.
-        module: The module that made it.
-        bits: Number of times that it can be doubled without overflow.
+        largest: Magnitude of this value; 0 if there is none.
+        module: Path of the module that made it.
+        bits: log2 of the largest factor that it can be multiplied by without overflow.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Headroom:
         self.bits = math.inf
 
     def take(self, output: torch.Tensor, module: str) -> None:
-        """Examine the output of an operator; reads the device."""
+        """Examine the output of an operator; waits for the device."""
         if output.dtype not in HALVES or output.numel() == 0:
             return
         low, high = torch.aminmax(output.detach())

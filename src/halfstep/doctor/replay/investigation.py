@@ -1,4 +1,4 @@
-"""Investigates a bad step: examines inputs, replays, traces, and tries other formats and scales."""
+"""Investigates a bad step: examines its inputs, traces it, and replays it in several ways."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ class Investigation:
     """Collects the results of replays.
 
     Args:
-        stack: Follows modules while a step is traced.
+        stack: Follows the calls of modules while a step is traced.
         positions: Receives casts while a step is traced.
-        sizes: Knows the norms of parameters before the first step.
-        origins: Knows the calls outside of a graph that made a tensor.
-        bundle: Directory for the first bad step that can be recorded; None for none.
+        sizes: Contains the norms of parameters before the first step.
+        origins: Contains the calls outside of an autograd graph that made a tensor.
+        bundle: Directory for a bundle of the first bad step that can be recorded; None for no
+            bundle.
 
     Attributes:
-        note: Why there is no bundle of a bad step; "" for none.
-        repeats: The step that is currently run again; None for none.
+        note: The reason why a bad step has no bundle; "" if there is no such step.
+        repeats: Number of the step that is being replayed; None while no replay runs.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class Investigation:
         """Investigate a bad training step.
 
         Args:
-            entries: Its calls.
-            parameters: The tensors that it may be differentiated by.
-            iteration: Its number.
+            entries: The calls of the step.
+            parameters: The parameters of models and optimizers, by name.
+            iteration: Number of the step.
             why: The reason for the investigation.
-            scale: Its loss scale; None without a scaler.
-            moved: The tensors that its optimizer updates, possibly copies of the parameters.
+            scale: Loss scale of the step; None without a scaler.
+            moved: The tensors that the step's optimizer updates, possibly copies of the parameters.
         """
         if self._count >= MOST or self.done:
             return
@@ -169,13 +170,13 @@ class Investigation:
         *,
         error: str,
     ) -> None:
-        """Examine the last step: the reason for the program's end, or the headroom of its formats.
+        """Examine the last step: why it failed, or its precision and headroom if it did not.
 
         Args:
-            entries: Its calls.
-            parameters: The tensors that it may be differentiated by.
-            iteration: Its number.
-            error: The exception that ended the program: class and message; "" without one.
+            entries: The calls of the step.
+            parameters: The parameters of models and optimizers, by name.
+            iteration: Number of the step.
+            error: Class and message of the exception that ended the program; "" without one.
         """
         if not entries:
             return
@@ -186,10 +187,10 @@ class Investigation:
         with self._repeating(iteration):
             plain = replayer.plain()
         if plain.note:
-            if not error or plain.note != error:  # Else it has only ended the same way.
+            if not error or plain.note != error:  # The program's own exception is known already.
                 self.replays.append(plain)
         elif not plain.finite and plain.same is False:
-            # Masks of the step are kept, but its parameters have been updated since.
+            # The random numbers are the step's own, but its parameters have been updated since.
             self.precision = Precision(note=_MOVED)
         elif not plain.finite:
             self.step(
@@ -210,15 +211,16 @@ class Investigation:
             self.repeats = None
 
     def _look_at_sizes(self, replayer: Replayer, parameters: dict[str, torch.Tensor]) -> None:
-        """Measure the growth of the parameters, and replay the step with smaller ones."""
+        """Measure the growth of the parameters; if it is large, replay the step at first norms."""
         self.growth = Growth(replayer.iteration, self._sizes.read(parameters))
         if self.growth.factor > GROWN:
             self.replays.append(replayer.at_first_size(self.growth.parameters))
 
     def _forget_search(self) -> None:
-        """Forget a step that only its loss scale made bad, before the next investigation.
+        """Discard the results of a step that was bad only because its loss scale was too high.
 
-        Infinities that a division turned into 0 are kept: they do not depend on a loss scale.
+        Overflows that a division turned into 0 are kept, because they do not depend on the loss
+        scale.
         """
         if self._was_only_scale:
             losses = {each.name: each.loss for each in self.replays}
@@ -240,7 +242,7 @@ class Investigation:
 
     def _look_at_gradients(self, moved: Sequence[torch.Tensor], iteration: int) -> None:
         gradients = [each.grad for each in moved if each.grad is not None]
-        # On an accelerator, the flag is read a step late: these are the next step's gradients.
+        # On an accelerator, a bad step is noticed one step late, so `.grad` is the next step's.
         if self.gradients.iteration >= 0 or any(each.device.type != "cpu" for each in gradients):
             return
         counted = [summary(each) for each in gradients if not each.is_sparse]
@@ -266,7 +268,7 @@ class Investigation:
             if not is_finite(tensor) and not (_is_mask(entry, tensor)):
                 known.add(id(tensor))
                 name = "batch" if entry.kind == "module" else entry.kind
-                what = "batch" if tensor.ndim else "number"  # A scale or a weight of the loop's.
+                what = "batch" if tensor.ndim else "number"  # A number is a scale or a weight.
                 makers = self._origins.of(tensor)
                 self.inputs.append(_bad(what, name, tensor, iteration, makers))
 

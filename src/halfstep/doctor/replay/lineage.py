@@ -28,7 +28,7 @@ class Made:
         scalars: Python numbers among its arguments.
         mark: The line that called it.
         parents: The calls that made its inputs.
-        rounded: Numbers among its arguments that were written as half tensors.
+        rounded: Rounded values of the arguments that were numbers in half-precision tensors.
     """
 
     op: str
@@ -58,19 +58,19 @@ class Lineage:
         """Record that an operator has made a tensor.
 
         Args:
-            key: The storage that it made.
-            op: Its name.
+            key: Key of the storage of the tensor, from `storage_key`.
+            op: Name of the operator.
             dtype: Dtype of the tensor.
-            scalars: Python numbers among its arguments.
-            mark: The line that called it.
-            parents: The storages of its inputs.
-            rounded: Numbers among its arguments that were written as half tensors.
+            scalars: Python numbers among the operator's arguments.
+            mark: The line that called the operator.
+            parents: Keys of the storages of the operator's inputs.
+            rounded: Rounded values of the arguments that were numbers in half-precision tensors.
         """
         known = tuple(self._made[each] for each in dict.fromkeys(parents) if each in self._made)
         self._made[key] = Made(op, format_name(dtype), tuple(scalars), mark, known, tuple(rounded))
 
     def forget(self, key: int) -> None:
-        """Record that no operator has made the contents of a storage."""
+        """Record that no operator of the step has made the contents of a storage."""
         self._made.pop(key, None)
 
     def __contains__(self, key: int) -> bool:

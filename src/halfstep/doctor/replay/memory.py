@@ -47,21 +47,21 @@ _OVERWRITES = frozenset(
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return a key that tensors with shared memory have in common."""
+    """Return a key that is the same for tensors that share memory."""
     if tensor.layout is not torch.strided:
         return id(tensor)
     return int(tensor.untyped_storage().data_ptr()) or id(tensor)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor covers all of its memory."""
+    """Return whether a tensor covers its whole storage."""
     return tensor.layout is not torch.strided or bool(
         tensor.nbytes == tensor.untyped_storage().nbytes()
     )
 
 
 class Unfilled:
-    """Knows which memory is not filled."""
+    """Tracks the memory that is allocated but not filled yet."""
 
     def __init__(self) -> None:
         self._keys: set[int] = set()
@@ -70,19 +70,19 @@ class Unfilled:
         return storage_key(tensor) in self._keys
 
     def allocate(self, op: str, values: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-        """Record the output of an operator.
+        """Record the output of an operator, if the operator does not fill it.
 
         Args:
-            op: The operator.
-            values: Its inputs, as they were before.
-            made: Its output.
+            op: Name of the operator.
+            values: The inputs of the operator, with their contents from before it ran.
+            made: The tensors in the output.
 
         Returns:
-            Whether the output is not filled.
+            Whether the output is unfilled.
         """
         if op in _COPIES:
             unfilled = any(each in self for each in values)
-        elif op.startswith("aten.resize_"):  # The elements that were there before stay.
+        elif op.startswith("aten.resize_"):  # A resize keeps the elements that exist already.
             unfilled = any(
                 new.numel() > old.numel() for new, old in zip(made, values, strict=False)
             )
@@ -99,10 +99,10 @@ class Unfilled:
 
         Args:
             func: The operator.
-            op: Its name.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            inputs: The tensors among these.
+            op: Name of the operator.
+            args: The arguments of the operator.
+            kwargs: The keyword arguments of the operator.
+            inputs: The tensors in these arguments.
         """
         if op.endswith("_like") or op.startswith("aten.new_"):  # Only shape and format are read.
             return [False] * len(inputs)
@@ -118,8 +118,8 @@ class Unfilled:
 
         Args:
             func: The operator.
-            op: Its name.
-            output: The tensor that it made or changed.
+            op: Name of the operator.
+            output: The tensor that the operator made or changed.
 
         Returns:
             Whether all elements of the output are filled now.

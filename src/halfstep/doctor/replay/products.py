@@ -1,4 +1,4 @@
-"""The half matrix products of a step: their sizes, and their shares of all multiplications."""
+"""Half-precision matrix products of a step: sizes, and shares of all their multiplications."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from halfstep.doctor.bundle.caller import Caller
 
 KEPT = 16
-# Positions of the left and the right factor among the arguments.
+# Index of the left factor among the arguments; the right factor is the next argument.
 _FACTORS = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1}
 
 
 class Products:
-    """Adds up products of equal size."""
+    """Counts the multiplications of half-precision matrix products, by size."""
 
     def __init__(self) -> None:
         self._count: dict[tuple[int, int, int], int] = {}
         self._first: dict[tuple[int, int, int], tuple[str, Mark | None]] = {}
 
     def take(self, op: str, args: tuple[Any, ...], caller: Caller) -> None:
-        """Count an operator of the forward pass."""
+        """Count an operator of the forward pass, if it is a half-precision matrix product."""
         place = _FACTORS.get(op)
         if place is None:
             return
@@ -36,7 +36,7 @@ class Products:
         self._first.setdefault(dims, (caller.module, caller.user_line))
 
     def freeze(self) -> tuple[Product, ...]:
-        """Return the largest products, the largest first."""
+        """Return the sizes with the most multiplications, the largest first."""
         total = sum(self._count.values()) or 1
         ordered = sorted(self._count.items(), key=lambda each: -each[1])
         return tuple(

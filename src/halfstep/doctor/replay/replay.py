@@ -1,8 +1,8 @@
 """Runs a step again: unchanged, under the tracer, and in other formats or at other scales.
 
-The tape contains the calls. Before a replay, the generators, buffers and training modes are set to
-their state before the step; afterwards, they are restored. Gradients are computed with
-`autograd.grad`, so `.grad` and its hooks are not touched.
+The tape contains the calls of the step. A replay sets the random generators, buffers and training
+modes to their state at each call; afterwards, they are restored. Gradients are computed with
+`autograd.grad`, so `.grad` is not changed and its hooks do not run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from halfstep.doctor.signals.positions import Positions
 
 
-# The names in torch, halfstep and other libraries are the same.
+# Classes with these names in torch, halfstep and other libraries all exchange numbers.
 _EXCHANGING = {"SyncBatchNorm", "FullyShardedDataParallel"}
 SMALLER = 2.0**-16
 _BATCH, _CONSTANT = "batch", "constant"
@@ -56,10 +56,10 @@ class Replayer(Runs):
     """Replays the step on a tape.
 
     Args:
-        entries: Its calls.
-        parameters: The tensors that it may be differentiated by, with their names.
-        stack: Follows modules while traced.
-        positions: Receives casts while traced.
+        entries: The calls of the step.
+        parameters: The parameters of models and optimizers, by name.
+        stack: Follows the calls of modules while the step is traced.
+        positions: Receives casts while the step is traced.
         iteration: Number of the step.
         why: The reason for the replay.
     """
@@ -84,7 +84,14 @@ class Replayer(Runs):
         ]
 
     def traced(self, *, record: bool = False) -> tuple[tuple[Birth, ...], Tracer, Replay]:
-        """Run the step without compiled code under the tracer, and record it on request."""
+        """Run the step under the tracer, without compiled code.
+
+        Args:
+            record: Whether to record the operators for a bundle.
+
+        Returns:
+            The births, the tracer, and the result of the run.
+        """
         names = self._names()
         recorder = Recorder(lambda each: names.get(storage_key(each), "")) if record else None
         tracer = Tracer(self._stack.where, names, __file__, self._positions, recorder)
@@ -107,7 +114,8 @@ class Replayer(Runs):
         """Compare a finite step's loss and gradients with those in fp32.
 
         Returns:
-            The comparison, or a note why there is none; and infinities that did no harm.
+            The comparison, or only a note why there is none; and the births in the finite step,
+            which did no harm.
         """
         births, tracer, traced = self.traced()
         mine = self._run()
@@ -137,11 +145,11 @@ class Replayer(Runs):
         return precision, births
 
     def with_smaller_loss(self) -> Replay:
-        """Run a step without a loss scale, with its loss multiplied by `SMALLER`."""
+        """Run a step that has no loss scale, with its loss multiplied by `SMALLER`."""
         return self._replay("smaller loss", self._run(scale=SMALLER))
 
     def at_first_size(self, grown: Iterable[Grown]) -> Replay:
-        """Run the step with parameters scaled to their norms before the first step."""
+        """Run the step with each parameter scaled to its norm before the first step."""
         factors = {each.parameter: each.before / each.after for each in grown if each.after}
         leaves = {
             id(each): (each.detach() * factors[name]).requires_grad_(each.requires_grad)
@@ -181,13 +189,13 @@ class Replayer(Runs):
             )
             return outcome
         if leaves is None:
-            # autograd requires that the gradient of a half leaf is half.
+            # The gradient of a half leaf is half, so fp32 runs need fp32 copies of the leaves.
             wide = isinstance(mode, Widen)
             leaves = _widened_leaves(self._parameters.values()) if wide else {}
         self._attempt(outcome, mode, scale, leaves)
         if not outcome.note:
             return outcome
-        # A wrapper's hook may require the wrapper's own backward.
+        # A hook that a wrapper registers may fail outside of the wrapper's own backward.
         again = Outcome([], {}, 1.0, [])
         with _no_hooks():
             self._attempt(again, mode, scale, leaves)
@@ -199,7 +207,7 @@ class Replayer(Runs):
         quiet = torch.autograd.set_detect_anomaly(False)
         with quiet, _kept(self.models), no_reentrant_checkpoints(), ExitStack() as stack:
             if any(each.like_cuda for each in self._entries):
-                stack.enter_context(cpu_half())  # The program's own context may have ended.
+                stack.enter_context(cpu_half())  # The program may have left its own `cpu_half()`.
             if mode is not None:
                 stack.enter_context(mode)
             try:
@@ -265,7 +273,13 @@ class Replayer(Runs):
 def _filling(
     slots: dict[int, torch.Tensor], leaves: dict[int, torch.Tensor], *, wide: bool
 ) -> Callable[[Any], Any]:
-    """Return a function that replaces slots by tensors; `wide` makes all of them fp32."""
+    """Return a function that replaces slots and leaves in arguments by the replay's tensors.
+
+    Args:
+        slots: Results of the replay so far, by number.
+        leaves: Replacements of parameters, by identity.
+        wide: Whether to cast other half-precision arguments to fp32.
+    """
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Slot):
@@ -273,7 +287,7 @@ def _filling(
                 raise _ForgottenError
             return slots[leaf.number]
         if wide and not getattr(leaf, "requires_grad", False):
-            return widened(leaf)  # Else a half batch would meet wide weights.
+            return widened(leaf)  # Otherwise, a half batch would be multiplied by fp32 weights.
         return leaves.get(id(leaf), leaf)
 
     return fill
@@ -285,7 +299,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def waits_for_others(model: nn.Module) -> bool:
-    """Return whether a forward pass or its backward needs the other processes."""
+    """Return whether a model's forward or backward exchanges data with other processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     if torch.distributed.get_world_size() == 1:
@@ -329,7 +343,7 @@ def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             dtype = dict(state).get(device)
-            # Without the cache: the program's cache may contain weights from before the last step.
+            # No cache, because the program's cache may contain weights from before its last step.
             stack.enter_context(
                 torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
             )
@@ -338,7 +352,7 @@ def _autocast(state: tuple[tuple[str, torch.dtype], ...]) -> Iterator[None]:
 
 @contextmanager
 def _kept(models: list[nn.Module]) -> Iterator[None]:
-    """Restore generators, buffers, training modes and the gradient mode."""
+    """Enable gradients; restore generators, buffers and training modes after the block."""
     state = random_state(everything=True)
     buffers = [(each, each.clone()) for model in models for each in model.buffers()]
     modes = [(module, module.training) for model in models for module in model.modules()]
@@ -347,7 +361,7 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
             yield
     finally:
         for buffer, value in buffers:
-            buffer.data.copy_(value)  # Through .data, so that its version stays as it was.
+            buffer.data.copy_(value)  # Through .data, so that its version does not change.
         for module, training in modes:
             module.training = training
         state.restore()
@@ -355,7 +369,7 @@ def _kept(models: list[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _no_hooks() -> Iterator[None]:
-    """Disable the hooks that a forward would put on its results."""
+    """Ignore the hooks that a forward registers on tensors."""
     register = torch.Tensor.register_hook
     setattr(torch.Tensor, "register_hook", lambda *_: RemovableHandle(OrderedDict()))  # noqa: B010  # a method
     try:

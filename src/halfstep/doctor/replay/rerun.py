@@ -1,4 +1,4 @@
-"""Runs the operators of a recorded step again, perhaps on another machine."""
+"""Runs the operators of a recorded step again, possibly on another machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 class RecordedTracer(Tracer):
-    """Traces a recorded step; the callers are read from the record."""
+    """Traces a recorded step; the callers are read from the recording.
+
+    Attributes:
+        recorded: Caller of the operator that runs.
+    """
 
     recorded = Caller()
 
@@ -36,11 +40,11 @@ class Rerun(Runs):
     """Runs a recorded step.
 
     Args:
-        recording: The step.
-        tensors: The tensors from outside, by number, on the host.
-        iteration: Its number in the program.
-        why: The reason for its investigation.
-        loss: The tensor that its last backward was called on.
+        recording: The recorded step.
+        tensors: The tensors from outside the step, by number, on the host.
+        iteration: Number of the step in the program, from 0.
+        why: The reason why the step was investigated.
+        loss: The tensor that the program called the last backward of the step on; None if unknown.
     """
 
     def __init__(

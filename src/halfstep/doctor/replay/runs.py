@@ -1,4 +1,4 @@
-"""The ways to run a step again, shared by tape and bundle."""
+"""The ways to run a step again: shared by steps on the tape and steps of bundles."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Outcome:
     """The results of a replay.
 
     Attributes:
-        losses: The tensors that each backward was called on.
-        gradients: By parameter, summed over the backward passes, still multiplied by the scale.
+        losses: The tensors that the backward passes started from.
+        gradients: The gradient of each parameter, summed over the backward passes, still multiplied
+            by the loss scale. Keys are identities of parameters; for a bundle, indices.
         scale: The loss scale of the last backward; 1 without one.
-        ends: Losses, gradients, and the results of the last call.
-        note: Why it could not be run to its end; "" if it could.
+        ends: The losses and gradients; without a backward, the results of the last call.
+        note: The reason why the step did not run to its end; "" if it did.
     """
 
     losses: list[torch.Tensor]
@@ -53,9 +54,9 @@ class Runs(ABC):
         loss: The tensor that its last backward was called on in the program; None if unknown.
 
     Attributes:
-        iteration: As given.
-        why: As given.
-        loss: As given.
+        iteration: Number of the step.
+        why: The reason for running it again.
+        loss: The tensor that its last backward was called on in the program; None if unknown.
     """
 
     def __init__(self, iteration: int, why: str, loss: torch.Tensor | None) -> None:
@@ -65,7 +66,7 @@ class Runs(ABC):
 
     @abstractmethod
     def _run(self, mode: Any = None, scale: float | None = None) -> Outcome:
-        """Run the step under a mode, at another loss scale."""
+        """Run the step, under a dispatch mode and at another loss scale if they are given."""
 
     def plain(self) -> Replay:
         """Run the step unchanged."""
@@ -76,26 +77,26 @@ class Runs(ABC):
         return self._replay("plain", outcome, same=same)
 
     def eager(self) -> Replay:
-        """Run it without compiled code."""
+        """Run the step without compiled code."""
         with torch.compiler.set_stance("force_eager"):
             return self._replay("eager", self._run())
 
     def fp32(self) -> Replay:
-        """Run it in fp32."""
+        """Run the step in fp32, without compiled code."""
         with torch.compiler.set_stance("force_eager"):
             return self._replay("fp32", self._run(Widen()))
 
     def without_tf32(self) -> Replay:
-        """Run it with full fp32 products."""
+        """Run the step with fp32 products in full precision, not in TF32."""
         with _full_products():
             return self._replay("tf32 off", self._run())
 
     def at_scale(self, scale: float) -> Replay:
-        """Run it at another loss scale."""
+        """Run the step at another loss scale."""
         return self._replay("lower scale", self._run(scale=scale))
 
     def _births(self, tracer: Tracer, outcome: Outcome) -> tuple[Birth, ...]:
-        """Return the births of a traced run, with the number of the step."""
+        """Return the births of a traced run, with the number of the step filled in."""
         births = tracer.verdict(outcome.ends)
         return tuple(replace(each, iteration=self.iteration) for each in births)
 
@@ -137,10 +138,10 @@ def _full_products() -> Iterator[None]:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    # NaN is not equal to itself, but its bits are.
+    # NaN is not equal to itself, so non-finite values become fixed numbers before a comparison.
     return torch.nan_to_num(tensor.detach().double(), nan=-1.2345, posinf=1e305, neginf=-1e305)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the stored elements of a tensor."""
+    """Return a tensor; of a sparse tensor, its coalesced values."""
     return tensor.coalesce().values() if tensor.is_sparse else tensor

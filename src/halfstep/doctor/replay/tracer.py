@@ -1,10 +1,10 @@
-"""Finds the birth: the operator that makes the first inf or NaN that matters.
+"""Finds the operator that makes the first inf or NaN that reaches the loss or a gradient.
 
 A dispatch mode examines the output of each operator. A birth is an operator with a non-finite
-output and finite inputs. The results of each birth are followed by storage. The culprit is the
-birth that reaches the loss or a gradient; an overflow that a division turns into 0 is not a
-culprit. Infinities that a program writes on purpose (masks) are not births, but a NaN made of them
-is.
+output and finite inputs. The non-finite results of each birth are followed from operator to
+operator, by their storages. The culprit is the first birth whose results reach the loss or a
+gradient; an overflow that a division turns into 0 does not reach them. Infinities that a program
+writes on purpose (masks) are not births, but an operator that makes NaN from them is a birth.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Applied:
     """An operator that has run.
 
     Attributes:
-        func: The overload.
-        op: Its name without the overload.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        inputs: The floating-point tensors among these that it reads.
-        values: The contents of these before.
-        caller: Its caller.
+        func: The overload of the operator.
+        op: Name of the operator, without the overload.
+        args: The arguments.
+        kwargs: The keyword arguments.
+        inputs: The floating-point tensors in the arguments that the operator reads.
+        values: The contents of `inputs` before the operator ran.
+        caller: The caller of the operator.
     """
 
     func: Any
@@ -92,18 +92,19 @@ class Tracer(TorchDispatchMode):
     """Traces one step.
 
     Args:
-        where: Returns path and class of the module that runs.
-        names: Names of tensors from outside, by storage: parameters, buffers, the batch.
-        boundary: The file that runs the program's calls again.
-        positions: Receives casts and rising whole numbers.
-        recorder: Records the operators; None for none.
+        where: A function that returns path and class of the module that runs.
+        names: Names of the tensors from outside the step (parameters, buffers, batch), by key of
+            their storage.
+        boundary: The file that replays the program's calls; see `lines_below`.
+        positions: Receives casts and ascending whole numbers.
+        recorder: The recorder of the operators; None if the step is not recorded.
 
     Attributes:
-        recorder: As given.
-        births: The births, in order.
-        headroom: The half value nearest to overflow.
-        detached: Parameters that were cast to a half format outside autograd.
-        products: The half-precision products of the forward.
+        recorder: The recorder of the operators; None if the step is not recorded.
+        births: The births, in order; `verdict` completes them.
+        headroom: The half-precision value nearest to overflow.
+        detached: Names of parameters that were cast to a half format outside autograd.
+        products: The half-precision matrix products of the forward.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         before = None
-        if changes_inputs(func):  # What goes in is gone afterwards.
+        if changes_inputs(func):  # The operator overwrites inputs that are examined after it.
             before = [each.clone() for each in floats((args, kwargs))]
         written = self.recorder.given(func, args, kwargs) if self.recorder else None
         result = func(*args, **kwargs)
@@ -158,7 +159,7 @@ class Tracer(TorchDispatchMode):
         if not caller.node:
             self._note_cast(op, func, args, kwargs, result, caller)
             self.products.take(op, args, caller)
-        if op == "aten.lift_fresh":  # Its memory may have been another tensor's before.
+        if op == "aten.lift_fresh":  # Another tensor may have used the same memory before.
             self._lineage.forget(storage_key(result))
         if not func.is_view and func.namespace != "prim":
             read = self._unfilled.read(func, op, args, kwargs, inputs)
@@ -171,7 +172,7 @@ class Tracer(TorchDispatchMode):
         return result
 
     def begin(self, entry: Entry) -> None:
-        """Set the loop's call that the next operators belong to."""
+        """Set the call of the training loop that the next operators belong to."""
         self._mark, self._is_autocast = entry.mark, bool(entry.autocast)
         if self.recorder:
             self.recorder.begin(entry)
@@ -187,7 +188,7 @@ class Tracer(TorchDispatchMode):
             return caller
         forward_op, made = self._nodes.get(node_number(node), ("", Caller()))
         if forward_op and line == self._mark:
-            # A backward written in Python is on the stack; others have the line of their forward.
+            # The stack has a line only for a backward in Python; others get their forward's line.
             line, user_line = made.line, made.user_line
         return Caller(
             made.module, made.module_kind, line, user_line, function, node.name(), forward_op
@@ -226,7 +227,7 @@ class Tracer(TorchDispatchMode):
             rest = frozenset[int]()
             if not known or (changes_inputs(done.func) and not is_whole(output)):
                 rest = self._taints.get(key, rest)
-            if not known:  # Its other elements are not there yet.
+            if not known:  # The other elements of the output are not written yet.
                 self._taints[key] = rest | coming
             elif not finite:
                 self._taints[key] = rest | self._judge(done, output, coming)
@@ -248,7 +249,7 @@ class Tracer(TorchDispatchMode):
         )
 
     def _rounded(self, inputs: list[torch.Tensor]) -> list[float]:
-        """Return the numbers among these tensors: single elements that no operator made."""
+        """Return the values of half tensors without dimensions that no operator made."""
         return [
             float(each)
             for each in inputs
@@ -264,7 +265,7 @@ class Tracer(TorchDispatchMode):
             return self._taints[key]
         if key in self._lineage or is_finite(value):
             return frozenset()
-        # It came from outside: a batch, a parameter, a mask.
+        # The tensor came from outside the step: a batch, a parameter, a mask.
         counted = summary(value, self._names.get(key, ""))
         if _is_written(counted):
             self._taints[key] = frozenset({_ON_PURPOSE})
@@ -323,7 +324,7 @@ class Tracer(TorchDispatchMode):
         if not self._is_autocast or done.caller.node or output.format not in HALF_FORMATS:
             return False
         on_cpu = all(each.device.type == "cpu" for each in done.inputs)
-        # Autocast on a CPU leaves the inputs alone: what was cast is in half by the program's wish.
+        # Autocast on a CPU does not cast inputs of such operators: the program cast them itself.
         cast = any(self._lineage.op(storage_key(each)) == _CAST for each in done.inputs)
         return on_cpu and not cast and is_only_cast_on_cuda(done.func)
 
@@ -340,10 +341,10 @@ class Tracer(TorchDispatchMode):
         return found - {_ON_PURPOSE}
 
     def verdict(self, ends: Any) -> tuple[Birth, ...]:
-        """Return the births; the first one that reached an end is the culprit.
+        """Return the births; the first one whose results reached an end is the culprit.
 
         Args:
-            ends: The loss and the gradients, in any nested structure.
+            ends: The final tensors of the step (loss and gradients), in any nested structure.
         """
         reached: set[int] = set()
         for each in tensors_in(ends):

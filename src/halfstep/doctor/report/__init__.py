@@ -1,1 +1,1 @@
-"""From evidence to a diagnosis: the findings in order, on a terminal and as JSON."""
+"""Reports: make a diagnosis from evidence, and print it on a terminal or as JSON."""

@@ -1,4 +1,4 @@
-"""From evidence to a diagnosis: all rules read the evidence; causes hide their consequences."""
+"""Makes a diagnosis: all rules read the evidence, and causes hide their consequences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _USES = {
     "optimizer": r"(?<![\w.])optimizer(?=\.\w|\)|,)",
     "loss": r"(?<![\w.])loss(?=\)?\.backward\()",
 }
-"""How the changes that rules suggest use these names. Other code is the program's own."""
+"""Patterns of the placeholder names in the changes that rules suggest, by kind of object.
+
+Other code in these changes is copied from the program.
+"""
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -59,7 +62,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _renamed(line: str, known: dict[str, str]) -> str:
-    """Return a line of code with the program's names; its comment stays."""
+    """Return a suggested line with the program's variable names; its comment is not changed."""
     code, mark, comment = line.partition("#")
     for what, name in known.items():
         code = re.sub(_USES[what], name, code)

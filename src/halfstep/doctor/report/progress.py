@@ -1,8 +1,9 @@
 """Prints the progress of a watch on stderr while the program runs.
 
-On a terminal, this is one line. It is cleared before the program writes. It is drawn again when
-the program has ended its own line and has written nothing for a second. Otherwise, there is one
-line every half minute. For a program that ends within a few seconds, nothing is printed.
+On a terminal, the progress is one line, which is cleared before the program writes. It is drawn
+again when the program's output ends with a newline and the program has written nothing for a
+second. Without a terminal, a line is printed every half minute. For a program that ends within a
+few seconds, nothing is printed.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
 TICK = 1.0
 FIRST_LIVE = 5.0
 EVERY = 30.0
-"""Seconds: between looks, before the live line, between lines where there is no terminal."""
+"""Seconds: between two checks, before the first live line, between lines without a terminal."""
 COLUMNS = 80
 _CLEAR = "\r\033[2K"
 
 
 class Stream:
-    """A stream of the program, and notes of the program's writes; the object stays the same.
+    """Replaces the `write` method of an output stream, to notice the program's writes.
 
     Args:
-        stream: The stream.
-        before: Called before the program writes.
+        stream: The stream; the program keeps using this object.
+        before: A function that is called before each write of the program.
 
     Attributes:
-        at_start: Whether the program has ended its last line.
+        at_start: Whether the program's output so far ends with a newline, or is empty.
     """
 
     def __init__(self, stream: TextIO, before: Callable[[], None]) -> None:
@@ -43,16 +44,16 @@ class Stream:
         setattr(stream, "write", self._written)  # noqa: B010  # a method of a class in C
 
     def _written(self, text: str) -> int:
-        if os.getpid() == self._process:  # A process that was forked off shows nothing.
+        if os.getpid() == self._process:  # A forked process shows no progress.
             self._before()
             if text:
                 self.at_start = text.endswith("\n")
         return self._write(text)
 
     def show(self, text: str) -> None:
-        """Write text of doctor."""
-        with contextlib.suppress(OSError, ValueError):  # It is closed, or its reader is gone.
-            # Without its buffer: a process forked now would inherit the buffer's lock.
+        """Write text of doctor to the stream."""
+        with contextlib.suppress(OSError, ValueError):  # The stream or its reader may be closed.
+            # Past the stream's buffer, because a process forked now would inherit its lock.
             os.write(self._stream.fileno(), text.encode())
 
     def release(self) -> None:
@@ -62,11 +63,11 @@ class Stream:
 
 
 class Progress:
-    """Shows the progress of a program, from `with` to its end.
+    """Shows the progress of a program while a `with` block runs.
 
     Args:
-        state: Returns the progress as text; called in another thread.
-        clock: Returns seconds.
+        state: A function that returns the progress as text; it is called in another thread.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Progress:
             self.look()
 
     def look(self) -> None:
-        """Show the current progress, if it is time."""
+        """Show the current progress, if it is due."""
         with self._lock:
             now, silent = self._clock(), self._silent
             self._silent = True
@@ -125,7 +126,7 @@ class Progress:
         return f"doctor, after {after}: {self._state()}"
 
     def _make_room(self) -> None:
-        """Clear the line before the program writes."""
+        """Clear the progress line before the program writes."""
         with self._lock:
             self._silent = False
             if self._drawn:

@@ -26,7 +26,7 @@ def print_diagnosis(diagnosis: Diagnosis, file: TextIO) -> None:
     console = Console(file=file, highlight=False, soft_wrap=False)
     with console.capture() as shown:
         _print(diagnosis, console)
-    # rich fills padded lines with blanks.
+    # rich fills padded lines with trailing blanks.
     file.write("".join(f"{line.rstrip()}\n" for line in shown.get().splitlines()))
 
 
@@ -66,7 +66,7 @@ def _verdict(verdict: Verdict) -> Group:
 
 
 def _code(line: str, *, indent: int) -> Text:
-    """Return a line of code, or of a change of it, which is never broken in two."""
+    """Return a line of code, or of a suggested change, that is printed without line breaks."""
     style = {"+": "green", "-": "red"}.get(line[:1], "")
     return Text(" " * indent + line, style=style, no_wrap=True, overflow="ignore")
 

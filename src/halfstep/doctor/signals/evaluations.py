@@ -33,13 +33,17 @@ class Evaluations:
         floats = [each for each in tensors_in(result) if each.is_floating_point() and each.numel()]
         self._count += 1
         self._formats |= {format_name(each.dtype) for each in floats}
-        bad = False
+        flags: dict[torch.device, torch.Tensor] = {}
         for flag in self._flags(floats):
-            if flag.device.type == "cpu":
-                bad |= bool(flag)
+            seen = flags.get(flag.device)
+            flags[flag.device] = flag if seen is None else seen | flag
+        bad = False
+        for device, flag in flags.items():
+            if device.type == "cpu":
+                bad = bool(flag)
             else:
-                seen = self._waiting.get(flag.device)
-                self._waiting[flag.device] = flag.long() if seen is None else seen + flag
+                count = self._waiting.get(device)
+                self._waiting[device] = flag.long() if count is None else count + flag
         self._bad += bad
         first = bad and self._first_bad is None
         if first:

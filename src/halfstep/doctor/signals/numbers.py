@@ -20,6 +20,7 @@ import torch
 from halfstep.doctor.record import Numbers, StepNumbers
 from halfstep.doctor.signals.finite import sample_is_finite
 from halfstep.doctor.tensors.local import local
+from halfstep.doctor.tensors.summary import norm_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -129,6 +130,9 @@ class Series:
         step = (iteration, optimizer, loss, norm, scale, False, learning_rate)
         (self._first if len(self._first) < FIRST else self._latest).append(step)
         self._run = 0
+        self._note_scale(scale)
+
+    def _note_scale(self, scale: float | None) -> None:
         if scale is not None and (self._smallest is None or scale < self._smallest):
             self._smallest = scale
 
@@ -187,8 +191,7 @@ class Series:
             self._first.append(step)
         else:
             self._latest.append(step)
-        if step.scale is not None:
-            self._smallest = min(step.scale, self._smallest or step.scale)
+        self._note_scale(step.scale)
         self._run = self._run + 1 if skipped else 0
         self._skips += skipped
         self._longest = max(self._longest, self._run)
@@ -259,18 +262,20 @@ def _scalar(value: torch.Tensor | None, device: torch.device) -> torch.Tensor:
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the L2 norm of gradients, accumulated in fp32, on the device of the first one.
+    """Return the L2 norm of gradients, in fp32 or wider, on the device of the first one.
 
     In fp16, the norm of 1000 elements of 6e4 would be inf although each element is finite.
     """
     dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
-    groups: dict[torch.device, list[torch.Tensor]] = {}
+    groups: dict[tuple[torch.device, torch.dtype | None], list[torch.Tensor]] = {}
     for each in dense:
-        groups.setdefault(each.device, []).append(local(each))
+        groups.setdefault((each.device, norm_dtype(each)), []).append(local(each))
     norms = [
-        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(group, 2, torch.float32)))
-        for group in groups.values()
+        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(group, 2, dtype)))
+        for (_, dtype), group in groups.items()
     ]
-    first = norms[0].device
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(first) for each in norms]))
+    first, widest = norms[0].device, max((each.dtype for each in norms), key=lambda t: t.itemsize)
+    total: torch.Tensor = torch.linalg.vector_norm(
+        torch.stack([each.to(first, widest) for each in norms])
+    )
     return total

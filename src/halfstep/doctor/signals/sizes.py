@@ -13,6 +13,7 @@ import torch
 
 from halfstep.doctor.record import Grown
 from halfstep.doctor.tensors.local import local
+from halfstep.doctor.tensors.summary import norm_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,5 +50,6 @@ class Sizes:
 
 def _norms(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [
-        torch.linalg.vector_norm(local(each).detach(), dtype=torch.float32) for each in parameters
+        torch.linalg.vector_norm(local(each).detach(), dtype=norm_dtype(each))
+        for each in parameters
     ]

@@ -1,4 +1,4 @@
-"""Doctor's own work is not recorded, and its errors do not stop the program."""
+"""Keeps doctor's own work out of the record, and its errors out of the program."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _identity = threading.get_ident
 
 
 class Guard:
-    """Knows which code runs at the moment: the loop, torch, or doctor.
+    """Tracks which code runs at the moment: the loop, torch, or doctor.
 
     Args:
-        listener: Is muted while torch or doctor runs.
+        listener: The listener, which is muted while torch or doctor runs.
 
     Attributes:
-        thread: Number of the loop's thread.
+        thread: Identifier of the loop's thread.
         troubles: Errors in doctor's own work, with their tracebacks.
     """
 
@@ -47,7 +47,7 @@ class Guard:
 
     @property
     def is_working(self) -> bool:
-        """Whether doctor runs in this thread."""
+        """Whether doctor runs, and the current thread is the loop's."""
         return self._own and _identity() == self.thread
 
     @property
@@ -61,7 +61,7 @@ class Guard:
         return self._inside > 0 and not self._own and _identity() == self.thread
 
     def own(self) -> _Own:
-        """Run doctor's own work; an error in it is noted and not raised."""
+        """Return a context for doctor's own work, which notes errors and does not raise them."""
         return _Own(self)
 
     def note(self, error: Exception) -> None:
@@ -71,12 +71,12 @@ class Guard:
             self.troubles.append("".join(said))
 
     def inside(self) -> Inside:
-        """Run torch or a model: its calls are not calls of the loop."""
+        """Return a context for a model or for torch, whose calls are not calls of the loop."""
         return Inside(self)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Run code of the loop inside torch: a closure that an optimizer calls."""
+        """Return a context for code of the loop that torch runs: a closure of an optimizer."""
         before, self._inside = self._inside, 0
         try:
             with self.listener.unmuted():
@@ -85,22 +85,22 @@ class Guard:
             self._inside = before
 
     def set_own(self, own: bool) -> bool:  # for `_Own` alone
-        """Set whether doctor runs; return the value before."""
+        """Set whether doctor runs, and return the previous value."""
         before, self._own = self._own, own
         return before
 
     def set_inside(self, inside: int) -> int:
-        """Set the number of nested models and optimizers that run; return the number before."""
+        """Set whether a model or optimizer runs (1 or 0), and return the previous value."""
         before, self._inside = self._inside, inside
         return before
 
     def leave_process(self) -> None:
-        """Stop all work, in a forked process."""
+        """Stop watching in a forked process."""
         self.thread = -1
         self.listener.stop()
 
 
-# Classes, not generators: each step enters a dozen of these, and classes take a fifth of the time.
+# Contexts as classes: each step enters a dozen, and a generator would take five times as long.
 
 
 class _Own:
@@ -125,7 +125,7 @@ class _Own:
         if not isinstance(error, Exception):
             return False
         guard.note(error)
-        return True  # The program must not stop for it.
+        return True  # An error of doctor must not stop the program.
 
 
 class Inside:

@@ -50,7 +50,7 @@ class Listener(TorchFunctionMode):
     """Reports each call into torch and its result.
 
     Args:
-        heard: Called with each call and its result, outside of the mode.
+        heard: A function that is called with each call and its result, while the mode is off.
     """
 
     def __init__(self, heard: Callable[[Call, Any], None]) -> None:
@@ -78,19 +78,19 @@ class Listener(TorchFunctionMode):
         return result
 
     def start(self) -> None:
-        """Listen in the thread that made it."""
+        """Start to listen; must run in the thread that created the listener."""
         push_function_mode(self)
         self._on = True
 
     def stop(self) -> None:
-        """Stop for good."""
+        """Stop listening until `start` is called again."""
         if self._on:
             remove_function_mode(self)
         self._on = False
 
     def mute(self) -> bool:
-        """Do not listen until `unmute` is called with the returned value; nests."""
-        # While a call is reported, torch itself has removed the mode, and restores it.
+        """Stop listening until `unmute` is called with the returned value; calls can be nested."""
+        # While a call is reported, torch itself has removed the mode and will restore it.
         return self._on and remove_function_mode(self)
 
     def unmute(self, muted: bool) -> None:  # what `mute` has returned
@@ -100,7 +100,7 @@ class Listener(TorchFunctionMode):
 
     @contextmanager
     def unmuted(self) -> Iterator[None]:
-        """Listen inside the block, also if muted."""
+        """Listen inside the block, even if the listener is muted."""
         was_heard = self._on and remove_function_mode(self)
         if self._on:
             push_function_mode(self)
@@ -112,5 +112,5 @@ class Listener(TorchFunctionMode):
 
     @property
     def here(self) -> bool:
-        """Whether this is the thread that is listened to."""
+        """Whether the listener is on and the current thread is its thread."""
         return self._on and threading.get_ident() == self._thread

@@ -1,4 +1,4 @@
-"""The module that runs: the stack of module calls, kept only while a step is traced."""
+"""Tracks which module runs: the stack of module calls, kept only while a step is traced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class ModuleStack:
-    """The modules in whose forward the program is, by their names in the models."""
+    """The modules whose forward is running, outermost first, with their names in the models.
+
+    Attributes:
+        on: Whether calls of modules are followed.
+    """
 
     def __init__(self) -> None:
         self.on = False
@@ -30,7 +34,7 @@ class ModuleStack:
         self._stack: list[tuple[str, str]] = []
 
     def start(self, models: Iterable[nn.Module]) -> None:
-        """Follow the calls of these models' modules."""
+        """Start to follow the calls of modules in these models."""
         self._names = {
             id(module): name
             for model in models
@@ -40,7 +44,7 @@ class ModuleStack:
         self.on = True
 
     def stop(self) -> None:
-        """Follow no calls."""
+        """Stop following calls."""
         self.on = False
         self._stack = []
 

@@ -1,9 +1,9 @@
 """The tape of a step: the loop's calls from a batch to a loss, to be run again.
 
 The tape holds calls at the level of the loop: models, functions of torch between them, loss
-scaling, backward passes. Results are held weakly and by number, so the tape keeps only the memory
-of the batch alive. Arguments from outside the tape are held with their versions, so that a later
-change in place is noticed.
+scaling, backward passes. Each result has a number, and the tape keeps only weak references to
+results. So it keeps only the memory of the batch alive. Arguments from outside the tape are held
+with their version counters, so that a later change in place is noticed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CALLS_OF_MODELS = 16
 
 
 class Multiplier(NamedTuple):
-    """A value of a loss scale.
+    """Identifies one value of a loss scale.
 
     Attributes:
         scaler: Number of the scaler.
-        updates: Number of updates of scales before it.
+        updates: Number of updates of all scalers before this value was used.
     """
 
     scaler: int
@@ -48,14 +48,14 @@ class Multiplier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A placeholder for a tensor that an earlier entry makes."""
+    """A placeholder for a tensor, by number, that an earlier entry makes."""
 
     number: int
 
 
 @dataclass(slots=True)
 class RandomState:
-    """The state of the generators before a call."""
+    """The state of the random generators before a call."""
 
     cpu: torch.Tensor
     cuda: list[torch.Tensor]
@@ -63,7 +63,7 @@ class RandomState:
     numpy: Any = None
 
     def restore(self) -> None:
-        """Set the generators to it."""
+        """Set the generators to this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
@@ -72,7 +72,7 @@ class RandomState:
             np.random.set_state(self.numpy)  # noqa: NPY002  # programs draw from it
 
     def was_drawn_from(self) -> bool:
-        """Return whether Python's or numpy's generator has been used since."""
+        """Return whether Python's or numpy's generator has been used since this state."""
         numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # programs draw from it
         mine, its = self.numpy["state"], numpy["state"]
         return (
@@ -83,7 +83,7 @@ class RandomState:
 
 
 def random_state(*, everything: bool = False) -> RandomState:
-    """Return the state of torch's generators, and of Python's and numpy's on request."""
+    """Return the state of torch's generators, with `everything` also of Python's and numpy's."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     state = RandomState(torch.get_rng_state(), cuda)
     if everything:
@@ -111,7 +111,7 @@ class Copies:
         ]
 
     def restore(self) -> None:
-        """Restore the tensors, through `.data`, so that versions do not change."""
+        """Copy the values back, through `.data`, so that the tensors' versions do not change."""
         for alike, held in zip(self._alike.values(), self._held, strict=True):
             mine = [local(each.data) for each in alike]
             parts = held.split([each.numel() for each in mine])
@@ -121,25 +121,27 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One call.
+    """One call of the loop.
 
     Attributes:
         kind: "call", "module", "scale" or "backward".
-        function: The called function or module.
-        args: Its arguments, with slots for the results of earlier entries.
-        results: Numbers that its results have, in the order of `tensors_in`.
-        autocast: Device types under autocast and their dtypes.
-        random: State of the generators before it.
-        modules: A module and all of its submodules.
-        training: Training mode of each of them.
-        buffers: Copies of the buffers that calls change, before it; None for none.
-        given: Tensors from outside and their versions.
-        mark: The loop's line.
-        needs: Numbers of the slots in its arguments.
-        carried: Arguments without a graph that an earlier iteration made, and their versions, by
-            slot: in place of calls that are forgotten.
-        value: The scale of a loss scale, or the loss of a backward, at the time of the call.
-        like_cuda: Whether half precision on the CPU was computed like on CUDA.
+        function: The called function or module; None for "scale" and "backward".
+        args: The positional arguments, with slots for the results of earlier entries.
+        kwargs: The keyword arguments, with such slots.
+        results: Numbers of the tensors in the result, in the order of `tensors_in`.
+        autocast: Device types with active autocast, and the dtype of each.
+        random: State of the random generators before the call; None if it draws no numbers.
+        modules: The called module and all of its submodules.
+        training: Training mode of each of these modules.
+        buffers: Copies, from before the call, of the buffers that the call can change; None for
+            none.
+        given: Arguments from outside the tape, with their versions.
+        mark: The line of the loop that made the call.
+        needs: Numbers of the slots in the arguments.
+        carried: Arguments outside of an autograd graph that an earlier iteration made, with their
+            versions, by slot number. They are used when the calls that made them are forgotten.
+        value: The loss scale of a "scale", or the loss of a "backward", at the time of the call.
+        like_cuda: Whether the CPU computed half precision inside `halfstep.cpu_half()`.
     """
 
     kind: str
@@ -161,7 +163,11 @@ class Entry:
 
 
 class Tape:
-    """The calls of the current iteration and of the one before."""
+    """The calls of the current iteration and of the previous one.
+
+    Attributes:
+        missing: The reason why the current iteration cannot be replayed; "" if it can.
+    """
 
     def __init__(self) -> None:
         self._segments: deque[list[Entry]] = deque([[]], maxlen=2)
@@ -178,7 +184,7 @@ class Tape:
         return self._segments[-1]
 
     def next_iteration(self) -> None:
-        """Begin an iteration; the calls before the last one are forgotten."""
+        """Begin an iteration, and forget the calls of iterations before the previous one."""
         if self.entries:
             self._segments.append([])
             self._first = self._count
@@ -191,7 +197,7 @@ class Tape:
                 }
 
     def scale_of(self, tensors: Any) -> Multiplier | None:
-        """Return the loss scale that has multiplied any of these tensors; None for none."""
+        """Return the loss scale of the first of these tensors that has one; None for none."""
         for tensor in tensors_in(tensors):
             known = self._known(tensor)
             if known is not None and known[1] is not None:
@@ -199,7 +205,10 @@ class Tape:
         return None
 
     def half_of(self, tensors: Any) -> str:
-        """Return the half format of the autocast or parameters of these tensors; "" for none."""
+        """Return the half format in which these tensors were computed; "" for none.
+
+        It is the format of autocast or of the model's parameters in the latest call that used one.
+        """
         wanted = {known[0] for each in tensors_in(tensors) if (known := self._known(each))}
         for entry in reversed([each for segment in self._segments for each in segment]):
             if not wanted & {*entry.results}:
@@ -214,19 +223,19 @@ class Tape:
         return ""
 
     def holds(self, value: Any) -> bool:
-        """Return whether an entry made any tensor in a value."""
+        """Return whether an entry of the tape made any tensor in a value."""
         return any(self._known(tensor) is not None for tensor in tensors_in(value))
 
     def _known(self, tensor: torch.Tensor) -> tuple[int, Multiplier | None] | None:
         entry = self._slots.get(id(tensor))
-        # Tensors to differentiate by come from outside, however they were filled.
+        # A leaf that requires gradients counts as given from outside, even if a call returned it.
         if (
             entry is None
             or entry[0]() is not tensor
             or (tensor.requires_grad and not is_in_graph(tensor))
         ):
             return None
-        if entry[1] not in self._alive:  # What made it is forgotten: it is given from outside now.
+        if entry[1] not in self._alive:  # A result of a forgotten call counts as from outside.
             return None
         return entry[1], entry[2]
 
@@ -273,7 +282,7 @@ class Tape:
         """Put an entry on the tape.
 
         Args:
-            entry: What `open` returned.
+            entry: The entry from `open`.
             result: The result of the call.
             scale: The loss scale that multiplies the result; None for none.
         """
@@ -318,7 +327,7 @@ class Tape:
 
 
 def _with_carried(entry: Entry, forgotten: set[int]) -> Entry:
-    """Return an entry with the tensors that an earlier iteration made, in place of their slots."""
+    """Return an entry in which carried tensors replace the slots of forgotten calls."""
     carried = {number: entry.carried[number] for number in forgotten & {*entry.carried}}
     if not carried:
         return entry
@@ -351,7 +360,7 @@ def given_tensors(entries: list[Entry]) -> Iterator[tuple[Entry, torch.Tensor]]:
 
 
 def changed_since(entries: list[Entry]) -> bool:
-    """Return whether an argument of an entry has been changed in place since."""
+    """Return whether an argument of an entry has been changed in place since the call."""
     return any(
         tensor._version != version
         for entry in entries
@@ -361,9 +370,9 @@ def changed_since(entries: list[Entry]) -> bool:
 
 
 def autocast_state() -> tuple[tuple[str, torch.dtype], ...]:
-    """Return the device types under autocast, and the format of each."""
+    """Return the device types with active autocast, and the dtype of each."""
     on_cpu, on_cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-    if not (on_cpu or on_cuda):  # Asked at each call into torch: most loops' own are outside.
+    if not (on_cpu or on_cuda):  # The usual case, because this runs at each call of the loop.
         return ()
     on = ("cpu",) * on_cpu + ("cuda",) * on_cuda
     return tuple([(device, torch.get_autocast_dtype(device)) for device in on])

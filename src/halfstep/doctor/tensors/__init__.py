@@ -1,1 +1,1 @@
-"""Tensors: finding them in arguments and results, their contents, and the same in fp32."""
+"""Tools for tensors: find them in arguments, summarise their contents, compute in fp32."""

@@ -1,4 +1,4 @@
-"""Tensors inside what functions take and return, however nested."""
+"""Finds and replaces tensors in the nested arguments and results of functions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def is_in_graph(tensor: torch.Tensor) -> bool:
-    """Return whether an operator made a tensor that needs gradients."""
+    """Return whether a tensor is the result of an operator in an autograd graph."""
     try:
         return tensor.requires_grad and not tensor.is_leaf
-    except RuntimeError:  # a view from no_grad, whose base was changed in place since
+    except RuntimeError:  # a view made in no_grad, whose base was changed in place afterwards
         return False
 
 
 def _collect(value: Any, depth: int, found: list[torch.Tensor]) -> None:
-    kind = type(value)  # Every call of the loop comes here: the usual kinds are told by identity.
+    # This runs for every call of the loop, so the usual types are compared by identity.
+    kind = type(value)
     if kind in _TENSORS:
         found.append(value)
     elif kind in _EMPTY:
@@ -65,7 +66,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def exchange(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with each leaf of its lists, tuples and dicts changed."""
+    """Return a nested value in which `change` has replaced each leaf."""
     kind = type(value)
     if kind is tuple:
         return tuple([exchange(each, change) for each in value])
@@ -76,6 +77,6 @@ def exchange(value: Any, change: Callable[[Any], Any]) -> Any:
     if kind in _LEAVES or isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        # Not kind(...): PackedSequence() examines its fields.
+        # Not kind(...), because the constructor of PackedSequence checks its fields.
         return tuple.__new__(kind, [exchange(each, change) for each in value])
     return tree_map(change, value, is_leaf=lambda leaf: isinstance(leaf, torch.Tensor))

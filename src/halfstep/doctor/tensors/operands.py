@@ -30,7 +30,11 @@ def scalars_of(args: Any, kwargs: Any) -> list[float]:
 
 
 def exact(func: Any, args: Any, kwargs: Any) -> float | None:
-    """Return the largest magnitude of an operator's result in float64; None if not finite."""
+    """Run an operator in float64, and return the largest magnitude of its result.
+
+    Returns:
+        The magnitude; None if it is not finite, or if the operator cannot run in float64.
+    """
 
     def double(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
@@ -47,7 +51,7 @@ def exact(func: Any, args: Any, kwargs: Any) -> float | None:
 
 
 def dead_rows(values: list[torch.Tensor], args: Any) -> int:
-    """Return the number of rows of the first tensor with only -inf."""
+    """Return the number of rows of the first tensor that contain only -inf."""
     if not values or values[0].dim() == 0:
         return 0
     # Softmax has an argument for its dimension; other operators use the last one.

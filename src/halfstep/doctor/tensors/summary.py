@@ -1,4 +1,4 @@
-"""The contents of a tensor in a few numbers; of a sharded tensor, of the part in this process."""
+"""Summarises a tensor in a few numbers; of a sharded tensor, only the part in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from halfstep.formats import format_name
 
 
 def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
-    """Return a summary of a tensor; reads the device."""
+    """Return a summary of a tensor; waits for the device."""
     tensor = local(tensor)
     shape = tuple(tensor.shape)
     form = format_name(tensor.dtype)
@@ -35,8 +35,14 @@ def summary(tensor: torch.Tensor, name: str = "") -> TensorSummary:
     )
 
 
+def norm_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    """Return the dtype in which to compute a tensor's norm: fp32, or None if its own is wider."""
+    narrow = tensor.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    return torch.float32 if narrow else None
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor holds only finite numbers; reads the device."""
+    """Return whether a tensor holds only finite numbers; waits for the device."""
     tensor = local(tensor)
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True

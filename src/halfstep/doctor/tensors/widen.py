@@ -1,7 +1,7 @@
-"""The same step in fp32: every half tensor is widened below autograd.
+"""Runs a step in fp32: every half-precision tensor is cast to fp32 below autograd.
 
-Autocast, `.half()`, a module's own casts and half parameters all become operators on half tensors
-there. So one dispatch mode shows for any program whether the same would happen in fp32.
+Below autograd, autocast, `.half()`, a module's own casts and half parameters are all operators on
+half tensors. So one dispatch mode shows for any program whether a failure also happens in fp32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def widened(value: Any) -> Any:
-    """Return a half tensor or dtype as fp32, anything else as it is."""
+    """Return a half-precision tensor or dtype as fp32, and any other value unchanged."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in HALVES else value
     return torch.float32 if value in HALVES else value
@@ -39,6 +39,6 @@ class Widen(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if is_cast(func) and kwargs.get("dtype") in HALVES:
-            # A cast without effect must still return a new tensor.
+            # The cast has no effect now, but it must still return a new tensor.
             kwargs = {**kwargs, "dtype": torch.float32}
         return func(*tree_map(widened, args), **tree_map(widened, kwargs))

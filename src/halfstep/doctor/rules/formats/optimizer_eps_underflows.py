@@ -12,7 +12,6 @@ from halfstep.plurals import counted
 if TYPE_CHECKING:
     from halfstep.doctor.record import Evidence
 
-AUTOCAST = "+ # keep the parameters in fp32 and use autocast; or"
 EPS = "1e-4"
 
 

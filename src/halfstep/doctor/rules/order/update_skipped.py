@@ -64,9 +64,9 @@ def _found(loop: Loop) -> tuple[str, Site | None, tuple[str, ...]] | None:
     late = raised(loop, "unscale_() is being called after step()")
     if late is None:
         return None
-    # Without a backward in its iteration, the call is only in the wrong place.
+    # After a step of its own iteration, or before the backward, the call is only in a wrong place.
     kinds = [each.kind for each in events_before(*late)]
-    if "backward" not in kinds:
+    if "backward" not in kinds or "scaler step" in kinds:
         return None
     return str(late[1].facts["error"]), late[1].site, _AFTER_A_SKIP
 
