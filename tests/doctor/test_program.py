@@ -268,7 +268,9 @@ def test_list_explains_the_named_causes(capsys) -> None:
     assert main(["doctor", "--list", "LOG_OF_ZERO"]) == 0
     code, about, reported = capsys.readouterr().out.splitlines()
     assert code.split(maxsplit=1)[0] == "LOG_OF_ZERO"
-    assert about.strip() == "A logarithm gets 0: its result is -inf, and its gradient divides by 0."
+    assert about.strip() == (
+        "The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0."
+    )
     assert "reported in " in reported
     assert main(["doctor", "--list", "LOG_OF_ZER"]) == 2
     assert "did you mean 'LOG_OF_ZERO'?" in capsys.readouterr().err

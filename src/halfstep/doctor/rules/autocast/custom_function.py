@@ -1,4 +1,4 @@
-"""A custom autograd function mixes half and fp32 tensors under autocast."""
+"""A custom autograd function mixes half-precision and fp32 tensors under autocast."""
 
 from __future__ import annotations
 

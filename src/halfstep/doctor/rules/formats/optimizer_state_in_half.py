@@ -1,4 +1,4 @@
-"""The optimizer's second moment is in a format in which it can never decrease."""
+"""The optimizer's second moment is in a format whose rounding prevents it from decreasing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions or timesteps are held in a half format that rounds neighbours to the same value."""
+"""Positions or timesteps are in half precision, which rounds neighbours to the same value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A logarithm gets 0: its result is -inf, and its gradient divides by 0."""
+"""The argument of a logarithm is 0: the result is -inf, and the gradient divides by 0."""
 
 from __future__ import annotations
 

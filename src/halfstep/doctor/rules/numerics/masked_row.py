@@ -1,4 +1,4 @@
-"""Softmax gets a row in which every position is masked."""
+"""Softmax is applied to a row in which every position is masked."""
 
 from __future__ import annotations
 

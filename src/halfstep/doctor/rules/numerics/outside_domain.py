@@ -1,4 +1,4 @@
-"""A root, a logarithm or an arccosine gets an argument outside its domain, and returns NaN."""
+"""The argument of a root, a logarithm or an arccosine is outside its domain; the result is NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A parameter contains inf or NaN before the first update: it was loaded or made so."""
+"""A parameter contains inf or NaN before the first update: it was loaded or initialised with it."""
 
 from __future__ import annotations
 

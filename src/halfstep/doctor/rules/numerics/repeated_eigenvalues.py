@@ -1,4 +1,4 @@
-"""The gradient of eigenvectors divides by differences of eigenvalues, and two of them are equal."""
+"""The gradient of eigenvectors divides by differences of eigenvalues, and two are equal."""
 
 from __future__ import annotations
 

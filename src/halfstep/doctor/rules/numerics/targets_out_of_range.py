@@ -1,4 +1,4 @@
-"""Binary cross entropy gets targets outside 0 to 1, for example masks with values up to 255."""
+"""Targets of a binary cross entropy are outside 0 to 1, for example masks with values up to 255."""
 
 from __future__ import annotations
 

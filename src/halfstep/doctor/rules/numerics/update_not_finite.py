@@ -1,4 +1,4 @@
-"""The optimizer makes inf or NaN of finite gradients, for example at a learning rate of inf."""
+"""The optimizer turns finite gradients into inf or NaN, for example at a learning rate of inf."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _has_rate(evidence: Evidence, step: StepNumbers) -> bool:
 
 RULE = Rule(
     code="UPDATE_NOT_FINITE",
-    name="an update that makes inf or NaN of finite gradients",
+    name="an update that turns finite gradients into inf or NaN",
     rows=(49,),
     citations=("pytorch/pytorch#1767", "mlcommons/hpc#27"),
     needs=frozenset({"static", "numbers", "births"}),

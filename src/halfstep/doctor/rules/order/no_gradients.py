@@ -1,4 +1,4 @@
-"""An optimizer steps on parameters that have no gradients."""
+"""An optimizer makes steps although its parameters have no gradients."""
 
 from __future__ import annotations
 
